@@ -119,7 +119,11 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         # markers of earlier decisions may already be deleted, and then their slices only look lost.
         if control.decode(self.load(step)).decided == version:
             gone = [handle.transaction for handle in handles if handle not in whole]
-            step.execute(self._statements.insert_markers(gone, version=version, state="aborted"))
+            lost = step.execute(self._statements.insert_markers(gone, version=version, state="aborted")).rowcount
+            if lost and self._settings.mode == "upsert":
+                # The repair is published later, so its row would replace a greater row. Therefore, repair all rows together.
+                rest, whole = [handle.transaction for handle in whole], []
+                step.execute(self._statements.insert_markers(rest, version=version, state="aborted"))
         names = [handle.transaction for handle in whole]
         marked = step.execute(self._statements.insert_markers(names, version=version, state="committed"))
         fresh = {name for (name,) in marked}
