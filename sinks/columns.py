@@ -63,7 +63,7 @@ def keys(rows: pa.RecordBatch, template: str) -> Any:
     """Return the key of every row, as an Arrow array of bytes."""
     parts = parse_template(template)
     if not any(is_column for _, is_column in parts):
-        return pa.array([template.encode()] * rows.num_rows, pa.binary())
+        return pa.array(["".join(text for text, _ in parts).encode()] * rows.num_rows, pa.binary())
     columns: list[Any] = [
         _bytes(_column(rows, text), text) if is_column else pa.scalar(text.encode(), pa.binary())
         for text, is_column in parts

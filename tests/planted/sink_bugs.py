@@ -490,6 +490,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/redis/test_apply_once.py tests/live/redis/test_bad_input.py",
     ),
     one_edit(
+        "a key template without columns keeps its doubled braces",
+        0,
+        "sinks/columns.py",
+        '["".join(text for text, _ in parts).encode()]',
+        "[template.encode()]",
+        model=False,
+        protocol="tests/unit/test_redis_columns.py",
+    ),
+    one_edit(
         "Redis: Lua's numbers count as the command's",
         0,
         "sinks/redis/check_scripts.py",

@@ -42,6 +42,8 @@ def test_every_scalar_type_has_a_text_form(column: Any, words: list[bytes]) -> N
         ("{shop}:{id}:x", [b"a:1:x", b"b:2:x"]),
         ("{{{shop}}}:{id}", [b"{a}:1", b"{b}:2"]),
         ("events", [b"events", b"events"]),
+        ("{{orders}}:events", [b"{orders}:events"] * 2),
+        ("{{}}", [b"{}", b"{}"]),
     ],
 )
 def test_a_key_template_combines_text_and_columns(template: str, expected: list[bytes]) -> None:
