@@ -4,7 +4,7 @@ The scripts do not hard-code which numbers a command accepts. Lua reads ``007``,
 does not. If Lua and the command may disagree about a number, a script tries the command itself on a scratch key.
 
 The slice is the only declared key. While a hash slot moves to another node, Redis rejects a call that declares an
-absent key.
+absent key. The client sends these scripts only to the slot's own node (:class:`SlotMovingError`).
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ for at = 1, count do
 end
 return {sha, '', '', string.format('%.17g', top / safe), string.format('%.17g', most / safe)}
 """,
+    uses_data=True,
 )
 
 #: KEYS slice; ARGV chunk, position, rehearsal, values, scratch. Executes a chunk's increments on copies. The hash ``values``
@@ -145,4 +146,5 @@ for name, value in pairs(copies) do redis.call('HSET', ARGV[4], name, value) end
 redis.call('HSET', ARGV[4], 'rehearsal', ARGV[3], 'done', at + 1)
 return {'FITS'}
 """,
+    uses_data=True,
 )

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redis.cluster import RedisCluster
-from redis.exceptions import AskError, NoScriptError, RedisError, SlotNotCoveredError
+from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, SlotNotCoveredError
 from tenacity import wait_exponential
 
-from twopc.sinks.redis.errors import FAILURES, REMEDIES, NotReplicatedError, is_transient
+from twopc.sinks.redis.errors import FAILURES, REMEDIES, NotReplicatedError, SlotMovingError, is_transient
 from twopc.sinks.staged.client import StoreClient
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class RedisClient(StoreClient[Call]):
         pipeline: Any = server.pipeline(transaction=False)
         places = []
         for at, _ in mine:
-            if isinstance(answers[at], AskError):
+            if _is_ask(answers[at]):
                 pipeline.execute_command("ASKING")
             places.append(len(pipeline))
             pipeline.execute_command(*_words(calls[at], answers[at]))
@@ -135,7 +135,7 @@ class RedisClient(StoreClient[Call]):
         found = pipeline.execute(raise_on_error=False)
         is_safe = wait is None or self._safety.holds(found[-1])
         for (at, _), place in zip(mine, places, strict=True):
-            answers[at] = found[place]
+            answers[at] = _read(calls[at], found[place])
             if wait and calls[at].durable and not is_safe and not isinstance(found[place], RedisError):
                 answers[at] = NotReplicatedError(f"{wait[0]} answered {found[-1]} within {self._safety.timeout_ms} ms")
 
@@ -174,9 +174,21 @@ class RedisClient(StoreClient[Call]):
         return [client.get_redis_connection(node) for node in client.nodes_manager.get_nodes_by_server_type(_PRIMARY)]
 
 
+def _is_ask(answer: Any) -> bool:
+    """Return whether the node only imports the slot. For redis-py, MOVED is a kind of ASK, but that node owns the slot."""
+    return isinstance(answer, AskError) and not isinstance(answer, MovedError)
+
+
+def _read(call: Call, answer: Any) -> Any:
+    """Return the response. A script that uses the user's keys must not follow ASK; see :class:`SlotMovingError`."""
+    if call.script is not None and call.script.uses_data and _is_ask(answer):
+        return SlotMovingError(call.slot, f"{answer.host}:{answer.port}")
+    return answer
+
+
 def _words(call: Call, last: Any) -> tuple[bytes | str | int, ...]:
     if call.script is None:
         return call.words
-    if isinstance(last, NoScriptError):
+    if isinstance(last, (NoScriptError, AskError)):  # the node that ASK names may not have the script
         return ("EVAL", call.script.text, call.keys, *call.words)
     return ("EVALSHA", call.script.sha, call.keys, *call.words)

@@ -39,9 +39,24 @@ class NotReplicatedError(RedisError):
     """The write is on fewer replicas or disks than the sink's settings require. A failover may lose the write."""
 
 
+class SlotMovingError(RedisError):
+    """A script that uses the user's keys must not run while these keys may be on either of two nodes.
+
+    During the move, the new node would execute the script even if the user's keys are still on the old node. There, the script
+    would create a second copy of each key.
+    """
+
+    def __init__(self, slot: int, target: str) -> None:
+        super().__init__(
+            f"hash slot {slot} is moving to {target}. Until the move ends, its keys may be on either node, so the sink's rows "
+            "for this slot wait. No row is lost. If the move has stopped, finish it (redis-cli --cluster fix)"
+        )
+
+
 #: A retry may clear these errors and errors of derived classes.
 _TRANSIENT: Final = (
     NotReplicatedError,
+    SlotMovingError,
     OSError,
     exceptions.ConnectionError,
     exceptions.TimeoutError,

@@ -11,16 +11,23 @@ from typing import Final, NamedTuple
 
 
 class Script(NamedTuple):
-    """A script and the SHA-1 that identifies the script in Redis' cache."""
+    """A script.
+
+    Attributes:
+        text: the source text.
+        sha: the SHA-1 that identifies the script in Redis' cache.
+        uses_data: whether the script uses the user's keys, which it does not declare.
+    """
 
     text: str
     sha: str
+    uses_data: bool
 
 
-def script(*parts: str) -> Script:
+def script(*parts: str, uses_data: bool = False) -> Script:
     """Join several parts into one script."""
     text = "\n".join(parts)
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), uses_data)
 
 
 #: Opens a chunk from :mod:`twopc.sinks.redis.chunks`. Returns the chunk's command, its number of rows, and a function that
@@ -90,6 +97,7 @@ redis.call('HSET', KEYS[1], uuid, (wanted + 1) .. ':0')
 redis.call('HDEL', KEYS[2], wanted)
 return {'DONE'}
 """,
+    uses_data=True,
 )
 
 #: KEYS applied, slice; ARGV base, uuid, chunks, touch. Returns the name of a SliceState. ``touch`` makes the script write, so

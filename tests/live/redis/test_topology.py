@@ -20,7 +20,7 @@ from redis.sentinel import SentinelManagedSSLConnection
 from tests.live.one_task import apply, batch
 from tests.live.redis.support import Decided, replication, sink_of, unique, until
 from twopc.attempt import Attempt, Evidence, TaskAttempt
-from twopc.errors import ConfigurationError, RetriableError
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError, UnavailableError
 from twopc.integration.services.redis import DURABLE, LocalRedis, cluster
 from twopc.sinks.redis import keys as redis_names
 from twopc.sinks.redis.client import Call
@@ -170,6 +170,35 @@ def _owner(servers: list[LocalRedis], slot: int) -> bytes:
     return b""
 
 
+class _Move:
+    """A move of one slot, with its keys moved one by one. Until its end, the source answers ASK for keys that have left."""
+
+    def __init__(self, servers: list[LocalRedis], slot: int) -> None:
+        self._slot = slot
+        self._source = next(one for one in servers if one.execute("CLUSTER", "MYID") == _owner(servers, slot))
+        self.target = next(server for server in servers if server is not self._source)
+        self._target_id = self.target.execute("CLUSTER", "MYID")
+        self.target.execute("CLUSTER", "SETSLOT", slot, "IMPORTING", self._source.execute("CLUSTER", "MYID"))
+        self._source.execute("CLUSTER", "SETSLOT", slot, "MIGRATING", self._target_id)
+
+    def move(self, prefix: bytes = b"") -> list[bytes]:
+        """Move the keys that begin with the prefix. Return the others."""
+        names = self._source.execute("CLUSTER", "GETKEYSINSLOT", self._slot, 100)
+        for name in names:
+            if name.startswith(prefix):
+                self._source.execute("MIGRATE", "127.0.0.1", self.target.port, name, 0, 1000)
+        return [name for name in names if not name.startswith(prefix)]
+
+    def keys_in_target(self) -> list[bytes]:
+        names: list[bytes] = self.target.execute("CLUSTER", "GETKEYSINSLOT", self._slot, 100)
+        return names
+
+    def end(self) -> None:
+        assert not self.move()
+        for server in (self.target, self._source):
+            server.execute("CLUSTER", "SETSLOT", self._slot, "NODE", self._target_id)
+
+
 @pytest.mark.whole
 def test_a_slot_in_the_middle_of_a_move_delays_its_rows_and_duplicates_none(
     own_cluster: list[LocalRedis],
@@ -177,41 +206,97 @@ def test_a_slot_in_the_middle_of_a_move_delays_its_rows_and_duplicates_none(
     key = unique()
     sink = cluster_sink(own_cluster, key, timeout_ms=3_000)
     task = Decided(sink, batch(id=IDS))
-    slot = min(slot for slot, _, _ in task.handle.groups)
-    source = next(s for s in own_cluster if s.execute("CLUSTER", "MYID") == _owner(own_cluster, slot))
-    target = next(server for server in own_cluster if server is not source)
-    source_id, target_id = source.execute("CLUSTER", "MYID"), target.execute("CLUSTER", "MYID")
-    target.execute("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
-    source.execute("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+    move = _Move(own_cluster, min(slot for slot, _, _ in task.handle.groups))
     # The slice is still here, but new counters already belong to the other node.
     assert task.commit() is Evidence.UNKNOWN
-    for name in source.execute("CLUSTER", "GETKEYSINSLOT", slot, 100):
-        source.execute("MIGRATE", "127.0.0.1", target.port, name, 0, 1000)
-    for server in (target, source):
-        server.execute("CLUSTER", "SETSLOT", slot, "NODE", target_id)
+    move.end()
     assert task.commit() is Evidence.COMMITTED
     assert totals(own_cluster, key) == TOTALS
 
 
-def test_rows_already_moved_to_the_other_node_are_confirmed_there(own_cluster: list[LocalRedis]) -> None:
-    """The slot itself has not moved yet: its node answers ASK."""
+def test_rows_wait_while_the_staged_rows_have_moved_but_the_data_has_not(own_cluster: list[LocalRedis]) -> None:
+    """A script in the new node would not find the data, and would create a second copy of it."""
     key = unique()
-    driver = Driver(cluster_sink(own_cluster, key, timeout_ms=2_000))
+    sink = cluster_sink(own_cluster, key, timeout_ms=1_000)
+    driver = Driver(sink)
+    scan_start = driver.begin()
+    assert driver.commit([driver.prepare(batch(id=IDS))], scan_start) == [Evidence.COMMITTED]
+    scan_start = driver.begin()
+    handle = driver.prepare(batch(id=[7] * 5))
+    ((slot, _, _),) = handle.groups
+    driver.committer.confirm([handle], 0)
+    move = _Move(own_cluster, slot)
+    assert move.move(b"twopc:") == [f"{key}:7".encode()]
+    evidence = driver.committer.commit([handle], scan_start)[handle]
+    assert all(name.startswith(b"twopc:") for name in move.keys_in_target())
+    assert evidence is Evidence.UNKNOWN
+    assert f"hash slot {slot} is moving" in driver.committer.blockers()[0]
+    move.end()
+    assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
+    assert totals(own_cluster, key) == {**TOTALS, 7: 10}
+
+
+@pytest.mark.parametrize("held", ["many", 2**63 - 2])
+def test_the_check_waits_for_data_that_has_not_moved(own_cluster: list[LocalRedis], held: str | int) -> None:
+    """In the new node, the check and the rehearsal would find no number, and accept every increment."""
+    key = unique()
+    sink = cluster_sink(own_cluster, key, timeout_ms=1_000)
+    driver = Driver(sink)
+    scan_start = driver.begin()
+    assert driver.commit([driver.prepare(batch(id=IDS))], scan_start) == [Evidence.COMMITTED]
+    driver.begin()
+    handle = driver.prepare(batch(id=[7] * 5))
+    ((slot, _, _),) = handle.groups
+    with contextlib.closing(redis.RedisCluster.from_url(own_cluster[0].url)) as client:
+        client.set(f"{key}:7", held)
+    move = _Move(own_cluster, slot)
+    move.move(b"twopc:")
+    with pytest.raises(UnavailableError, match=f"hash slot {slot} is moving"):
+        driver.committer.confirm([handle], 0)
+    move.end()
+    with pytest.raises(BadRecordError, match=f"key '{key}:7'"):
+        driver.committer.confirm([handle], 0)
+
+
+def test_rows_already_moved_to_the_other_node_are_confirmed_when_the_move_ends(own_cluster: list[LocalRedis]) -> None:
+    """All keys have moved, but not the slot: its node answers ASK. Nobody can tell this from the middle of the move."""
+    key = unique()
+    driver = Driver(cluster_sink(own_cluster, key, timeout_ms=1_000))
     scan_start = driver.begin()
     handle = driver.prepare(batch(id=IDS))
-    slot = min(slot for slot, _, _ in handle.groups)
-    source = next(s for s in own_cluster if s.execute("CLUSTER", "MYID") == _owner(own_cluster, slot))
-    target = next(server for server in own_cluster if server is not source)
-    target_id = target.execute("CLUSTER", "MYID")
-    target.execute("CLUSTER", "SETSLOT", slot, "IMPORTING", source.execute("CLUSTER", "MYID"))
-    source.execute("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
-    for name in source.execute("CLUSTER", "GETKEYSINSLOT", slot, 100):
-        source.execute("MIGRATE", "127.0.0.1", target.port, name, 0, 1000)
+    move = _Move(own_cluster, min(slot for slot, _, _ in handle.groups))
+    assert not move.move()
+    with pytest.raises(UnavailableError, match="is moving"):
+        driver.committer.confirm([handle], 0)
+    move.end()
     driver.committer.confirm([handle], 0)
-    for server in (target, source):
-        server.execute("CLUSTER", "SETSLOT", slot, "NODE", target_id)
     assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
     assert totals(own_cluster, key) == TOTALS
+
+
+def test_a_query_that_starts_during_a_move_waits_for_its_rows_and_loses_none(own_cluster: list[LocalRedis]) -> None:
+    """The record's slot moves, too, to a node that has none of the scripts."""
+    key = unique()
+    sink = cluster_sink(own_cluster, key, timeout_ms=1_000)
+    first = Driver(sink)
+    scan_start = first.begin()
+    assert first.commit([first.prepare(batch(id=[7] * 2))], scan_start) == [Evidence.COMMITTED]
+    moves = [
+        _Move(own_cluster, slot) for slot in (redis_names.slot_of_control(sink.name), key_slot(f"{key}:7".encode()))
+    ]
+    for move in moves:
+        move.move(b"twopc:")
+        move.target.execute("SCRIPT", "FLUSH")
+    driver = Driver(sink)
+    scan_start = driver.begin()
+    handle = driver.prepare(batch(id=[7] * 3))
+    with pytest.raises(UnavailableError, match="is moving"):
+        driver.committer.confirm([handle], 0)
+    for move in moves:
+        move.end()
+    driver.committer.confirm([handle], 0)
+    assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
+    assert totals(own_cluster, key)[7] == 5
 
 
 def test_the_settings_of_every_primary_count(own_cluster: list[LocalRedis]) -> None:

@@ -1,0 +1,46 @@
+"""A call that a cluster redirects is sent again in the right way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from redis.exceptions import AskError, MovedError
+
+from twopc.sinks.redis.client import Call, RedisClient, Safety
+
+
+class _Node(list[Any]):
+    """A node that records the commands of a pipeline."""
+
+    def pipeline(self, *, transaction: bool) -> _Node:
+        assert not transaction
+        return self
+
+    def execute_command(self, *words: Any) -> None:
+        self.append(words)
+
+    def execute(self, *, raise_on_error: bool) -> list[bytes]:
+        assert not raise_on_error
+        return [b"OK" for _ in self]
+
+
+@pytest.mark.parametrize(
+    ("last", "sent"),
+    [
+        (AskError("1 h:1"), [("ASKING",), ("HGET", "key", "field")]),
+        (MovedError("1 h:1"), [("HGET", "key", "field")]),
+    ],
+    ids=["ask", "moved"],
+)
+def test_only_ask_opens_a_slot_that_a_node_imports(last: Exception, sent: list[Any]) -> None:
+    """The answer MOVED may be out of date. If the node in it imports the slot, the keys may still be on the slot's owner."""
+
+    def connect() -> Any:
+        raise AssertionError("the test connects to no server")
+
+    node: Any = _Node()
+    answers: list[Any] = [last]
+    client = RedisClient(connect, timeout_ms=1, safety=Safety())
+    client._send(node, [Call(1, ("HGET", "key", "field"))], [(0, None)], answers)
+    assert (node, answers) == (sent, [b"OK"])
