@@ -33,6 +33,7 @@ PROGRAM = Program(
     is_stateful=False,
 )
 WRONG = replace(PROGRAM, mistakes=("two calls",))
+STUCK = replace(WRONG, faults=("driver.deciding@2=raise",))
 ADVICE = "this is the second call for batch 1: write a batch with one call"
 
 
@@ -73,6 +74,7 @@ def stopped_in(batch: int, seen: Rows, *events: Event) -> Outcome:
         (WRONG, stopped_in(1, rows("0-00", "0-01"), refusal(1))),
         (WRONG, stopped_in(1, rows("0-00", "0-01", "1-00"), refusal(1))),
         (WRONG, stopped_in(0, rows(), refusal(0))),
+        (STUCK, replace(stopped_in(0, rows(), refusal(0)), left_open=["one.driver is Ongoing"])),
     ],
 )
 def test_a_right_outcome_passes(program: Program, right: Outcome) -> None:
@@ -88,6 +90,8 @@ def test_a_right_outcome_passes(program: Program, right: Outcome) -> None:
         (PROGRAM, outcome(ALL - rows("1-00") + rows("0-00")), "lost 1 .*1-00.*too many 1 .*0-00"),
         (PROGRAM, outcome(rows()), "lost 4"),
         (PROGRAM, outcome(ALL, left_open=("orders.1.2 is Ongoing",)), "left open: orders.1.2 is Ongoing"),
+        (WRONG, outcome(ALL, refusal(1), left_open=("one.driver is Ongoing",)), "left open: one.driver is Ongoing"),
+        (STUCK, outcome(ALL, refusal(1), left_open=("orders.1.2 is Ongoing",)), "left open: orders.1.2 is Ongoing"),
         (PROGRAM, outcome(ALL, Event("called", 0, 1, RAW, "TypeError", "an int")), "raw error: .*TypeError: an int"),
         (PROGRAM, outcome(ALL, Event(HUNG, text="thread 1")), "hung"),
         (PROGRAM, stopped_in(1, rows("0-00", "0-01"), refusal(1)), "refused without a mistake"),
