@@ -45,7 +45,7 @@ class ConnectCalls:
         self._options = options
         session = _session_at_start()
         self._checksums = NOT_KNOWN if session is None else Checksums.of(session)
-        self._shuffles = None if session is None else self._check(session)
+        self._shuffles = None if session is None else self._check(session, is_at_start=True)
         self._writer: RunWriter | None = None
 
     def open_writer(self, session: Any) -> RunWriter:
@@ -63,11 +63,11 @@ class ConnectCalls:
         self._writer = RunWriter(run, mode, files.location, self._sinks, self._options)
         return self._writer
 
-    def _check(self, session: Any) -> ShuffleCheck:
+    def _check(self, session: Any, *, is_at_start: bool = False) -> ShuffleCheck:
         from twopc.integration.connect.ui_shuffles import open_shuffles  # noqa: PLC0415 - see the module's docstring
 
         address = self._options.checkpoints.spark_ui
-        return Ruled() if address is None else open_shuffles(session, address)
+        return Ruled() if address is None else open_shuffles(session, address, is_at_start=is_at_start)
 
     def close(self) -> None:
         """See :class:`~twopc.integration.spark.mode.Calls`."""

@@ -112,8 +112,10 @@ class ConnectMode:
         )
 
     def _kept_since_ms(self, files: Files, batch: Batch, attempt: Attempt) -> float | None:
-        plans = (self._query.plan(), *(plan_of_frame(rows.frame()) for rows in attempt.rows))
-        return planning_time_ms(files, batch.batch_id) if any(plan.keeps_data for plan in plans) else None
+        frames, columns = [plan_of_frame(rows.frame()) for rows in attempt.rows], batch_columns()
+        is_kept = any(plan.keeps_data for plan in (self._query.plan(), *frames))
+        is_hidden = any(found != columns for plan in frames for found in plan.batches)  # behind another RDD
+        return planning_time_ms(files, batch.batch_id) if is_kept or is_hidden else None
 
     def _state(self, files: Files, batch: Batch) -> ConnectState | None:
         called = called_batch()

@@ -46,6 +46,7 @@ class UiReports:
     def __init__(self, ui: SparkUi, session: Any) -> None:
         self._ui = ui
         self._session = session
+        self.markers: set[int] = set()
 
     def mark(self, tag: str) -> None:
         """See :class:`Reports`.
@@ -100,6 +101,7 @@ class UiReports:
                     "server"
                 )
             time.sleep(_POLL_S)
+        self.markers.update(job.job_id for job in self.jobs_with_tag(tag))
         return max(rdd for attempt in attempts for rdd in attempt.rdd_ids)
 
     def job(self, number: int) -> Job | None:

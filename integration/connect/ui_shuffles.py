@@ -52,7 +52,7 @@ class Unusable:
         """Do nothing."""
 
 
-def open_shuffles(session: Any, address: str) -> ShuffleCheck:
+def open_shuffles(session: Any, address: str, *, is_at_start: bool = False) -> ShuffleCheck:
     """Create the check that uses Spark's UI.
 
     Call this before the query starts, so that no earlier job can have computed the query's batches.
@@ -60,11 +60,12 @@ def open_shuffles(session: Any, address: str) -> ShuffleCheck:
     Args:
         session: the query's session.
         address: the address of the UI.
+        is_at_start: whether the query has not planned a batch yet.
     """
     application = str(session.conf.get("spark.app.id"))
     try:
         history = JobHistory(UiReports(SparkUi(address, application), session))
-        history.begin(exactly=True)
-        return Shuffles(history, is_merged=bool(other_shuffles(session.conf.get)))
+        now = history.begin(exactly=True)
+        return Shuffles(history, first=now.job if is_at_start else 0, is_merged=bool(other_shuffles(session.conf.get)))
     except TwoPhaseCommitError as error:
         return Unusable(ConfigurationError(f"CheckpointConfig(spark_ui={address!r}): {error}"))

@@ -14,7 +14,7 @@ from twopc.integration.spark.budget import Budget
 from twopc.integration.spark.engine import SparkEngine
 from twopc.integration.spark.hadoop_files import open_files
 from twopc.integration.spark.jobs import interruptible_pause
-from twopc.integration.spark.kept_data import keeps_data
+from twopc.integration.spark.kept_data import planned_ms, uses_kept_data
 from twopc.integration.spark.overwritten import require_not_overwritten
 from twopc.integration.spark.query_runs import drop, enter_run
 from twopc.integration.spark.repeated import Repeated
@@ -95,17 +95,16 @@ class ClassicMode:
             budget=self._budget,
             timeout_ms=attempt.options.checkpoints.timeout_ms,
             max_writers=attempt.options.checkpoints.max_writers,
-            kept_since_ms=lambda: self._kept_since_ms(files, batch, attempt),
+            kept_since_ms=lambda: self._kept_since_ms(attempt),
             state=self._stateful.of_batch(self._query, batch.batch_id, has_state=lambda: bool(files.names("state"))),
         )
 
-    def _kept_since_ms(self, files: Files, batch: Batch, attempt: Attempt) -> float | None:
-        executions = (self._query.execution, *(rows.source._jdf.queryExecution() for rows in attempt.rows))  # noqa: SLF001 - no public way to a plan
+    def _kept_since_ms(self, attempt: Attempt) -> float | None:
+        execution = self._query.execution
         try:
-            is_kept = keeps_data(str(execution.executedPlan().toString()) for execution in executions)
+            return planned_ms(execution) if uses_kept_data(execution, attempt.rows) else None
         except Py4JError:  # another release of Spark: assume the worst
-            is_kept = True
-        return checkpoint.planning_time_ms(files, batch.batch_id) if is_kept else None
+            return 0
 
 
 class ClassicCalls:

@@ -120,6 +120,11 @@ class Rows:
             return self.frame(), lambda batches: batches
         return self.source, lambda batches: [self._arranged(batch, order) for batch in batches]
 
+    @property
+    def is_run_unchanged(self) -> bool:
+        """Whether the driver runs the user's own DataFrame."""
+        return self._order_of_own_columns() is not None
+
     def _order_of_own_columns(self) -> list[int] | None:
         """Find the position of each column of :meth:`frame` in the source.
 

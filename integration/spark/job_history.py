@@ -32,8 +32,6 @@ _POLL_S: Final = 0.01
 #: The maximum numbers of remembered RDDs (the most recently used) and of remembered moments.
 _MAX_RDDS: Final = 100_000
 _MAX_MOMENTS: Final = 4096
-#: How much Python's clock may differ from the JVM's clock.
-_CLOCK_ERROR_MS: Final = 100.0
 
 
 class UnreportedError(Exception):
@@ -68,7 +66,7 @@ class JobHistory:
         Args:
             exactly: whether to ask Spark for the next job's number, too. Then no job is examined needlessly later.
         """
-        previous, known, at_ms = self._moments[-1], None if exactly else self._last, time.time() * 1000
+        previous, known = self._moments[-1], None if exactly else self._last
         if known is None:
             now = self.store.now()
         else:  # no finished job has computed RDDs that are created later, so do not ask Spark for the next job's number
@@ -76,21 +74,12 @@ class JobHistory:
             now = Moment(self.store.next_rdd(), max(known + 1, previous.job), dropped)
         if len(self._moments) > _MAX_MOMENTS:
             del self._moments[2 : _MAX_MOMENTS // 2 : 2]  # so the gaps between old moments widen with their age
-        self._moments.append(structs.replace(now, at_ms=at_ms))
+        self._moments.append(now)
         return now
 
     def before(self, rdd: int) -> Moment:
         """Return the last recorded moment before the RDD was created. No job before that moment has computed the RDD."""
         return self._moments[bisect_right(self._moments, rdd, key=lambda moment: moment.rdd) - 1]
-
-    def first_job_at(self, time_ms: float) -> int:
-        """Return the first job that may have begun at this time or later.
-
-        Args:
-            time_ms: a time, in milliseconds since 1970.
-        """
-        after = bisect_right(self._moments, time_ms - _CLOCK_ERROR_MS, key=lambda moment: moment.at_ms)
-        return self._moments[max(after, 1) - 1].job
 
     def is_known(self, rdds: Collection[int], own: Collection[int]) -> bool:
         """Whether all stages that may have computed any of the RDDs are known.
@@ -146,7 +135,7 @@ class JobHistory:
         last = max(own, default=0)
         for number in numbers:
             if number not in own:
-                job = self._reported(number) if number < last else self.store.job(number)
+                job = self.reported(number) if number < last else self.store.job(number)
                 if job is not None:  # otherwise, it began after the run's jobs were over
                     yield job
 
@@ -188,7 +177,7 @@ class JobHistory:
                 self._stages.setdefault(rdd, {})[attempt.stage_id, attempt.attempt_id] = attempt
                 if attempt.shuffle_read_records:
                     # An RDD's own input is older than the RDD. A batch that reads a cached table has newer shuffles.
-                    self._read.setdefault(rdd, set()).update(one for one in written if max(one) < rdd)
+                    self._read.setdefault(rdd, set()).update(one for one in written if one[0] < rdd)
         while len(self._stages) > _MAX_RDDS:
             rdd, _ = self._stages.popitem(last=False)
             self._read.pop(rdd, None)
@@ -223,7 +212,12 @@ class JobHistory:
                 raise _dropped(rdd)
         return found
 
-    def _reported(self, number: int) -> Job:
+    def reported(self, number: int) -> Job:
+        """Return a job that Spark has begun.
+
+        Raises:
+            UnreportedError: the store lacks the job.
+        """
         return _awaited(lambda: self.store.job(number), lambda: f"job {number}")
 
 

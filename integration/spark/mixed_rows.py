@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twopc.errors import FatalError, RetriableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from twopc.integration.spark.reports import StageAttempt
+    from twopc.integration.spark.reports import Job, StageAttempt
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,14 @@ class OwnStages:
         results: the stages whose rows go to the sinks. A retry runs them again. Any other stage may have computed data that
             a retry would use again: a broadcast table, or the result of a subquery.
         shared: the stages that may write a shuffle again while another stage or job reads it.
+        is_merged: whether a reader may receive rows from an earlier write of a shuffle. After a rerun of a stage, push-based
+            shuffle still reads merged blocks from the first write.
     """
 
     last: Mapping[int, StageAttempt]
     results: Collection[int]
     shared: Collection[int]
+    is_merged: bool = False
 
 
 def judge(
@@ -54,7 +58,7 @@ def judge(
     for runs in again:
         stages = {run.stage_id for run in runs}
         reads = any(run.shuffle_read_records for run in runs)
-        if reads or len(stages) > 1 or not stages.isdisjoint(own.shared):
+        if reads or len(stages) > 1 or own.is_merged or not stages.isdisjoint(own.shared):
             raise _mixed(max(stages))
     again += [runs for runs in map(written.of, behind) if len(runs) > 1]
     if not again and all(attempt.attempt_id == 0 for attempt in ran):
@@ -67,19 +71,27 @@ def judge(
         _require_one_filling([one for one in keeping if rdd in one.rdd_ids])
     for one in keeping:
         _require_read_once(one, rewrites)
-    _require_same_write([one for one in readers if one in keeping or one.stage_id in own.last], rewrites)
+    _require_same_write(keeping, [one for one in readers if one.stage_id in own.last], rewrites)
     writing = {one.stage_id for one in ran if one.shuffle_write_records}
-    for attempt in ran:
-        if attempt.attempt_id and attempt.stage_id in own.last and attempt.stage_id not in writing:
-            if attempt.stage_id not in own.results:
-                raise _mixed(attempt.stage_id)
-            raise RetriableError(f"stage {attempt.stage_id} was rerun (attempt {attempt.attempt_id})")
+    rerun = [one for one in ran if one.attempt_id and one.stage_id in own.last and one.stage_id not in writing]
+    for one in rerun:
+        if one.stage_id not in own.results and any(reader.stage_id == one.stage_id for reader in readers):
+            raise _mixed(one.stage_id)
+    for one in rerun:
+        raise RetriableError(f"stage {one.stage_id} was rerun (attempt {one.attempt_id})")
+
+
+def in_several(jobs: Iterable[Job]) -> set[int]:
+    """Return the stages that several of the jobs have. They ran at the same time: a later job's stages have new numbers."""
+    stages = Counter(stage for job in jobs for stage in job.stages)
+    return {stage for stage, count in stages.items() if count > 1}
 
 
 class _Written:
-    """Groups each shuffle's writes by the last RDD of the shuffle's stage, in the order of time.
+    """Groups each shuffle's writes by the stage's own RDD, in the order of time.
 
-    The last RDD is the same in every job. A lazy checkpoint may cut off the earlier RDDs between two jobs.
+    Spark lists this RDD first (``StageInfo.fromStage``). It is the same in every job. A lazy checkpoint may replace the other
+    RDDs between two jobs.
     """
 
     def __init__(self, ran: Sequence[StageAttempt]) -> None:
@@ -87,28 +99,14 @@ class _Written:
         self._runs: dict[int, list[StageAttempt]] = {}
         for one in sorted(ran, key=_began):
             if one.stage_id in writing:
-                self._runs.setdefault(max(one.rdd_ids), []).append(one)
+                self._runs.setdefault(one.rdd_ids[0], []).append(one)
 
     def of(self, rdds: tuple[int, ...]) -> Sequence[StageAttempt]:
-        return self._runs.get(max(rdds), ())
+        return self._runs.get(rdds[0], ())
 
 
 def _shuffles(own: Mapping[int, StageAttempt]) -> set[tuple[int, ...]]:
     return {last.rdd_ids for last in own.values() if last.is_written}
-
-
-def require_one_read(stages: Mapping[int, Sequence[StageAttempt]]) -> None:
-    """Check that no stage of a job read a shuffle and was rerun. Spark may keep the job's result as a broadcast table.
-
-    Args:
-        stages: all attempts at each stage of the job.
-
-    Raises:
-        FatalError: such a stage was rerun.
-    """
-    for stage, attempts in stages.items():
-        if len(attempts) > 1 and any(one.shuffle_read_records for one in attempts):
-            raise _mixed(stage)
 
 
 def _began(attempt: StageAttempt) -> tuple[int, int, int]:
@@ -122,20 +120,20 @@ def _require_one_filling(fills: Sequence[StageAttempt]) -> None:
         raise _mixed(max(stage for stage in stages if stages.count(stage) > 1))
 
 
-def _require_same_write(readers: Sequence[StageAttempt], rewrites: Sequence[StageAttempt]) -> None:
-    """Check that no shuffle was written again between two stages that may read it.
+def _require_same_write(
+    keeping: Sequence[StageAttempt], own: Sequence[StageAttempt], rewrites: Sequence[StageAttempt]
+) -> None:
+    """Check that no shuffle was written again between two stages that may read it, if one of them keeps what it read.
 
     Stages that read the same shuffle compute the same RDD of the shuffle's rows. So do stages that read the same cached rows.
 
     Args:
-        readers: the attempts that keep the rows that they read, and the attempts of the batch's own stages.
+        keeping: the attempts that read a shuffle and keep rows.
+        own: the attempts at the batch's own stages that read a shuffle.
         rewrites: the attempts that wrote a shuffle again.
     """
-    by_rdd: dict[int, list[StageAttempt]] = {}
-    for one in readers:
-        for rdd in one.rdd_ids:
-            by_rdd.setdefault(rdd, []).append(one)
-    for group in by_rdd.values():
+    for rdd in {rdd for one in keeping for rdd in one.rdd_ids}:
+        group = [one for one in (*keeping, *own) if rdd in one.rdd_ids]
         if len({one.stage_id for one in group}) == 1:
             continue  # other checks find a stage that was rerun
         for run in rewrites:

@@ -21,6 +21,8 @@ class Job(msgspec.Struct, frozen=True):
         is_over: whether Spark has reported the job's end. If so, Spark has also sent all earlier reports.
         skipped: how many of the job's stages Spark skipped; 0 while the job runs.
         ended_ms: when the job ended, in milliseconds since 1970; None while the job runs.
+        began_ms: when the job began, in milliseconds since 1970; None if Spark has not recorded the time.
+        has_failed: whether the job failed or was cancelled.
     """
 
     job_id: int
@@ -28,6 +30,8 @@ class Job(msgspec.Struct, frozen=True):
     is_over: bool
     skipped: int = 0
     ended_ms: int | None = None
+    began_ms: int | None = None
+    has_failed: bool = False
 
 
 class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
@@ -85,13 +89,11 @@ class Moment(msgspec.Struct, frozen=True):
 
     Attributes:
         dropped: how many reports Spark had dropped before this moment.
-        at_ms: when this moment was, in milliseconds since 1970.
     """
 
     rdd: int
     job: int
     dropped: int = 0
-    at_ms: float = 0
 
 
 #: Spark's status for a stage that has not run any tasks.
@@ -105,6 +107,7 @@ class JobData(msgspec.Struct, frozen=True, rename="camel"):
 
     Attributes:
         completion_time: when the job ended, in milliseconds since 1970; None while the job runs.
+        submission_time: when the job began, in milliseconds since 1970.
     """
 
     job_id: int
@@ -112,6 +115,7 @@ class JobData(msgspec.Struct, frozen=True, rename="camel"):
     status: str
     num_skipped_stages: int
     completion_time: int | None = None
+    submission_time: int | None = None
     job_tags: tuple[str, ...] = ()
 
     @property
@@ -119,7 +123,15 @@ class JobData(msgspec.Struct, frozen=True, rename="camel"):
         """The job, as the check of rule 6 needs it."""
         # Once its last task has ended, a job is still RUNNING until Spark has also reported the stage's final counts.
         is_over = self.status != "RUNNING"
-        return Job(self.job_id, self.stage_ids, is_over, self.num_skipped_stages, self.completion_time)
+        return Job(
+            self.job_id,
+            self.stage_ids,
+            is_over,
+            self.num_skipped_stages,
+            self.completion_time,
+            self.submission_time,
+            self.status == "FAILED",
+        )
 
 
 class Reports(Protocol):
@@ -127,6 +139,10 @@ class Reports(Protocol):
 
     The exception is a report that Spark drops because the bus's queue is full (``AsyncEventQueue.post``).
     """
+
+    @property
+    def markers(self) -> Collection[int]:
+        """The jobs that the reports themselves needed."""
 
     def mark(self, tag: str) -> None:
         """Run a job with this tag. Spark reports this job after all jobs that ended earlier."""

@@ -42,10 +42,9 @@ def _record_moments(context: SparkContext, history: JobHistory) -> None:
     A query may be idle for hours while other queries run thousands of jobs. Without a recent moment, the query's next batch
     would have to examine all of these jobs, and Spark would have forgotten the oldest jobs.
     """
-    with contextlib.suppress(Py4JError, OSError):  # the application has just stopped
-        while not _ending.wait(_TICK_S) and context._jsc is not None:  # noqa: SLF001 - the only sign that it has stopped
-            with history.lock:
-                history.begin(exactly=True)
+    while not _ending.wait(_TICK_S) and context._jsc is not None:  # noqa: SLF001 - the only sign that it has stopped
+        with contextlib.suppress(Py4JError, OSError), history.lock:  # the application has just stopped
+            history.begin(exactly=True)
 
 
 _ending: Final = threading.Event()

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 #: The settings, each with the values that mean Spark's own sort shuffle. The first value is the default.
 _PLAIN: Final = (
     ("spark.shuffle.push.enabled", ("false",)),
-    ("spark.shuffle.manager", ("sort", "tungsten-sort")),
+    ("spark.shuffle.manager", ("sort", "tungsten-sort", "org.apache.spark.shuffle.sort.sortshufflemanager")),
 )
 
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from twopc.errors import FatalError, RetriableError
 from twopc.integration.spark.job_history import UnreportedError
-from twopc.integration.spark.mixed_rows import OwnStages, judge, require_one_read
-from twopc.integration.spark.number_ranges import NumberRanges
+from twopc.integration.spark.mixed_rows import OwnStages, in_several, judge
+from twopc.integration.spark.outside import OutsideJobs
 from twopc.integration.spark.reports import BEGINNING
 
 if TYPE_CHECKING:
@@ -66,12 +65,6 @@ class _Seen:
         return frozenset(rdd for last in self.stages.values() for rdd in last.rdd_ids)
 
 
-def _in_several(jobs: Iterable[Job]) -> set[int]:
-    """Return the stages that several of the jobs have. Spark gives a stage a new number in each later job."""
-    stages = Counter(stage for job in jobs for stage in job.stages)
-    return {stage for stage, count in stages.items() if count > 1}
-
-
 def _has_ended(jobs: Iterable[Job], results: Collection[int]) -> bool:
     return set(results) <= {stage for job in jobs if job.is_over for stage in job.stages}
 
@@ -83,19 +76,19 @@ class Shuffles:
 
     Args:
         history: the history of the application's jobs.
-        is_merged: whether Spark may use a kind of shuffle whose rows do not all come from the last write. After a rerun of a
-            stage, push-based shuffle still reads merged blocks from the first write.
+        first: the first job that may belong to the run's first batch.
+        is_merged: see :class:`~twopc.integration.spark.mixed_rows.OwnStages`.
     """
 
-    def __init__(self, history: JobHistory, *, is_merged: bool = False) -> None:
+    def __init__(self, history: JobHistory, *, first: int = 0, is_merged: bool = False) -> None:
         self._store = history.store
         self._history = history
         self._is_merged = is_merged
-        self._ours = NumberRanges()  # the jobs of this run's attempts
-        self._checked = 0  # no later batch has used a job before this one, except through a cache
+        self._outside = OutsideJobs(history, first)
         self._began = BEGINNING
+        self._previous = BEGINNING  # before Spark planned the batch
         self._numbers = itertools.count()
-        self._looked: tuple[str, Future[_Seen] | None] = ("", None)  # of the last attempt with collected rows
+        self._looks: dict[str, list[Future[_Seen]]] = {}  # of the last attempt with collected rows, by its tag
         # One thread serves all batches, because PySpark keeps a connection to the JVM for each thread that calls it.
         self._beside = ThreadPoolExecutor(1, "twopc-marks")
         self._mixed: str | None = None
@@ -124,18 +117,21 @@ class Shuffles:
         """
         looked = self._beside.submit(self._look, tag, f"{tag}{_MARK}{next(self._numbers)}")
         yield
-        self._looked = (tag, looked)
+        self._looks = {tag: [*self._looks.get(tag, ()), looked]}
 
     def check(self, tag: str, results: Collection[int], kept_since_ms: Callable[[], float | None]) -> None:
         """See :class:`~twopc.integration.spark.mode.ShuffleCheck`."""
-        of_tag, looked = self._looked
         try:
-            seen = looked.result() if looked is not None and of_tag == tag else None
-            if seen is None or not _has_ended(seen.jobs, results):
+            looks = [look.result() for look in self._looks.get(tag, ())]
+            marks = [mark for look in looks for mark in look.marks]
+            if looks and _has_ended(looks[-1].jobs, results):
+                seen = replace(looks[-1], marks=marks)
+            else:
                 jobs = self._reported(tag, results)
-                seen = _Seen(jobs, () if seen is None else seen.marks, self._attempts_of(jobs))
-            with self._history.lock:
-                self._require_unmixed(seen, results, kept_since_ms)
+                seen = _Seen(jobs, marks, self._attempts_of(jobs))
+            # The last job before each look has collected the rows that the driver writes.
+            collected = {stage for look in looks for job in look.jobs[-1:] for stage in job.stages}
+            self._require_all(seen, collected.union(results), kept_since_ms)
         except UnreportedError as error:
             raise _unreported(str(error)) from None
 
@@ -183,55 +179,47 @@ class Shuffles:
                 )
         return found
 
-    def _require_unmixed(
-        self, seen: _Seen, results: Collection[int], kept_since_ms: Callable[[], float | None]
-    ) -> None:
-        history, own = self._history, {job.job_id for job in (*seen.jobs, *seen.marks)}
+    def _require_all(self, seen: _Seen, results: Collection[int], kept_since_ms: Callable[[], float | None]) -> None:
+        own = {job.job_id for job in (*seen.jobs, *seen.marks)}
         for number in own:
-            self._ours.add(number)
+            self._outside.leave_out(number)
+        end = max(own, default=0)
+        try:
+            with self._history.lock:
+                behind = self._require_unmixed(seen, own, results)
+            self._outside.require_unmixed(end, kept_since_ms)
+        except FatalError as error:
+            self._mixed = str(error)
+            raise
+        self._require_all_reports(seen, behind, kept_since_ms)
+        self._outside.pass_over(end)
+        self._previous = self._began
+
+    def _require_unmixed(
+        self, seen: _Seen, own: Collection[int], results: Collection[int]
+    ) -> Collection[tuple[int, ...]]:
+        """Check the attempt's jobs. Return the shuffles behind the rows that Spark keeps."""
+        history = self._history
         shared = self._shared(seen, own)
         history.record(seen.attempts)
         history.examine(shared | self._unwritten(seen).keys(), own)
         for stage in self._unwritten(seen).values():
             raise UnreportedError(f"the job that wrote the shuffle of stage {stage}")
         history.examined(own)
-        if not results and len(seen.jobs) == 1:  # the driver has collected the rows, and there was no broadcast
-            results = seen.jobs[0].stages
         behind = history.behind(shared)
         ran = history.of(seen.lineage.union(*behind))
-        try:
-            stages = OwnStages(seen.stages, results, self._may_be_read_during_rewrite(seen, own))
-            judge(stages, ran, behind, self._store.cached_rdds)
-            self._require_unmixed_outside(own, kept_since_ms)
-        except FatalError as error:
-            self._mixed = str(error)
-            raise
-        self._require_all_reports(seen, behind)
-        self._checked = max(own, default=0)
-
-    def _require_unmixed_outside(self, own: Collection[int], kept_since_ms: Callable[[], float | None]) -> None:
-        """Check the jobs before the attempt's last job that may have computed a broadcast table or a subquery for the batch.
-
-        Spark does not report for which plan it runs such a job. So every job since Spark planned the batch counts.
-        """
-        end = max(own, default=0)
-        others = self._ours.missing(self._checked, end)
-        if next(others, None) is None or (since_ms := kept_since_ms()) is None:
-            return
-        first = max(self._checked, self._history.first_job_at(since_ms))
-        for job in self._history.others(self._ours.missing(first, end), own):
-            require_one_read(self._history.stages_of(job))
+        stages = OwnStages(seen.stages, results, self._may_be_read_during_rewrite(seen, own), self._is_merged)
+        judge(stages, ran, behind, self._store.cached_rdds)
+        return behind
 
     def _may_be_read_during_rewrite(self, seen: _Seen, own: Collection[int]) -> Collection[int]:
         """Return the stages that may write a shuffle again while another stage or job reads it."""
-        again = [max(attempts[-1].rdd_ids) for attempts in seen.attempts.values() if len(attempts) > 1]
-        if not again:
-            return ()
-        if self._is_merged:
-            return seen.stages
-        return self._history.stages_elsewhere(min(again), own) | _in_several(seen.jobs)
+        again = [attempts[-1].rdd_ids[0] for attempts in seen.attempts.values() if len(attempts) > 1]
+        return self._history.stages_elsewhere(min(again), own) | in_several(seen.jobs) if again else ()
 
-    def _require_all_reports(self, seen: _Seen, behind: Iterable[tuple[int, ...]]) -> None:
+    def _require_all_reports(
+        self, seen: _Seen, behind: Iterable[tuple[int, ...]], kept_since_ms: Callable[[], float | None]
+    ) -> None:
         """Check that Spark has dropped no report since it planned the oldest RDD that the batch uses.
 
         Nothing else shows that the report of a rerun is missing.
@@ -240,11 +228,13 @@ class Shuffles:
         if not dropped:
             return
         kept = self._kept(seen, self._old(seen)).union(*behind)
-        if lost := dropped - (self._history.before(min(kept)) if kept else self._began).dropped:
+        before = [self._began] if kept_since_ms() is None else [self._began, self._previous]
+        before += [self._history.before(min(kept))] if kept else []
+        if lost := dropped - min(moment.dropped for moment in before):
             raise FatalError(_DROPPED.format(lost=lost))
 
     def _unwritten(self, seen: _Seen) -> dict[int, int]:
-        """Map the last RDD of each unwritten stage to the stage.
+        """Map the RDD of each unwritten stage to the stage.
 
         A stage is unwritten if the attempt's jobs skipped it and no known job has run it. Leave out a job that is still
         running, because it may yet run its stages.
@@ -256,23 +246,30 @@ class Shuffles:
             for stage in job.stages
             if not (last := seen.attempts[stage][-1]).has_run and last.num_tasks
         }
-        return {max(last.rdd_ids): stage for stage, last in skipped.items() if not self._history.of(last.rdd_ids)}
+        return {last.rdd_ids[0]: stage for stage, last in skipped.items() if not self._history.of(last.rdd_ids)}
 
     def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:
         """From the rows' lineage, return the RDDs that another job may have kept as shuffle files or in a cache."""
         history, old = self._history, self._old(seen)
-        if any(number not in own for number in range(self._began.job, max(own, default=0))):
-            old = seen.lineage  # another job may have run during the attempt
+        new = seen.lineage - old
+        is_shared = any(number not in own and number not in self._store.markers for number in self._numbers_of(own))
+        # A job that ran during the attempt may have filled a cache, or may have run the user's own DataFrame as the driver does.
+        if is_shared and (seen.marks or self._store.cached_rdds(new)):
+            old = seen.lineage
         if not old or (history.is_known(old, own) and not history.of(old)):
             return set()
         return self._kept(seen, old)
+
+    def _numbers_of(self, own: Collection[int]) -> range:
+        """Return the numbers of the jobs that may have begun during the attempt."""
+        return range(self._began.job, max(own, default=0))
 
     def _old(self, seen: _Seen) -> frozenset[int]:
         return frozenset(rdd for rdd in seen.lineage if rdd < self._began.rdd)
 
     def _kept(self, seen: _Seen, rdds: Collection[int]) -> set[int]:
         """Return the RDDs among these that Spark may keep as shuffle files or in a cache."""
-        written = {max(last.rdd_ids) for last in seen.stages.values() if last.is_written}
+        written = {last.rdd_ids[0] for last in seen.stages.values() if last.is_written}
         return written.intersection(rdds) | self._store.cached_rdds(rdds)
 
 

@@ -45,6 +45,8 @@ _BATCH: Final = "LogicalRDD"
 #: The nodes that may compute a partition more than once. Range partitioning samples its input; a common table expression may be
 #: copied.
 _REPEATING: Final = re.compile(r"Sort|Rebalance|WithCTE|CTERelation|RepartitionByExpression .*\b(ASC|DESC)\b")
+#: The nodes that may end before they have read all rows of a partition.
+_CUTTING: Final = re.compile("Join|Limit")
 #: The nodes of a physical plan whose partitions are the batch's partitions.
 _ONE_TO_ONE: Final = frozenset({"Project", "Filter", "Scan"})
 #: A node's name in the text of a plan.
@@ -213,8 +215,7 @@ class BatchState:
         source = cache.cachedPlan().collectLeaves().apply(0)
         if source.nodeName() != "Scan ExistingRDD" or source.rdd().id() != self._execution.toRdd().id():
             return False
-        kept, number = frame.sparkSession.sparkContext._jsc.sc().getRDDStorageInfo(), cache.cachedColumnBuffers().id()  # noqa: SLF001
-        return any(one.id() == number and one.numCachedPartitions() == one.numPartitions() for one in kept)
+        return bool(cache.isCachedColumnBuffersLoaded()) and not _CUTTING.search(str(self._execution.executedPlan()))
 
 
 def _operator(node: Any) -> Operator | None:

@@ -34,6 +34,7 @@ class StatusStore:
         self._scheduler = self._spark.dagScheduler()
         self._arrays = gateway.jvm.java.util.Arrays  # looking up a class takes several calls
         self._context, self._nothing = context, java.emptyRDD()
+        self.markers = ()
 
     def mark(self, tag: str) -> None:
         """Run a job that has this tag and no tasks. Spark reports this job after all jobs that ended earlier."""

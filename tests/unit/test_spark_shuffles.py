@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -68,6 +67,7 @@ class Store:
     marked: dict[str, list[Job]] = field(default_factory=dict)  #: what is reported by the time that a mark is
     moment: Moment = OLD
     lost: int = 0  #: how many reports Spark has dropped
+    markers: set[int] = field(default_factory=set)
 
     def dropped(self) -> int:
         return self.lost
@@ -270,27 +270,56 @@ def test_plans_are_looked_at_only_if_another_job_ran_since_the_last_check() -> N
     watched.check("b", {4}, lambda: pytest.fail("its own job"))
 
 
-def test_jobs_before_the_batch_was_planned_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark has forgotten them, or one of them ran again."""
+def test_jobs_before_the_batch_was_planned_are_not_looked_at() -> None:
+    """One of them ran again, for another batch."""
     store = broadcast_before(2)
-    history = JobHistory(store)
-    times = iter([1.0, 2.0, 3.0])
-    monkeypatch.setattr(time, "time", lambda: next(times))
-    history.begin(exactly=True)
-    store.moment = Moment(5, 1)
-    history.begin(exactly=True)
-    watched = Watched(history)
-    watched.begin()
+    store.jobs[""] = [structs.replace(store.jobs[""][0], began_ms=1_000)]
     with pytest.raises(FatalError, match="Spark ran stage 2 again"):
-        watched.check("b", {3}, lambda: 1_500)
-    again = Watched(history)
-    again.check("b", {3}, lambda: 2_500)
+        watching(store).check("b", {3}, lambda: 500)
+    watching(store).check("b", {3}, lambda: 1_500)
+
+
+def test_jobs_before_an_earlier_batch_are_not_looked_at_again() -> None:
+    store = broadcast_before(2)
+    watched = watching(store)
+    watched.check("b", {3})
+    store.jobs["c"] = [Job(3, (4,), is_over=True)]
+    store.jobs[""].append(Job(2, (5,), is_over=True))
+    store.stages |= {4: result(4, 17, reads=0), 5: result(5, 18, reads=0)}
+    watched.begin()
+    watched.check("c", {4}, lambda: 0)
+
+
+def test_a_job_that_failed_has_made_no_broadcast() -> None:
+    store = broadcast_before(2)
+    store.jobs[""] = [structs.replace(store.jobs[""][0], has_failed=True)]
+    watching(store).check("b", {3}, lambda: 0)
+
+
+def test_the_jobs_that_the_reports_needed_are_not_looked_at() -> None:
+    store = broadcast_before(2)
+    store.markers = {0}
+    watching(store).check("b", {3}, lambda: pytest.fail("there is no other job"))
+
+
+def test_two_broadcasts_whose_shuffle_was_written_again_in_between_stop_the_query() -> None:
+    """Each stage ran once. The batch's own job shows neither the broadcasts nor the shuffle."""
+    jobs = {"": [Job(0, (M1, 4), is_over=True), Job(1, (3, 5), is_over=True)], "b": [Job(2, (6,), is_over=True)]}
+    stages = {
+        M1: attempts_at(M1),
+        4: result(4, 14),
+        3: attempts_at(3, of=M1),
+        5: result(5, 15),
+        6: result(6, 16, reads=0),
+    }
+    with pytest.raises(FatalError, match="Spark ran stage 3 again"):
+        watching(Store(jobs, stages, moment=NEW)).check("b", {6}, lambda: 0)
 
 
 def test_rows_that_the_driver_collected_in_a_stage_that_ran_again_are_repeated() -> None:
-    store = Store(ONE_JOB, {**plain(), RESULT: attempts_at(RESULT, 2)})
+    store = Store({}, {**plain(), RESULT: attempts_at(RESULT, 2)}, marked=ONE_JOB)
     with pytest.raises(RetriableError, match="stage 2 was rerun"):
-        watching(store).check("a", ())
+        marked(store).check("a", ())
 
 
 def test_two_jobs_of_the_attempt_that_share_a_stage_that_ran_again_stop_the_query() -> None:
@@ -311,11 +340,22 @@ def test_merged_blocks_of_the_first_write_stop_a_batch_whose_shuffle_was_written
 
 
 def test_a_shuffle_that_was_written_twice_is_known_though_a_lazy_checkpoint_has_cut_its_lineage() -> None:
-    """From the second job on, the stage that writes the shuffle has fewer RDDs."""
+    """From the second job on, the stage that writes the shuffle has the checkpoint's RDD, 20, instead of RDD 4."""
     jobs = {"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (3, 5), is_over=True)]}
-    stages = {M1: [attempt_of(M1, 0, 1, 2)], 4: result(4, 8), 3: [attempt_of(3, 0, 2)], 5: result(5, 9)}
+    stages = {M1: [attempt_of(M1, 0, 6, 5, 4)], 4: result(4, 8), 3: [attempt_of(3, 0, 6, 5, 20)], 5: result(5, 9)}
     with pytest.raises(FatalError, match="Spark ran stage 3 again"):
         watching(Store(jobs, stages)).check("b", {5})
+
+
+def test_two_dataframes_of_a_batch_are_repeated_if_their_shuffle_was_lost_during_the_first_ones_job() -> None:
+    """Neither of their stages keeps what it read."""
+    jobs = [Job(0, (M1, 4), is_over=True), Job(1, (3, 5), is_over=True)]
+    first = [StageAttempt("COMPLETE", 4, number, (2, 14), 9, 0, begin) for number, begin in enumerate((10, 50))]
+    again = [StageAttempt("COMPLETE", M1, number, (1,), 0, 9, at) for number, at in enumerate((0, 45))]
+    second = [StageAttempt("COMPLETE", 5, 0, (2, 15), 9, 0, 60)]
+    stages = {M1: again, 4: first, 3: attempts_at(3, of=M1, status="SKIPPED"), 5: second}
+    with pytest.raises(RetriableError, match="stage 4 was rerun"):
+        watching(Store({"a": jobs}, stages)).check("a", {4, 5})
 
 
 def test_a_result_stage_that_ran_again_is_repeated_and_the_repetition_is_decided() -> None:
@@ -403,9 +443,8 @@ def test_no_earlier_job_has_computed_what_the_attempt_made_itself() -> None:
 
 def test_a_job_that_ran_during_the_attempt_may_have_computed_what_is_newer_than_the_attempt() -> None:
     """A thread of the function caches another DataFrame of the batch, while a first one is written."""
-    store = Store(
-        {"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=NEW
-    )
+    jobs = {"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}
+    store = Store(jobs, later_job("COMPLETE", "COMPLETE"), cached={1}, moment=NEW)
     with pytest.raises(FatalError, match="Spark ran stage 3 again"):
         watching(store).check("b", {5})
 

@@ -1,0 +1,73 @@
+"""Check the jobs that may have computed a broadcast table, or a subquery's result, for a batch before an attempt began.
+
+Spark runs such a job when it plans the batch, or for the user's own code. It does not report for which plan it runs the job.
+So every other job since Spark planned the batch counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twopc.integration.spark.mixed_rows import OwnStages, in_several, judge
+from twopc.integration.spark.number_ranges import NumberRanges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from twopc.integration.spark.job_history import JobHistory
+    from twopc.integration.spark.reports import Job
+
+
+class OutsideJobs:
+    """The jobs of an application that do not belong to one run's attempts.
+
+    Args:
+        history: the history of the application's jobs.
+        first: the first job that may belong to the run's first batch.
+    """
+
+    def __init__(self, history: JobHistory, first: int = 0) -> None:
+        self._history = history
+        self._first = first
+        self._ours = NumberRanges()
+
+    def leave_out(self, number: int) -> None:
+        """Record that a job belongs to one of the run's attempts."""
+        self._ours.add(number)
+
+    def require_unmixed(self, end: int, kept_since_ms: Callable[[], float | None]) -> None:
+        """Check the jobs before an attempt's last job.
+
+        Args:
+            end: the attempt's last job.
+            kept_since_ms: see :meth:`~twopc.integration.spark.mode.ShuffleCheck.check`.
+
+        Raises:
+            FatalError: one of the jobs may have mixed rows from two writes of a shuffle.
+            UnreportedError: the store lacks one of the jobs, or one of a job's stages.
+        """
+        if next(self._others(end), None) is None or (since_ms := kept_since_ms()) is None:
+            return
+        jobs = list(self._since(since_ms, end))
+        attempts = {stage: found for job in jobs for stage, found in self._history.stages_of(job).items() if found}
+        last = {stage: found[-1] for stage, found in attempts.items()}
+        ran = [one for _, found in sorted(attempts.items()) for one in found if one.has_run]
+        judge(OwnStages(last, (), in_several(jobs)), ran, (), self._history.store.cached_rdds)
+
+    def pass_over(self, end: int) -> None:
+        """Record that the batch of the checked attempt has used all jobs before this one. No later batch needs them."""
+        self._first = max(end, self._first)
+
+    def _others(self, end: int) -> Iterator[int]:
+        """Yield the numbers of the other jobs, from the last to the first."""
+        markers = self._history.store.markers
+        numbers = range(end - 1, self._first - 1, -1)
+        return (number for number in numbers if number not in self._ours and number not in markers)
+
+    def _since(self, since_ms: float, end: int) -> Iterator[Job]:
+        for number in self._others(end):
+            job = self._history.reported(number)
+            if job.began_ms is not None and job.began_ms < since_ms:
+                return  # Spark begins its jobs in the order of their numbers
+            if not job.has_failed:  # a failed job has computed nothing that Spark keeps
+                yield job
