@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from twopc.attempt import Owner
-from twopc.errors import ConfigurationError, FencedError
+from twopc.errors import ConfigurationError, FencedError, RestoredError
 
 if TYPE_CHECKING:
     from twopc.attempt import Claim
@@ -118,3 +118,19 @@ def fenced(sink: str) -> FencedError:
     return FencedError(
         f"sink {sink!r}: another driver has acquired the sink and fenced this driver. No data is at risk; stop this run"
     )
+
+
+def require_revision(record: Control, known: int, *, sink: str) -> None:
+    """Check that the store still has the revision ``known``, which the running driver has seen in it.
+
+    Raises:
+        RestoredError: the store was restored to an older state.
+    """
+    if record.revision < known:
+        raise RestoredError(
+            f"sink {sink!r}: its store was restored to an older state while this driver was running. The sink's control record "
+            f"has revision {record.revision}, and this driver has seen revision {known}. A backup was restored, or a "
+            "failover lost acknowledged writes, so rows that were visible may be lost. This driver writes nothing more to "
+            "this store. If the newer state still exists, restore it. Then restart the query. The start compares the store "
+            "with the decisions: it writes the last batch again, or says which batches are lost and what to do"
+        )

@@ -6,7 +6,6 @@ If the store can change one value by compare-and-set, the sink needs only :meth:
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -14,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from msgspec.structs import replace
 
 from twopc import control
-from twopc.attempt import HandleT
+from twopc.attempt import Evidence, HandleT
 from twopc.committer import SinkCommitter
-from twopc.control import Control, fenced
+from twopc.control import Control, fenced, require_revision
 from twopc.crash_points import crash_point
-from twopc.errors import FencedError, UnavailableError
+from twopc.errors import RestoredError
 from twopc.observation import Observation
+from twopc.step_failures import StepFailures
 from twopc.versions import NO_ATTEMPT, is_ahead, is_behind, scan_start_of, version_of
 
 if TYPE_CHECKING:
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from twopc.attempt import Claim, Owner
-    from twopc.errors import TwoPhaseCommitError
-
-logger = logging.getLogger(__name__)
 
 StepT = TypeVar("StepT")
 #: A change to the record may lose this many rounds. Other drivers change it once per start or batch, so only a faulty swap loses
@@ -37,13 +34,17 @@ StepT = TypeVar("StepT")
 _ROUNDS: Final = 100
 
 
-class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
+class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, StepT]):
     """See :class:`SinkCommitter`.
 
     In a store with transactions, a *step* is one transaction. In a store with locks, a step lasts as long as the lock
     is held. In any other store, a step is any object that the hooks need, such as a client. An atomic step fences other
     drivers, because nothing can happen between its owner check and its change. A store without atomic steps compares
     the attempt's version in each of its own atomic operations.
+
+    The record's revision never decreases. If a step finds a lower revision than an earlier step has seen, the store was
+    restored to an older state. The driver then stops: its next decision would raise the versions in the record, and no later
+    start could notice the loss.
 
     Args:
         name: the sink's name.
@@ -55,14 +56,12 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
             statement, stops the query.
     """
 
-    failures: tuple[type[Exception], ...] = (UnavailableError,)
-
     def __init__(self, name: str) -> None:
-        self.name = name
+        super().__init__(name)
         self._run = ""
         self._driver_epoch = -1
         self._highest_version = 0
-        self._blockers: list[str] = []
+        self._revision = 0
         self._orphans_ended = 0
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
@@ -115,17 +114,6 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         Raises:
             FatalError: the store cannot be used; the message says what to do.
         """
-
-    def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
-        """Build the error for one of ``failures`` that came before the decision.
-
-        The message begins with the sink and step (``what``).
-        """
-        return UnavailableError(f"{what}: {text_of(error)}")
-
-    def reason(self, error: Exception) -> str:
-        """Say why one of ``failures`` stopped a decided batch, for :meth:`blockers`."""
-        return text_of(error)
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 
@@ -186,9 +174,15 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         self._highest_version = max(self._highest_version, version_of(scan_start or NO_ATTEMPT))
         return super().initialize_state(decided, scan_start)
 
-    def blockers(self) -> Sequence[str]:
-        """See :class:`SinkCommitter`."""
-        return self._blockers
+    def notify_checkpoint_complete(
+        self, batch_id: int, handles: Sequence[HandleT], scan_start: Mapping[str, Any]
+    ) -> Mapping[HandleT, Evidence]:
+        """See :class:`SinkCommitter`. A store that was restored after the decision proves nothing."""
+        try:
+            return super().notify_checkpoint_complete(batch_id, handles, scan_start)
+        except RestoredError as error:
+            self._blockers = [str(error)]
+            return dict.fromkeys(handles, Evidence.UNKNOWN)
 
     def orphans_ended(self) -> int:
         """See :class:`SinkCommitter`."""
@@ -215,9 +209,19 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
         Raises:
             FencedError: another driver owns the sink.
         """
-        with self.step() as step:
-            self._owned(control.decode(self.load(step)))
+        with self._looking(self._owned) as step:
             yield step
+
+    @contextmanager
+    def _looking(self, check: Callable[[Control], Control] = lambda record: record) -> Iterator[StepT]:
+        """Open a step that first reads the control record. Remember the record's revision once the step has succeeded.
+
+        A proof needs such a step: if a commit's response was lost, only the proof shows the commit's revision.
+        """
+        with self.step() as step:
+            record = check(self._current(self.load(step)))
+            yield step
+        self._note(record)
 
     def _reserve(self, above: int) -> Control:
         """Reserve a version higher than ``above`` that no other attempt ever gets. Return the record with this version."""
@@ -248,7 +252,9 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
             with self.step() as step:
                 if (changed := self._swapped(step, change)) is not None:
                     then(step)
-                    return changed
+            if changed is not None:
+                self._note(changed)
+                return changed
         raise AssertionError(
             f"sink {self.name!r}: {_ROUNDS} times in a row, swap rejected the record that load had just read"
         )
@@ -256,44 +262,23 @@ class ControlCommitter(SinkCommitter[HandleT], Generic[HandleT, StepT]):
     def _swapped(self, step: StepT, change: Callable[[Control], Control]) -> Control | None:
         """Change the record within a step. Return None if another driver changed it first."""
         stored = self.load(step)
-        record = control.decode(stored)
+        record = self._current(stored)
         changed = change(record)
         if changed == record:
             return record
         changed = replace(changed, revision=record.revision + 1)
         return changed if self.swap(step, stored, control.encode(changed)) else None
 
+    def _current(self, stored: bytes | None) -> Control:
+        """Decode the record, and check that the store has kept every step that this driver knows of."""
+        record = control.decode(stored)
+        require_revision(record, self._revision, sink=self.name)
+        return record
+
+    def _note(self, record: Control) -> None:
+        # Call this only after the step. A step without a response may have changed nothing.
+        self._revision = max(self._revision, record.revision)
+
     def _read(self, what: str) -> Control:
         with self._try(what), self.step() as step:
             return control.decode(self.load(step))
-
-    @contextmanager
-    def _try(self, what: str) -> Iterator[None]:
-        """Turn a failure before the decision into an error that fails the attempt."""
-        try:
-            yield
-        except self.failures as error:
-            raise self.explain(error, self._named(what)) from error
-
-    @contextmanager
-    def _tidy(self, what: str) -> Iterator[None]:
-        """Log a failure of an operation that no decided batch depends on."""
-        try:
-            yield
-        except FencedError:
-            logger.warning("sink %r: another driver has fenced this one, and will take care of %s", self.name, what)
-        except self.failures as error:
-            logger.warning(
-                "sink %r: %s failed and will be retried. No data is at risk. Error: %s", self.name, what, error
-            )
-
-    def _block(self, reason: str) -> None:
-        self._blockers.append(self._named(reason))
-
-    def _named(self, text: str) -> str:
-        return f"sink {self.name!r}, {text}"
-
-
-def text_of(error: Exception) -> str:
-    """Return the error's message, or its class name if the message is empty."""
-    return str(error) or type(error).__name__

@@ -91,6 +91,10 @@ class RefusedStartError(FatalError):
         self.case = case
 
 
+class RestoredError(FatalError):
+    """While the driver was running, a sink's store was restored to an older state. Rows that were visible may be lost."""
+
+
 class DecisionLogDamagedError(FatalError):
     """The decision log has lost or corrupted records. A damaged log is never treated as an empty one."""
 

@@ -246,8 +246,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         """See :class:`SinkCommitter`. Reads the markers."""
         del scan_start  # the transaction name is enough to find it
         try:
-            with self.step() as step:
-                self.load(step)  # if `load` takes a lock, it waits for a step whose response is still missing
+            with self._looking() as step:  # if `load` takes a lock, it waits for a step whose response is still missing
                 return {handle: self.outcome(step, handle) for handle in handles}
         except self.failures as error:
             self._block(self.reason(error))

@@ -64,7 +64,6 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         self._entry = entry
         self._orphans = Orphans()
         self._table_id = ""
-        self._revision = 0
 
     # -- implemented for each format --------------------------------------------------------------------------------------
 
@@ -224,8 +223,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
         """See :class:`StepCommitter`. Read the newest decision's outcome from the table."""
         try:
-            with self.step() as step:
-                self.load(step)
+            with self._looking() as step:
                 published = step.view.outcome
         except self.failures as error:
             self._block(self.reason(error))
@@ -278,12 +276,9 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         """
         for _ in range(_OVERTAKEN_ROUNDS):
             try:
-                record = super()._change(change, then)
+                return super()._change(change, then)
             except OvertakenError as error:
                 logger.info("sink %r: %s; trying again", self.name, error)
-            else:
-                self._revision = max(self._revision, record.revision)
-                return record
         raise StoreError(f"other drivers have moved the sink's {self.words.moved} {_OVERTAKEN_ROUNDS} times in a row")
 
     def _add(self, step: StepT, handles: Sequence[HandleT], published: Published) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.unit.lake_support import lost_answer
 from tests.unit.test_lake_commit import shop
 from twopc import ConfigurationError, RefusedStartError
 from twopc.override import Overrides
@@ -69,6 +70,21 @@ def test_a_table_that_is_restored_while_a_query_runs_is_named(shop: LakeShop, ca
     with pytest.raises(ConfigurationError, match="was restored to an older state"):
         query.continue_with(running, 2)
     assert shop.commits() == commits
+
+
+def test_a_commit_that_only_its_proof_has_shown_is_missed_when_the_table_is_restored(
+    shop: LakeShop, case: Case, tmp_path: Path
+) -> None:
+    query = Query(case, tmp_path / "query")
+    running = query.start()
+    query.continue_with(running, 0)
+    older = shop.backup()
+    with shop.next_commits(lost_answer):
+        query.continue_with(running, 1)
+    shop.restore(older)
+    with pytest.raises(ConfigurationError, match="was restored to an older state"):
+        query.continue_with(running, 2)
+    assert shop.values() == all_rows(0)
 
 
 def test_a_table_that_was_created_again_is_refused_at_the_start(shop: LakeShop, case: Case, tmp_path: Path) -> None:

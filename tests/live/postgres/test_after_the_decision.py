@@ -9,7 +9,14 @@ import pytest
 from tests.live.postgres.support import case_of, left_behind, run, sink_of, values
 from twopc import crash_points
 from twopc.attempt import Evidence
-from twopc.errors import CommitBlockedError, ConfigurationError, InDoubtError, RefusedStartError, RetriableError
+from twopc.errors import (
+    CommitBlockedError,
+    ConfigurationError,
+    InDoubtError,
+    RefusedStartError,
+    RestoredError,
+    RetriableError,
+)
 from twopc.settings import Settings
 from twopc.testing.contract import numbers
 from twopc.testing.contract.drivers import Driver, Query, all_rows
@@ -180,21 +187,30 @@ def test_a_table_that_was_created_again_is_refused_at_once_and_by_the_next_start
 
 # -- a database that was restored --------------------------------------------------------------------------------------
 
+_TABLES = ("target", "twopc.control", "twopc.slice", "twopc.marker")
+
+
+def back_up(connection: Connection) -> None:
+    """A backup of the database is everything in it: the rows, the markers and the control record."""
+    run(connection, *(f"CREATE TABLE {table.replace('.', '_')}_backup AS TABLE {table}" for table in _TABLES))
+
+
+def put_back(connection: Connection) -> None:
+    for table in _TABLES:
+        run(connection, f"TRUNCATE {table}", f"INSERT INTO {table} TABLE {table.replace('.', '_')}_backup")
+
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_database_that_lost_its_newest_batch_gets_it_again_and_one_that_lost_more_is_refused(
     lost: int, database: str, connection: Connection, tmp_path: Path
 ) -> None:
-    """A backup of the database is everything in it: the rows, the markers and the control record."""
     case = case_of(database)
     query = Query(case, tmp_path)
-    tables = ("target", "twopc.control", "twopc.slice", "twopc.marker")
     for batch in range(4):
         if batch == 4 - lost:
-            run(connection, *(f"CREATE TABLE {table.replace('.', '_')}_backup AS TABLE {table}" for table in tables))
+            back_up(connection)
         query.run(batch)
-    for table in tables:
-        run(connection, f"TRUNCATE {table}", f"INSERT INTO {table} TABLE {table.replace('.', '_')}_backup")
+    put_back(connection)
     if lost == 1:
         with pytest.raises(InDoubtError, match="Spark has moved past this batch"):
             query.run(4)
@@ -205,3 +221,45 @@ def test_a_database_that_lost_its_newest_batch_gets_it_again_and_one_that_lost_m
             with pytest.raises(RefusedStartError, match=r"older store: sink 'orders' no longer has .*up to batch 3"):
                 query.run(4)
         assert case.visible() == all_rows(0, 1)
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_database_that_is_set_back_while_a_query_runs_stops_the_query(
+    lost: int, database: str, connection: Connection, tmp_path: Path
+) -> None:
+    """A failover keeps the address. The next decision would hide the loss from every later start."""
+    case = case_of(database)
+    query = Query(case, tmp_path)
+    running = query.start()
+    for batch in range(4):
+        if batch == 4 - lost:
+            back_up(connection)
+        query.continue_with(running, batch)
+    put_back(connection)
+    for _ in range(2):
+        with pytest.raises(RestoredError, match=r"sink 'orders': its store was restored to an older state"):
+            query.continue_with(running, 4)
+    assert case.visible() == all_rows(*range(4 - lost))
+    if lost == 1:
+        query.run(3, 4)
+        assert case.visible() == all_rows(0, 1, 2, 3, 4)
+    else:
+        with pytest.raises(RefusedStartError, match="older store"):
+            query.run(4)
+
+
+def test_a_database_that_is_set_back_after_a_decision_leaves_the_decided_batch_unpublished(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    case = case_of(database)
+    query = Query(case, tmp_path)
+    running = query.start()
+    query.continue_with(running, 0)
+    back_up(connection)
+    query.continue_with(running, 1)
+    crash_points.arm("driver.decided", lambda: put_back(connection))
+    with pytest.raises(CommitBlockedError, match=r"batch 2 is decided, .* was restored to an older state"):
+        query.continue_with(running, 2)
+    with pytest.raises(RefusedStartError, match="older store"):
+        query.run(2)
+    assert case.visible() == all_rows(0)

@@ -1,0 +1,87 @@
+"""A server goes back to an earlier state under the same address while a query runs, as after a failover or a crash."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.live.redis.support import sink_of
+from twopc import crash_points
+from twopc.errors import CommitBlockedError, RefusedStartError, RestoredError
+from twopc.integration.services.redis import LocalRedis
+from twopc.sinks.redis.mappings import ListPush
+from twopc.testing.contract import Case, numbers
+from twopc.testing.contract.drivers import Query, all_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Keys = dict[bytes, bytes]
+
+
+@pytest.fixture
+def server() -> Iterator[LocalRedis]:
+    with LocalRedis() as server:
+        yield server
+
+
+def case_of(server: LocalRedis) -> Case:
+    sink = sink_of(server.url, ListPush("rows", "value"))
+    return Case(sink, numbers, lambda: sorted(int(value) for value in server.execute("LRANGE", "rows", 0, -1)))
+
+
+def back_up(server: LocalRedis) -> Keys:
+    client: Any = server.client()
+    with contextlib.closing(client):
+        return {key: client.dump(key) for key in client.scan_iter()}
+
+
+def put_back(server: LocalRedis, backup: Keys) -> None:
+    client: Any = server.client()
+    with contextlib.closing(client), client.pipeline() as both:
+        both.flushall()
+        for key, value in backup.items():
+            both.restore(key, 0, value)
+        both.execute()
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_server_that_is_set_back_while_a_query_runs_stops_the_query(
+    lost: int, server: LocalRedis, tmp_path: Path
+) -> None:
+    case = case_of(server)
+    query = Query(case, tmp_path)
+    running = query.start()
+    query.continue_with(running, *range(4 - lost))
+    backup = back_up(server)
+    query.continue_with(running, *range(4 - lost, 4))
+    put_back(server, backup)
+    for _ in range(2):
+        with pytest.raises(RestoredError, match=f"sink '{case.sink.name}': its store was restored to an older state"):
+            query.continue_with(running, 4)
+    assert case.visible() == all_rows(*range(4 - lost))
+    if lost == 1:
+        query.run(3, 4)
+        assert case.visible() == all_rows(0, 1, 2, 3, 4)
+    else:
+        with pytest.raises(RefusedStartError, match="older store"):
+            query.run(4)
+
+
+def test_a_server_that_lost_only_an_undecided_attempt_gets_it_from_the_next_start(
+    server: LocalRedis, tmp_path: Path
+) -> None:
+    case = case_of(server)
+    query = Query(case, tmp_path)
+    running = query.start()
+    query.continue_with(running, 0)
+    backup = back_up(server)
+    crash_points.arm("driver.decided", lambda: put_back(server, backup))
+    with pytest.raises(CommitBlockedError, match=r"batch 1 is decided, .* was restored to an older state"):
+        query.continue_with(running, 1)
+    assert case.visible() == all_rows(0)
+    query.run(1, 2)
+    assert case.visible() == all_rows(0, 1, 2)

@@ -1,0 +1,153 @@
+"""A store goes back to an earlier state while a driver runs. The driver stops before it can hide the loss."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.test_control import FIRST, NOBODY, SECOND, STEPS, Committer, Markers, Store
+from twopc.attempt import Attempt, Claim, Evidence, TaskAttempt
+from twopc.errors import FencedError, RestoredError, UnavailableError
+from twopc.fenced_committer import Prepared, transaction_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store()
+
+
+def prepared(number: int) -> Prepared:
+    return Prepared(transaction_name("s", TaskAttempt("q", number, Attempt(1, 1), 0, 1, -1)), 1)
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_running_driver_stops_before_it_changes_a_store_that_was_set_back(
+    lost: int, step: Callable[[Committer], object], store: Store
+) -> None:
+    owner = Committer(store)
+    owner.acquire(FIRST, NOBODY)
+    backups, decisions = [], []
+    for _ in range(3):
+        backups.append(store.held)
+        decisions.append(owner.begin_attempt())
+        owner.decide(decisions[-1]["base"])
+    store.held = backups[-lost]
+    for _ in range(2):
+        with pytest.raises(RestoredError, match="sink 's': its store was restored to an older state"):
+            step(owner)
+    assert store.held == backups[-lost]
+    assert owner.lacks_decisions(decisions[-1]) is (lost == 2)
+
+
+def test_a_start_on_a_store_that_was_set_back_is_judged_by_its_decisions(store: Store) -> None:
+    owner = Committer(store)
+    owner.acquire(FIRST, NOBODY)
+    owner.decide(owner.begin_attempt()["base"])
+    backup = store.held
+    newest = owner.begin_attempt()
+    store.held = backup
+    again = Committer(store)
+    again.acquire(Claim("query-a", "run-3", "log"), again.inspect())
+    assert not again.lacks_decisions(newest)
+    again.decide(again.begin_attempt()["base"])
+
+
+def test_a_driver_that_was_lost_with_the_newer_state_blames_no_other_driver(store: Store) -> None:
+    Committer(store).acquire(FIRST, NOBODY)
+    backup = store.held
+    owner = Committer(store)
+    owner.acquire(SECOND, owner.inspect())
+    store.held = backup
+    with pytest.raises(RestoredError):
+        owner.begin_attempt()
+
+
+class Unanswered(Markers):
+    """The response to the next commit is lost."""
+
+    is_lost = False
+
+    @contextmanager
+    def step(self) -> Iterator[Store]:
+        yield self._store
+        if self.is_lost:
+            self.is_lost = False
+            raise UnavailableError("no answer")
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_change_without_an_answer_is_not_missed(store: Store, *, is_written: bool) -> None:
+    owner = Unanswered(store, list)
+    owner.acquire(FIRST, NOBODY)
+    before = store.held
+    owner.is_lost = True
+    with pytest.raises(UnavailableError):
+        owner.begin_attempt()
+    assert store.held != before
+    if not is_written:
+        store.held = before
+    owner._record_decision(owner.begin_attempt()["base"])
+    assert store.record.decided == store.record.version
+
+
+def test_a_commit_that_only_its_proof_has_shown_is_missed_when_it_is_gone(store: Store) -> None:
+    owner = Unanswered(store, list)
+    owner.acquire(FIRST, NOBODY)
+    one, other = prepared(0), prepared(1)
+    attempt = owner.begin_attempt()
+    backup, owner.is_lost = store.held, True
+    assert owner.commit([one], attempt) == {one: Evidence.COMMITTED}
+    assert owner.blockers() == ["sink 's', no answer"]
+    store.held, owner.markers = backup, {}
+    with pytest.raises(RestoredError):
+        owner.begin_attempt()
+    with pytest.raises(RestoredError):
+        owner.confirm([other], 0)
+
+
+def test_a_decided_batch_stays_decided_when_its_store_was_set_back(store: Store) -> None:
+    owner = Markers(store, list)
+    owner.acquire(FIRST, NOBODY)
+    backup = store.held
+    attempt, handle = owner.begin_attempt(), prepared(0)
+    store.held = backup
+    assert owner.notify_checkpoint_complete(0, [handle], attempt) == {handle: Evidence.UNKNOWN}
+    assert len(owner.blockers()) == 1
+    assert "restored to an older state" in owner.blockers()[0]
+    assert (store.held, owner.markers) == (backup, {})
+
+
+def test_a_sweep_of_a_store_that_was_set_back_says_why_it_did_nothing(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = prepared(0)
+    owner = Markers(store, lambda: [handle.transaction])
+    owner.acquire(FIRST, NOBODY)
+    backup = store.held
+    owner.begin_attempt()
+    store.held = backup
+    with caplog.at_level(logging.WARNING):
+        owner.recover_and_abort([])
+        owner.abort([handle])
+    assert owner.markers == {}
+    assert [record.getMessage().rpartition(". Because of this, ")[2] for record in caplog.records] == [
+        "sweeping was skipped",
+        "aborting was skipped",
+    ]
+
+
+def test_a_driver_that_another_one_has_fenced_is_told_so(store: Store) -> None:
+    owner = Markers(store, list)
+    owner.acquire(FIRST, NOBODY)
+    attempt: Any = owner.begin_attempt()
+    other = Committer(store)
+    other.acquire(SECOND, other.inspect())
+    with pytest.raises(FencedError):
+        owner.notify_checkpoint_complete(0, [prepared(0)], attempt)
