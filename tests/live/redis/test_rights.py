@@ -99,7 +99,7 @@ def test_without_the_mappings_command_a_batch_stops_before_its_decision(users: U
         key = unique()
         sink = sink_of(users.url_with(f"{KEYS} {COMMANDS} {more}"), mapping)
         with pytest.raises(
-            ConfigurationError, match=rf"key 'data:{key}'.*'{command}' command.*No part.*Allow the user"
+            ConfigurationError, match=rf"key 'data:{key}'.*'{command}' command.*No part.*Permit the user"
         ):
             apply(sink, batch(k=[key], n=[1_000]))
         assert not users.client.exists(f"data:{key}")
@@ -118,7 +118,7 @@ def test_without_the_right_to_write_a_key_a_batch_stops_before_its_decision(keys
     for mapping, more in MAPPINGS:
         sink = sink_of(users.url_with(f"{keys} {COMMANDS} {more} +{mapping.command.lower()}"), mapping)
         # RetriableError and BadRecordError would lead people astray.
-        with pytest.raises(ConfigurationError, match=r"(?i)permission.*Allow the user"):
+        with pytest.raises(ConfigurationError, match=r"(?i)permission.*Permit the user"):
             apply(sink, batch(k=[f"a{key}", f"b{key}"], n=[1, 1_000]))
         assert not users.client.exists(f"data:a{key}", f"data:b{key}")
 
