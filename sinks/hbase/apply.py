@@ -10,7 +10,8 @@ A mark in each row prevents the driver from applying the row twice. The mark cha
   the deletion is applied again much later.
 * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. The marker contains the newest decision that changed the
   row, and the number of applied chunks for each task. A newer decision replaces the marker, so a row never has more than
-  one marker.
+  one marker. Only the marker's value is compared. Its timestamp is the time of the commit, as for the row's cells, so that
+  another client's deletion cannot hide the marker and leave the row visible.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from twopc.errors import BadRecordError
 from twopc.sinks.hbase import staging
 from twopc.sinks.hbase.mappings import MARKED, add
-from twopc.sinks.hbase.row_ops import Op, cells_of, look, put, where_equal, where_none_since
+from twopc.sinks.hbase.row_ops import Op, append, cells_of, look, put, where_equal, where_none_since
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -143,17 +144,19 @@ class Applier:
                 return failed
             todo: list[tuple[Message, Op]] = []
             for mutation, result in zip(left, looked, strict=True):
-                cell = cells_of(result).get(column)
-                seen = None if cell is None else cell.value
+                held = cells_of(result)
+                seen = held[column].value if column in held else None
+                if seen is not None and _newest_in(seen) > base and self._fence.read().base <= base:
+                    return [self._not_ours(mutation.row, column)]
                 new = _advance(seen, base, handle.partition, done)
                 if new is not None:
-                    if counters and (why := overflow_of(mutation, cells_of(result))):
+                    if counters and (why := overflow_of(mutation, held)):
                         return [
                             f"row {mutation.row!r}: {why}. Another client has changed this cell since the check. Correct the cell"
                         ]
-                    both = mutation, put(mutation.row, {column: new}, at_ms=base)
+                    together = mutation, *_write_marker(mutation.row, column, new, held)
                     condition = where_equal(mutation.row, column, seen)
-                    todo.append((mutation, Op(handle.table, mutation.row, mutations=both, condition=condition)))
+                    todo.append((mutation, Op(handle.table, mutation.row, mutations=together, condition=condition)))
             answers = self._client.execute([op for _, op in todo])
             left = [mutation for mutation, _ in todo]
             if failed := _failures(answers, left):
@@ -161,6 +164,15 @@ class Applier:
             # Another driver has moved the marker, or this call has moved it and its response was lost.
             left = [mutation for mutation, answer in zip(left, answers, strict=True) if not answer]
         return []
+
+    def _not_ours(self, row: bytes, column: Column) -> str:
+        """Describe a marker that is newer than this sink's newest decision, which raises the fence before it writes markers."""
+        return (
+            f"row {row!r}: another sink or query with the name {self._sink!r} has written the marker "
+            f"{b':'.join(column).decode()}. So it is unknown whether this batch's change was already applied to the row, and the "
+            "row was not written now. Give the other sink another name: a sink name must be unique for each data table. If "
+            "the row does not contain this batch's change yet, delete the marker and restart"
+        )
 
 
 def marker_qualifier(sink: str) -> bytes:
@@ -189,11 +201,30 @@ def _stamp_deletion(mutation: Message, at_ms: int) -> None:
             cell.timestamp = at_ms  # if the cell had no timestamp, HBase would delete the cell's newest version
 
 
+def _write_marker(row: bytes, column: Column, value: bytes, held: Mapping[Column, Cell]) -> list[Message]:
+    """Build the mutations that write a marker. ``held`` contains the cells that were read, including the old marker.
+
+    The marker must be visible whenever the row's new value is. If there is no visible marker, another client may just have
+    deleted the row. HBase stamps all appends and increments of a step together, but a put up to some ms earlier, so the
+    marker is then appended to nothing. If a visible marker is replaced, no deletion hides a later timestamp.
+    """
+    cell = {column: value}
+    mutations = [put(row, cell) if column in held else append(row, cell)]
+    if held:  # the server's clock may be behind them
+        mutations.append(put(row, cell, at_ms=max(one.timestamp_ms for one in held.values()) + 1))
+    return mutations
+
+
+def _newest_in(marker: bytes) -> int:
+    newest: int = _BASE.unpack_from(marker)[0]
+    return newest
+
+
 def _advance(seen: bytes | None, base: int, partition: int, done: int) -> bytes | None:
     """Build the row's marker for this chunk. Return None if this chunk or a newer decision was already applied."""
     tasks: dict[int, int] = {}
     if seen is not None:
-        [newest] = _BASE.unpack_from(seen)
+        newest = _newest_in(seen)
         if newest > base:
             return None
         if newest == base:

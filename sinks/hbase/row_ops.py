@@ -12,7 +12,7 @@ from twopc.sinks.hbase.messages import Message, client_pb, comparator_pb, filter
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_PUT, _DELETE = client_pb.MutationProto.PUT, client_pb.MutationProto.DELETE
+_PUT, _APPEND, _DELETE = client_pb.MutationProto.PUT, client_pb.MutationProto.APPEND, client_pb.MutationProto.DELETE
 #: HBase acknowledges a mutation only when it is in the write-ahead log, regardless of the table's setting.
 DURABLE: Final = client_pb.MutationProto.SYNC_WAL
 
@@ -81,9 +81,17 @@ def cells_of(result: Any) -> dict[Column, Cell]:
     return {(cell.family, cell.qualifier): Cell(cell.value, cell.timestamp) for cell in result.cell}
 
 
-def put(row: bytes, cells: Mapping[Column, bytes], *, at_ms: int) -> Message:
-    """Build a mutation that writes cells at a timestamp."""
-    message = client_pb.MutationProto(row=row, mutate_type=_PUT, durability=DURABLE, timestamp=at_ms)
+def put(row: bytes, cells: Mapping[Column, bytes], *, at_ms: int | None = None) -> Message:
+    """Build a mutation that writes cells at a timestamp, or at the region server's time."""
+    return _with_cells(client_pb.MutationProto(row=row, mutate_type=_PUT, durability=DURABLE, timestamp=at_ms), cells)
+
+
+def append(row: bytes, cells: Mapping[Column, bytes]) -> Message:
+    """Build a mutation that appends to cells. An absent cell gets the value."""
+    return _with_cells(client_pb.MutationProto(row=row, mutate_type=_APPEND, durability=DURABLE), cells)
+
+
+def _with_cells(message: Message, cells: Mapping[Column, bytes]) -> Message:
     families: dict[bytes, Any] = {}
     for (family, qualifier), value in cells.items():
         if family not in families:

@@ -148,7 +148,7 @@ class Store:
         value = self.value(name, qualifier)
         return 0 if value is None else int(COUNTER.unpack(value)[0])
 
-    def write(self, name: object, value: bytes, *, at_ms: int) -> None:
+    def write(self, name: object, value: bytes, *, at_ms: int | None = None) -> None:
         """Write a cell as another client would."""
         mutation = put(self.row(name), {(FAMILY, b"v"): value}, at_ms=at_ms)
         assert self.client.execute([Op(self.table, self.row(name), mutations=(mutation,))]) == [True]
