@@ -62,10 +62,10 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
             f"the role {table.role!r} lacks {rights} on {table.title}, which mode={publishing.mode!r} needs: GRANT {rights} ON "
             f"{table.title} TO {table.role}"
         )
-    if publishing.mode == "upsert" and table.rejects_updates:
+    for name in table.rejecting_updates if publishing.mode == "upsert" else ():
         yield (
-            f"{table.title} is published to subscribers and has no replica identity, so the server rejects every update: ALTER "
-            f"TABLE {table.title} REPLICA IDENTITY FULL, or USING INDEX with the key's index"
+            f"{name} is published to subscribers and has no replica identity, so the server rejects every update: ALTER TABLE "
+            f"{name} REPLICA IDENTITY FULL, or USING INDEX with the key's index"
         )
     for name in table.rules:
         yield (

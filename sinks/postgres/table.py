@@ -28,16 +28,6 @@ _TABLE: Final = """
 SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
   c.relpersistence::text AS persistence, c.relispartition AS is_partition, row_security_active(c.oid) AS has_row_security,
   current_user::text AS role,
-  EXISTS (
-    SELECT FROM pg_publication p WHERE p.pubupdate AND (
-      p.puballtables
-      OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid)
-      OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)
-    )
-  ) AND c.relreplident <> 'f' AND NOT EXISTS (
-    SELECT FROM pg_index i WHERE i.indrelid = c.oid
-    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
-  ) AS rejects_updates,
   ARRAY(SELECT r.rulename::text FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_enabled <> 'D' ORDER BY 1) AS rules,
   ARRAY(SELECT p FROM unnest(ARRAY['INSERT', 'SELECT', 'UPDATE']) p WHERE NOT has_table_privilege(c.oid, p)) AS missing
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -58,7 +48,19 @@ SELECT c.oid::regclass::text AS name, c.relkind::text AS kind,
   EXISTS (
     SELECT FROM pg_attribute a JOIN pg_attribute o ON o.attrelid = %(oid)s::oid AND o.attname = a.attname
     WHERE a.attrelid = c.oid AND a.attnotnull AND NOT o.attnotnull AND o.attnum > 0
-  ) AS is_stricter
+  ) AS is_stricter,
+  c.relkind = 'r' AND EXISTS (
+    SELECT FROM pg_publication p
+    JOIN pg_class u ON u.oid = c.oid OR u.oid IN (SELECT pg_partition_ancestors(c.oid)) -- these publish the partition, too
+    WHERE p.pubupdate AND (
+      p.puballtables
+      OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = u.oid)
+      OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = u.relnamespace)
+    )
+  ) AND c.relreplident <> 'f' AND NOT EXISTS (
+    SELECT FROM pg_index i WHERE i.indrelid = c.oid
+    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+  ) AS rejects_updates
 FROM tree JOIN pg_class c ON c.oid = tree.oid LEFT JOIN pg_partitioned_table p ON p.partrelid = c.oid
 ORDER BY 1
 """
@@ -185,7 +187,7 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         stricter=tuple(row["name"] for row in partitions if row["is_stricter"]),
         foreign=tuple(row["name"] for row in partitions if row["kind"] == "f"),
         unlogged=tuple(row["name"] for row in partitions if row["is_unlogged"]),
-        rejects_updates=own["rejects_updates"],
+        rejecting_updates=tuple(row["name"] for row in partitions if row["rejects_updates"]),
         has_row_security=own["has_row_security"],
         role=own["role"],
         missing_rights=frozenset(own["missing"]),

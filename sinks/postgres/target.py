@@ -167,7 +167,8 @@ class Table:
         stricter: the partitions that forbid nulls in a column that may be null in the table.
         foreign: the partitions on another server.
         unlogged: the partitions that a server crash empties.
-        rejects_updates: whether every update fails, because updates are published and the table has no replica identity.
+        rejecting_updates: the table or its partitions in which every update fails, because updates are published and there is no
+            replica identity.
         has_row_security: whether row-level security applies to the current role.
         role: the current role.
         missing_rights: the privileges that the role lacks on the table, out of INSERT, SELECT and UPDATE.
@@ -188,7 +189,7 @@ class Table:
     stricter: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     unlogged: tuple[str, ...] = ()
-    rejects_updates: bool = False
+    rejecting_updates: tuple[str, ...] = ()
     has_row_security: bool = False
     role: str = ""
     missing_rights: frozenset[str] = field(default_factory=frozenset)

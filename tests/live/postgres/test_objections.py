@@ -276,7 +276,7 @@ def test_an_index_that_compares_otherwise_is_not_the_key_because_a_repeated_key_
 def test_a_published_table_without_a_replica_identity_takes_no_upserts(typed: Connection) -> None:
     run(typed, f"{_TARGET}, UNIQUE (id))", "CREATE PUBLICATION everything FOR TABLE target", _ALREADY)
     [objection] = objections(typed, mode="upsert", key=("id",), vote="prepared")
-    assert objection.startswith("public.target is published to subscribers and has no replica identity")
+    assert objection.startswith("target is published to subscribers and has no replica identity")
     staging = Staging(typed, publishing_of(read_table(typed, "target"), _ROWS, "upsert", key=("id",)))
     with pytest.raises(psycopg.Error, match="replica identity"):
         staging.publish(staging.stage(_ROWS))
@@ -284,3 +284,29 @@ def test_a_published_table_without_a_replica_identity_takes_no_upserts(typed: Co
     assert objections(typed, mode="upsert", key=("id",)) == []
     staging.publish(staging.stage(_ROWS))
     run(typed, "DROP PUBLICATION everything")
+
+
+@pytest.mark.parametrize("published", ["TABLE target", "TABLE p", "TABLES IN SCHEMA public", None])
+def test_a_published_partition_without_a_replica_identity_takes_no_upserts(
+    typed: Connection, published: str | None
+) -> None:
+    """The table's own replica identity does not count."""
+    run(
+        typed,
+        f"{_TARGET}, UNIQUE (id)) PARTITION BY LIST (id)",
+        "CREATE TABLE p PARTITION OF target DEFAULT",
+        "ALTER TABLE target REPLICA IDENTITY FULL",
+        f"CREATE PUBLICATION everything FOR {published or 'ALL TABLES'}",
+        _ALREADY,
+    )
+    try:
+        [objection] = objections(typed, mode="upsert", key=("id",), vote="prepared")
+        assert objection.startswith("p is published to subscribers and has no replica identity")
+        staging = Staging(typed, publishing_of(read_table(typed, "target"), _ROWS, "upsert", key=("id",)))
+        with pytest.raises(psycopg.Error, match="replica identity"):
+            staging.publish(staging.stage(_ROWS))
+        run(typed, "ALTER TABLE p REPLICA IDENTITY FULL", "ALTER TABLE target REPLICA IDENTITY NOTHING")
+        assert objections(typed, mode="upsert", key=("id",)) == []
+        staging.publish(staging.stage(_ROWS))
+    finally:
+        run(typed, "DROP PUBLICATION everything")
