@@ -95,9 +95,16 @@ def executor_of(worker: psutil.Process) -> psutil.Process:
     return next(parent for parent in worker.parents() if _EXECUTOR in parent.cmdline())
 
 
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return _EXECUTOR in process.cmdline()
+    except psutil.NoSuchProcess:  # or a zombie
+        return False
+
+
 def lose_executor(run: Run) -> None:
     """Kill an executor, and wait until Spark has noticed."""
-    next(one for one in processes_of(run.session) if _EXECUTOR in one.cmdline()).kill()
+    next(filter(_is_executor, processes_of(run.session))).kill()
     wait_until(lambda: "Lost executor" in run.text, f"{run.log}: Spark has noticed")
 
 
