@@ -61,6 +61,7 @@ def lookup(spark: SparkSession) -> Iterator[DataFrame]:
     table.unpersist()
 
 
+@pytest.mark.whole
 def test_a_query_whose_batches_are_far_apart_is_not_refused(
     sink: KafkaSink, spark: SparkSession, tmp_path: Path
 ) -> None:

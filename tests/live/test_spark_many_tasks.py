@@ -101,7 +101,8 @@ def test_a_third_of_sixty_transactions_over_a_thousand_partitions_is_repaired(
     assert 1 < len(repair.tasks) <= 7  # Spark groups the partitions, and may leave a writer without any that was lost
 
 
-@pytest.mark.parametrize("store", ["", pytest.param("RocksDBStateStoreProvider", marks=pytest.mark.whole)])
+@pytest.mark.whole
+@pytest.mark.parametrize("store", ["", "RocksDBStateStoreProvider"])
 def test_a_stateful_query_keeps_its_counts_though_its_partitions_are_grouped_differently(
     store: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:

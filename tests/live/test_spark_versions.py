@@ -30,7 +30,7 @@ _knows_version_2 = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("plan", "points"),
     [
-        ("rows", A_SAMPLE),
+        pytest.param("rows", A_SAMPLE, marks=pytest.mark.whole),
         pytest.param("rows", EVERY_POINT, marks=pytest.mark.whole),
         pytest.param("shuffle", EVERY_POINT, marks=pytest.mark.whole),
     ],

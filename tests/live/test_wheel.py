@@ -167,6 +167,7 @@ def test_the_readmes_example_is_the_file_in_examples() -> None:
     assert (_ROOT / "examples" / "kafka_to_kafka.py").read_text().partition("\n\n")[2] == readme_example()
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(900)
 def test_the_readmes_example_runs_from_the_wheel_on_a_cluster(kafka: KafkaService, wheel: Path, tmp_path: Path) -> None:
     """In a project with its own packages ``sinks`` and ``integration``, beside the script and on the workers."""

@@ -71,6 +71,7 @@ def test_the_way_back_from_a_later_batch_is_exact(
     assert handed_over.visible() == Counter(handed_over.given)
 
 
+@pytest.mark.whole
 def test_the_way_back_from_a_finished_batch_and_forth_again_is_exact(
     handed_over: OldPipeline, spark: SparkSession
 ) -> None:
