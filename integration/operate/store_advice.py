@@ -54,7 +54,7 @@ def _newest(state: StoreState) -> str:
 
 
 def overtaken(looks: int) -> Advice:
-    """Say that the query's newest batch was not compared, because the query decided another batch between the looks."""
+    """Say that the query's newest batch was not compared, because the query kept deciding newer batches."""
     what = (
         f"this command looked {looks} times, and the query decided another batch between each look and the next. So the "
         "newest batch was not compared with the store"

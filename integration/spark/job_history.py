@@ -109,7 +109,7 @@ class JobHistory:
             if rdd in self._dropped:
                 raise _dropped(rdd)
         first = self.before(min(rdds)).job
-        for job in self.others(self._examined.missing(first, self.store.end_of_jobs()), own):
+        for job in self._others(self._examined.missing(first, self.store.end_of_jobs()), own):
             self.record(self.stages_of(job))
             if job.is_over:
                 self._examined.add(job.job_id)
@@ -124,14 +124,9 @@ class JobHistory:
             UnreportedError: the store lacks one of these jobs.
         """
         numbers = range(self.before(rdd).job, self.store.end_of_jobs())
-        return frozenset(stage for job in self.others(numbers, own) for stage in job.stages)
+        return frozenset(stage for job in self._others(numbers, own) for stage in job.stages)
 
-    def others(self, numbers: Iterable[int], own: Collection[int]) -> Iterator[Job]:
-        """Yield those jobs with these numbers that Spark has begun and that are not in ``own``.
-
-        Raises:
-            UnreportedError: the store lacks one of these jobs.
-        """
+    def _others(self, numbers: Iterable[int], own: Collection[int]) -> Iterator[Job]:
         last = max(own, default=0)
         for number in numbers:
             if number not in own:

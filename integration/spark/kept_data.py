@@ -31,15 +31,17 @@ def uses_kept_data(execution: Any, batch: Sequence[Rows]) -> bool:
         batch: the DataFrames.
     """
     number = execution.toRdd().id()
-    return keeps_data([str(execution.executedPlan().toString())]) or any(
-        _reads_kept_data(rows, number) for rows in batch
-    )
+    return _keeps_data(execution.executedPlan()) or any(_reads_kept_data(rows, number) for rows in batch)
 
 
 def planned_ms(execution: Any) -> float:
     """Return when Spark began to plan the batch in this run, in milliseconds since 1970."""
     phases = execution.tracker().phases().values().iterator()
     return min(_each(phases), default=0.0)
+
+
+def _keeps_data(plan: Any) -> bool:
+    return keeps_data([str(plan.toString())])
 
 
 def _each(phases: Any) -> Iterator[float]:
@@ -49,7 +51,7 @@ def _each(phases: Any) -> Iterator[float]:
 
 def _reads_kept_data(rows: Rows, batch: int) -> bool:
     execution = rows.source._jdf.queryExecution()  # noqa: SLF001 - no public way to the plan
-    if rows.is_run_unchanged and keeps_data([str(execution.executedPlan().toString())]):
+    if rows.is_run_unchanged and _keeps_data(execution.executedPlan()):
         return True  # the user's program may have run this very DataFrame
     leaves = execution.withCachedData().collectLeaves()
     return any(_is_kept(leaves.apply(index), batch) for index in range(leaves.size()))
@@ -58,5 +60,5 @@ def _reads_kept_data(rows: Rows, batch: int) -> bool:
 def _is_kept(leaf: Any, batch: int) -> bool:
     name = str(leaf.nodeName())
     if name == "InMemoryRelation":
-        return keeps_data([str(leaf.cacheBuilder().cachedPlan().toString())])
+        return _keeps_data(leaf.cacheBuilder().cachedPlan())
     return name == "LogicalRDD" and leaf.rdd().id() != batch

@@ -73,12 +73,13 @@ def judge(
         _require_read_once(one, rewrites)
     _require_same_write(keeping, [one for one in readers if one.stage_id in own.last], rewrites)
     writing = {one.stage_id for one in ran if one.shuffle_write_records}
+    reading = {one.stage_id for one in readers}
     rerun = [one for one in ran if one.attempt_id and one.stage_id in own.last and one.stage_id not in writing]
     for one in rerun:
-        if one.stage_id not in own.results and any(reader.stage_id == one.stage_id for reader in readers):
+        if one.stage_id not in own.results and one.stage_id in reading:
             raise _mixed(one.stage_id)
-    for one in rerun:
-        raise RetriableError(f"stage {one.stage_id} was rerun (attempt {one.attempt_id})")
+    if rerun:
+        raise RetriableError(f"stage {rerun[0].stage_id} was rerun (attempt {rerun[0].attempt_id})")
 
 
 def in_several(jobs: Iterable[Job]) -> set[int]:

@@ -11,7 +11,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from twopc.integration.spark.job_history import JobHistory
 from twopc.integration.spark.status_store import StatusStore
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _TICK_S: Final = 1.0
+
 _kept: tuple[SparkContext, JobHistory] | None = None
 _keeping: Final = threading.Lock()
 
 
 def history_of(context: SparkContext) -> JobHistory:
-    """Return the application's history, The first call starts to record moments."""
+    """Return the application's history. The first call starts to record moments."""
     global _kept  # noqa: PLW0603 - a process has one SparkContext at a time
     with _keeping:
         if _kept is None or _kept[0] is not context:
@@ -42,9 +43,10 @@ def _record_moments(context: SparkContext, history: JobHistory) -> None:
     A query may be idle for hours while other queries run thousands of jobs. Without a recent moment, the query's next batch
     would have to examine all of these jobs, and Spark would have forgotten the oldest jobs.
     """
-    while not _ending.wait(_TICK_S) and context._jsc is not None:  # noqa: SLF001 - the only sign that it has stopped
-        with contextlib.suppress(Py4JError, OSError), history.lock:  # the application has just stopped
-            history.begin(exactly=True)
+    with contextlib.suppress(Py4JError, OSError):  # the JVM has ended
+        while not _ending.wait(_TICK_S) and context._jsc is not None:  # noqa: SLF001 - the only sign that it has stopped
+            with contextlib.suppress(Py4JJavaError), history.lock:  # one call failed, so the next one may succeed
+                history.begin(exactly=True)
 
 
 _ending: Final = threading.Event()

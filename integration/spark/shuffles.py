@@ -251,18 +251,14 @@ class Shuffles:
     def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:
         """From the rows' lineage, return the RDDs that another job may have kept as shuffle files or in a cache."""
         history, old = self._history, self._old(seen)
-        new = seen.lineage - old
-        is_shared = any(number not in own and number not in self._store.markers for number in self._numbers_of(own))
+        during = range(self._began.job, max(own, default=0))
+        is_alone = all(number in own or number in self._store.markers for number in during)
         # A job that ran during the attempt may have filled a cache, or may have run the user's own DataFrame as the driver does.
-        if is_shared and (seen.marks or self._store.cached_rdds(new)):
+        if not is_alone and (seen.marks or self._store.cached_rdds(seen.lineage - old)):
             old = seen.lineage
         if not old or (history.is_known(old, own) and not history.of(old)):
             return set()
         return self._kept(seen, old)
-
-    def _numbers_of(self, own: Collection[int]) -> range:
-        """Return the numbers of the jobs that may have begun during the attempt."""
-        return range(self._began.job, max(own, default=0))
 
     def _old(self, seen: _Seen) -> frozenset[int]:
         return frozenset(rdd for rdd in seen.lineage if rdd < self._began.rdd)

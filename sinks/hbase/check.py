@@ -31,7 +31,7 @@ _CELL_BYTES: Final = 24
 _LOOK_ROWS: Final = 1_000
 
 Change = tuple[int, int]
-"""How far a cell's value can fall and rise, whatever the order of the rows. With appends, the number of bytes can only rise."""
+"""How far a cell's value can fall and rise, in any order of the rows. With appends, the number of bytes can only rise."""
 
 
 class Reach(NamedTuple):

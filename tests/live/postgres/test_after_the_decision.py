@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.live.postgres.support import case_of, left_behind, run, sink_of, values
+from tests.live.set_back import require_noticed
 from twopc import crash_points
 from twopc.attempt import Evidence
 from twopc.errors import (
@@ -14,7 +15,6 @@ from twopc.errors import (
     ConfigurationError,
     InDoubtError,
     RefusedStartError,
-    RestoredError,
     RetriableError,
 )
 from twopc.settings import Settings
@@ -236,16 +236,7 @@ def test_a_database_that_is_set_back_while_a_query_runs_stops_the_query(
             back_up(connection)
         query.continue_with(running, batch)
     put_back(connection)
-    for _ in range(2):
-        with pytest.raises(RestoredError, match=r"sink 'orders': its store was restored to an older state"):
-            query.continue_with(running, 4)
-    assert case.visible() == all_rows(*range(4 - lost))
-    if lost == 1:
-        query.run(3, 4)
-        assert case.visible() == all_rows(0, 1, 2, 3, 4)
-    else:
-        with pytest.raises(RefusedStartError, match="older store"):
-            query.run(4)
+    require_noticed("orders", lost, case, query, running)
 
 
 def test_a_database_that_is_set_back_after_a_decision_leaves_the_decided_batch_unpublished(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.live.redis.support import sink_of
+from tests.live.set_back import require_noticed
 from twopc import crash_points
-from twopc.errors import CommitBlockedError, RefusedStartError, RestoredError
+from twopc.errors import CommitBlockedError
 from twopc.integration.services.redis import LocalRedis
 from twopc.sinks.redis.mappings import ListPush
 from twopc.testing.contract import Case, numbers
@@ -59,16 +60,7 @@ def test_a_server_that_is_set_back_while_a_query_runs_stops_the_query(
     backup = back_up(server)
     query.continue_with(running, *range(4 - lost, 4))
     put_back(server, backup)
-    for _ in range(2):
-        with pytest.raises(RestoredError, match=f"sink '{case.sink.name}': its store was restored to an older state"):
-            query.continue_with(running, 4)
-    assert case.visible() == all_rows(*range(4 - lost))
-    if lost == 1:
-        query.run(3, 4)
-        assert case.visible() == all_rows(0, 1, 2, 3, 4)
-    else:
-        with pytest.raises(RefusedStartError, match="older store"):
-            query.run(4)
+    require_noticed(case.sink.name, lost, case, query, running)
 
 
 def test_a_server_that_lost_only_an_undecided_attempt_gets_it_from_the_next_start(
