@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
+from confluent_kafka.admin import OffsetSpec
 
 from twopc.errors import ConfigurationError, DecisionLogDamagedError, TwoPhaseCommitError
 from twopc.integration.topic_reader import read_topic
 from twopc.log_view import fold
 from twopc.records import LogContents
 from twopc.sinks.kafka.errors import on_ids
-from twopc.sinks.kafka.ledger_topic import ABSENT, describe
+from twopc.sinks.kafka.ledger_topic import ABSENT, describe, settings_of
 from twopc.sinks.kafka.reader import offsets
 from twopc.sinks.kafka.reports import NOT_AUTHORIZED
 from twopc.sinks.kafka.transactions import TransactionClient
@@ -131,12 +130,11 @@ class Cluster:
 
     def is_compacted(self, topic: str) -> bool:
         """Whether the topic is compacted. False if the user has no permission to read the topic's configuration."""
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        (future,) = self.ledger.admin.describe_configs([resource], request_timeout=self._timeout_ms / 1000).values()
         try:
-            return "compact" in str(future.result()["cleanup.policy"].value)
-        except KafkaException:
+            settings = settings_of(self.ledger.admin, topic, timeout_ms=self._timeout_ms) or {}
+        except ConfigurationError:
             return False
+        return "compact" in str(settings.get("cleanup.policy"))
 
     def _bounds(self, topic: str, partitions: list[int]) -> Bounds:
         # Ask for the ends first and the starts last. Then records that are written between the two requests are not read, and

@@ -9,7 +9,7 @@ partition, because a task's open transaction holds back its partition's last sta
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
@@ -17,11 +17,16 @@ from tenacity import wait_fixed
 
 from twopc.counted import counted
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.sinks.kafka.asking import ask, request_s
 from twopc.sinks.kafka.errors import error_of, is_retriable, on_topic, translate, translated
 from twopc.sinks.retry import retrying
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from confluent_kafka.admin import AdminClient, TopicDescription, TopicMetadata
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -44,28 +49,40 @@ def describe(
 
     Return None if the topic does not exist.
     """
-    (future,) = admin.describe_topics(
-        TopicCollection([topic]), request_timeout=timeout_ms / 1000, include_authorized_operations=with_rights
-    ).values()
-    try:
-        found: TopicDescription = future.result()
-    except KafkaException as error:
-        if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return None
-        raise translate(error, f"describing the topic {topic}", on_topic("Describe", topic)) from error
-    return found
+
+    def request() -> TopicDescription | None:
+        (future,) = admin.describe_topics(
+            TopicCollection([topic]),
+            request_timeout=request_s(timeout_ms),
+            include_authorized_operations=with_rights,
+        ).values()
+        with translated(f"describing the topic {topic}", right=on_topic("Describe", topic)):
+            return _unless_unknown(future)
+
+    return ask(admin, request, timeout_ms=timeout_ms)
 
 
 def settings_of(admin: AdminClient, topic: str, *, timeout_ms: float) -> dict[str, str | None] | None:
     """Read a topic's settings. Return None if the topic does not exist."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    (future,) = admin.describe_configs([resource], request_timeout=timeout_ms / 1000).values()
+
+    def request() -> dict[str, str | None] | None:
+        (future,) = admin.describe_configs([resource], request_timeout=request_s(timeout_ms)).values()
+        with translated(f"reading the settings of {topic}", right=on_topic("DescribeConfigs", topic)):
+            found = _unless_unknown(future)
+        return None if found is None else {name: entry.value for name, entry in found.items()}
+
+    return ask(admin, request, timeout_ms=timeout_ms)
+
+
+def _unless_unknown(future: Future[T]) -> T | None:
+    """Wait for a response. Return None if the topic does not exist."""
     try:
-        return {name: entry.value for name, entry in future.result().items()}
+        return future.result()
     except KafkaException as error:
         if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
-        raise translate(error, f"reading the settings of {topic}", on_topic("DescribeConfigs", topic)) from error
+        raise
 
 
 class LedgerTopic:
@@ -150,24 +167,34 @@ class LedgerTopic:
 
     def _create(self, *, validate_only: bool = False) -> None:
         by_hand = f"{1 + MARKER_PARTITIONS} partitions and {_listed(_REQUIRED)}"
-        try:
-            replicas = self._replicas()
-            config = {**_REQUIRED, _UNCLEAN: "false", "min.insync.replicas": str(2 if replicas == _REPLICAS else 1)}
-            new = NewTopic(self._name, 1 + MARKER_PARTITIONS, replicas, config=config)
-            created = self._admin.create_topics([new], request_timeout=self._timeout_s, validate_only=validate_only)
-            created[self._name].result()
-        except KafkaException as error:
-            code = error_of(error).code()
-            if code == KafkaError.INVALID_REPLICATION_FACTOR:
-                raise RetriableError(
-                    f"the ledger {self._name} cannot get {replicas} replicas: {error_of(error).str()} Nothing was written. "
-                    "Start the missing brokers and restart the query. If the cluster has no other brokers, allow Describe on "
-                    f"the topic {TRANSACTION_LOG}, so that the ledger gets as many replicas as that topic, or create the "
-                    f"ledger yourself with fewer replicas, {by_hand}"
-                ) from error
-            if code != KafkaError.TOPIC_ALREADY_EXISTS:
-                right = f"{on_topic('Create', self._name)}, or create the ledger yourself with {by_hand}"
-                raise translate(error, f"creating the ledger {self._name}", right) from error
+        replicas = self._replicas()
+        config = {**_REQUIRED, _UNCLEAN: "false", "min.insync.replicas": str(2 if replicas == _REPLICAS else 1)}
+        new = NewTopic(self._name, 1 + MARKER_PARTITIONS, replicas, config=config)
+        timeout_ms = self._timeout_s * 1000
+
+        def request() -> KafkaException | None:
+            created = self._admin.create_topics(
+                [new], request_timeout=request_s(timeout_ms), validate_only=validate_only
+            )
+            try:
+                created[self._name].result()
+            except KafkaException as error:
+                code = error_of(error).code()
+                if code == KafkaError.INVALID_REPLICATION_FACTOR:
+                    return error
+                if code != KafkaError.TOPIC_ALREADY_EXISTS:
+                    right = f"{on_topic('Create', self._name)}, or create the ledger yourself with {by_hand}"
+                    raise translate(error, f"creating the ledger {self._name}", right) from error
+            return None
+
+        refused = ask(self._admin, request, timeout_ms=timeout_ms)
+        if refused is not None:
+            raise RetriableError(
+                f"the ledger {self._name} cannot get {replicas} replicas: {error_of(refused).str()} Nothing was written. "
+                "Start the missing brokers and restart the query. If the cluster has no other brokers, allow Describe on "
+                f"the topic {TRANSACTION_LOG}, so that the ledger gets as many replicas as that topic, or create the "
+                f"ledger yourself with fewer replicas, {by_hand}"
+            ) from refused
 
     def _replicas(self) -> int:
         """Return three, or the transaction log's number of replicas if that is lower.

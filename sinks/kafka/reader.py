@@ -7,11 +7,10 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from tenacity import wait_fixed
 
-from twopc.errors import ConfigurationError, RetriableError, UnavailableError
-from twopc.sinks.kafka.errors import is_retriable, on_topic, translate, translated
-from twopc.sinks.retry import retrying
+from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError, UnavailableError
+from twopc.sinks.kafka.asking import ask, request_s
+from twopc.sinks.kafka.errors import error_of, on_topic, translate, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
     Requested = Mapping[TopicPartition, Any]  # one future each
-
-#: A request for offsets may take at most the timeout divided by this number, because librdkafka waits for a dead leader even if
-#: a new leader exists.
-_REQUESTS: Final = 8
-_SHORTEST_REQUEST_S: Final = 1.0
 
 
 class Row(NamedTuple):
@@ -49,7 +43,7 @@ def request_offsets(  # noqa: PLR0913 - the parts of a ListOffsets request
     """
     wanted = {TopicPartition(topic, partition): spec for partition in partitions}
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-    return admin.list_offsets(wanted, request_timeout=_request_s(timeout_ms), isolation_level=level)
+    return admin.list_offsets(wanted, request_timeout=request_s(timeout_ms), isolation_level=level)
 
 
 def answered(requested: Requested, topic: str, *, timeout_ms: float) -> dict[int, int]:
@@ -58,11 +52,21 @@ def answered(requested: Requested, topic: str, *, timeout_ms: float) -> dict[int
     Raises:
         RetriableError, ConfigurationError: see :func:`translate`.
     """
-    with translated(f"requesting the offsets of {topic}", right=on_topic("Describe", topic)):
+    with translated(f"requesting the offsets of {topic}", _translate, right=on_topic("Describe", topic)):
         found = {where.partition: future.result().offset for where, future in requested.items()}
     if min(found.values(), default=0) < 0:  # librdkafka reports no error when the broker did not respond
         raise UnavailableError(f"requesting the offsets of {topic}: no answer within {timeout_ms:.0f} ms")
     return found
+
+
+def _translate(error: KafkaException | SystemError, doing: str, right: str) -> TwoPhaseCommitError:
+    """Like :func:`translate`, for a topic that exists: its leader may not know it yet."""
+    if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return RetriableError(
+            f"{doing}: a broker does not know the topic ({error_of(error).name()}). The topic was created moments ago, or "
+            "it was deleted while the query was running. No part of this batch is visible. Restart the query"
+        )
+    return translate(error, doing, right)
 
 
 def offsets(  # noqa: PLR0913 - the same
@@ -74,26 +78,15 @@ def offsets(  # noqa: PLR0913 - the same
     timeout_ms: float,
     committed: bool = False,
 ) -> dict[int, int]:
-    """Repeat :func:`request_offsets` until a response arrives. Look for new leaders before each retry."""
+    """Repeat :func:`request_offsets` until a response arrives."""
 
     def request() -> dict[int, int]:
         requested = request_offsets(admin, topic, partitions, spec, timeout_ms=timeout_ms, committed=committed)
         return answered(requested, topic, timeout_ms=timeout_ms)
 
-    def look_for_leaders(_: object) -> None:
-        # librdkafka itself looks for leaders only after NOT_LEADER_OR_FOLLOWER and LEADER_NOT_AVAILABLE. After silence or
-        # FENCED_LEADER_EPOCH it stays with the same broker (2.16; rd_kafka_ListOffsets_handle_result in rdkafka_admin.c).
-        # The request is for all topics, because a request for one topic could create it.
-        with contextlib.suppress(KafkaException):
-            admin.list_topics(timeout=_request_s(timeout_ms))
-
-    # The metadata lists a new topic's leaders before those brokers learn of it (NOT_LEADER_FOR_PARTITION).
-    retry = retrying(is_retriable, timeout_s=timeout_ms / 1000, backoff=wait_fixed(0.05), before_sleep=look_for_leaders)
-    return retry(request)
-
-
-def _request_s(timeout_ms: float) -> float:
-    return min(timeout_ms / 1000, max(_SHORTEST_REQUEST_S, timeout_ms / 1000 / _REQUESTS))
+    # The metadata lists a new topic's leaders before those brokers learn of it (NOT_LEADER_FOR_PARTITION, or
+    # UNKNOWN_TOPIC_OR_PART).
+    return ask(admin, request, timeout_ms=timeout_ms)
 
 
 #: With these options, a consumer without a group reads existing committed records.
@@ -184,7 +177,7 @@ class CommittedReader:
         """
         if not self._is_connected:
             with contextlib.suppress(KafkaException):  # the next request gets the same error, and its report is better
-                self._consumer.list_topics(topic, timeout=_request_s(timeout_ms))
+                self._consumer.list_topics(topic, timeout=request_s(timeout_ms))
                 self._is_connected = True
 
     def close(self) -> None:

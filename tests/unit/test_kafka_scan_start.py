@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from twopc.sinks.kafka import reader
 from twopc.sinks.kafka.committer import KafkaCommitter
 from twopc.sinks.kafka.scan_start import ScanStart
 
@@ -140,8 +139,3 @@ def test_a_leader_that_is_behind_lowers_no_start(scan_start: ScanStart, brokers:
 def test_no_start_is_below_the_deleted_records(scan_start: ScanStart) -> None:
     scan_start.at_least({1: 15, 2: 2})
     assert scan_start.take()["markers"] == {"1": 15, "2": 20}
-
-
-def test_the_reader_waits_no_longer_for_an_answer_than_its_timeout() -> None:
-    assert reader._request_s(500) == 0.5
-    assert reader._request_s(80_000) == 10

@@ -1,0 +1,54 @@
+"""Repeat an AdminClient's request, and refresh the client's metadata before each repetition."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from confluent_kafka import KafkaException
+from tenacity import wait_fixed
+
+from twopc.sinks.kafka.errors import is_retriable
+from twopc.sinks.retry import retrying
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from confluent_kafka.admin import AdminClient
+
+T = TypeVar("T")
+
+#: One request may take at most the timeout divided by this number, because librdkafka waits for a dead broker even if another
+#: broker could respond.
+_REQUESTS: Final = 8
+_SHORTEST_REQUEST_S: Final = 1.0
+
+
+def ask(admin: AdminClient, request: Callable[[], T], *, timeout_ms: float) -> T:
+    """Repeat ``request`` while its error is transient, and at most until the timeout.
+
+    Two kinds of brokers do not respond, and librdkafka (2.16) looks for others only if its metadata is refreshed:
+
+    - the leader of a partition (``rd_kafka_ListOffsets_handle_result`` in ``rdkafka_admin.c`` refreshes the metadata after
+      NOT_LEADER_OR_FOLLOWER and LEADER_NOT_AVAILABLE, but not after silence or FENCED_LEADER_EPOCH);
+    - the controller, to which librdkafka sends all other requests. In KRaft clusters, brokers name any running broker as the
+      controller (``KafkaApis.handleTopicMetadataRequest``). If that broker stops, each request ends with "Timed out waiting
+      for controller", for as long as the broker is down.
+
+    Args:
+        admin: the client.
+        request: sends a request whose timeout is :func:`request_s`, and raises one of our own errors.
+        timeout_ms: the timeout for all repetitions together.
+    """
+
+    def refresh(_: object) -> None:
+        # The refresh is for all topics, because a request for one topic could create it.
+        with contextlib.suppress(KafkaException):
+            admin.list_topics(timeout=request_s(timeout_ms))
+
+    return retrying(is_retriable, timeout_s=timeout_ms / 1000, backoff=wait_fixed(0.05), before_sleep=refresh)(request)
+
+
+def request_s(timeout_ms: float) -> float:
+    """Return the timeout of one request, in seconds."""
+    return min(timeout_ms / 1000, max(_SHORTEST_REQUEST_S, timeout_ms / 1000 / _REQUESTS))
