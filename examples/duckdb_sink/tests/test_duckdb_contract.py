@@ -109,7 +109,7 @@ def test_a_swept_task_cannot_vote(sink: DuckDbSink) -> None:
 
 
 def test_a_vote_for_rows_that_are_not_all_there_is_not_confirmed(sink: DuckDbSink) -> None:
-    """For example, somebody has deleted staged rows."""
+    """For example, another program has deleted staged rows."""
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(rows([1, 2]))
@@ -152,7 +152,7 @@ def test_a_kill_in_the_middle_of_a_commit_leaves_no_trace(
 
 
 def test_a_wrong_path_or_a_file_without_the_tables_is_refused(sink: DuckDbSink, tmp_path: Path) -> None:
-    """DuckDB would create the missing file, and nobody would read the rows in it."""
+    """DuckDB would create the missing file, and no one would read the rows in it."""
     wrong = tmp_path / "wrong.db"
     with pytest.raises(RetriableError, match="no such file"):
         replace(sink, path=str(wrong)).create_committer().inspect()
