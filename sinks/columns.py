@@ -99,7 +99,9 @@ def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
 
 def _column(rows: pa.RecordBatch, name: str) -> Any:
     if name not in rows.schema.names:
-        raise SchemaError(f"the DataFrame has no column {name!r} (it has {', '.join(rows.schema.names)}): select it")
+        raise SchemaError(
+            f"the DataFrame has no column {name!r} (it has {', '.join(rows.schema.names)}): include this column in the DataFrame"
+        )
     column: Any = rows.column(name)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()

@@ -229,7 +229,7 @@ class BatchTransaction:
         crash_point("driver.decided")
 
     def _append(self, records: list[Record], prepared: Prepared) -> None:
-        self._prepared = {}  # from here on, these handles may be decided
+        self._prepared = {}  # after this, these handles may be decided
         self._run.append(records, prepared.handles)
 
     def commit(self) -> None:

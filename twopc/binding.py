@@ -3,7 +3,7 @@
 Without this file, a renamed sink, a different cluster or a recreated ledger would look like an empty log, and a decided batch
 would be written twice.
 
-On a file system with an atomic put-if-absent, the file decides between two drivers. An object store lacks that
+On a file system with an atomic put-if-absent, the file decides between two drivers. An object store does not have that
 operation, so the log's fence decides. However, a fenced driver may still write a file at any time. Each driver
 therefore uses its own file name, every decision records the number of its binding, and only the last decision's binding
 counts. The first binding's file has a second name that every reader checks, because a store may list files late.
@@ -97,7 +97,7 @@ class Binding:
         if added:
             raise self._refused(
                 f"the query has the new sink {', '.join(added)}",
-                f"Pass override=AddSink({added[0]!r}) to add it from the next batch on, one sink at a time",
+                f"Pass override=AddSink({added[0]!r}) to add it with the next batch, one sink at a time",
             )
         for name, facts in bound.sinks.items():
             if facts != current.sinks[name]:

@@ -55,7 +55,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         return False
 
     def lacks_decisions(self, scan_start: JsonObject) -> bool:
-        """Whether this sink's store was restored to an earlier state, and lacks decisions before the log's newest decision.
+        """Whether this sink's store was restored to an earlier state, without decisions before the log's newest decision.
 
         This method only reads. It is called whenever :meth:`has_newer_decision` is called. If only the newest decision is
         lost, recovery detects the loss.

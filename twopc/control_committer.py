@@ -134,7 +134,7 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
     def lacks_decisions(self, scan_start: Mapping[str, Any]) -> bool:
         """See :class:`SinkCommitter`.
 
-        Versions never decrease, so a store that lacks a known version was restored to an earlier state.
+        Versions never decrease, so a store without a known version was restored to an earlier state.
         """
         return is_behind(self._read("reading its newest decision"), scan_start)
 

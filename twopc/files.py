@@ -14,7 +14,8 @@ from twopc.errors import ConfigurationError
 
 #: Flink's job manager has the same limit for state in memory.
 _MEMORY_BYTES: Final = 5 * 1024 * 1024
-#: The errors from ``link``, and from ``fsync`` on a directory, where they are unsupported (link(2), fsync(2)). Shares vary.
+#: The errors from ``link``, and from ``fsync`` on a directory, if the file system does not support the call (link(2), fsync(2)).
+#: Network shares return different ones.
 _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL})
 
 
@@ -23,7 +24,7 @@ class NotDurableError(OSError):
 
 
 def is_unsupported(error: object) -> bool:
-    """Whether the error shows that the file system lacks hard links or cannot sync directories (see :class:`UnlinkedFiles`)."""
+    """Whether the error shows that the file system has no hard links, or cannot sync directories (:class:`UnlinkedFiles`)."""
     return isinstance(error, OSError) and error.errno in _UNSUPPORTED
 
 

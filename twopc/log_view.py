@@ -112,7 +112,7 @@ def fold(contents: LogContents) -> LogView:
 
 
 def _fold_from(contents: LogContents, start: int) -> tuple[LogView, int]:
-    """Reduce the records from ``start`` on. Return the view and the highest recorded truncation."""
+    """Reduce the records that begin at ``start``. Return the view and the highest recorded truncation."""
     view, recorded_start = LogView(), 0
     for entry in contents.entries:
         recorded_start = max(recorded_start, truncated_to([entry]))

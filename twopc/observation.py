@@ -19,7 +19,7 @@ class Observation:
     Attributes:
         record: the sink's control record; empty if the store has none.
         bound: the facts that :meth:`SinkCommitter.binding` would return.
-        is_ahead: whether the store has a decision that the log lacks; see :meth:`SinkCommitter.has_newer_decision`.
+        is_ahead: whether the store has a decision that is not in the log; see :meth:`SinkCommitter.has_newer_decision`.
         is_behind: whether the store has lost decisions; see :meth:`SinkCommitter.lacks_decisions`.
         evidence: the outcome of each transaction in the newest decision. ABORTED means that the rows are lost, even if no
             driver has proven the loss yet.

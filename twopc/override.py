@@ -24,7 +24,7 @@ class EndQuery:
 
 @dataclass(frozen=True)
 class AdoptQuery:
-    """Add a sink to a query that has already run without it. The sink receives rows from the query's current batch on.
+    """Add a sink to a query that has already run without it. The sink receives rows starting with the query's current batch.
 
     Attributes:
         query_id: the id of this query.
@@ -57,7 +57,7 @@ class Abandon:
 
 @dataclass(frozen=True)
 class AddSink:
-    """From the next batch on, add a sink to a checkpoint that was bound without this sink.
+    """Add a sink to a checkpoint that was bound without this sink. The sink's first batch is the next one.
 
     Attributes:
         name: the sink name.

@@ -27,7 +27,7 @@ OTHER_ROWS: Final = (
 OTHER_ORDERS: Final = "each replay yields the decided rows in a different order; restart the query to try again"
 LOST_AGAIN: Final = (
     "these rows were written again, but every attempt was also lost. Raise the sinks' transaction timeout "
-    "(kafka.transaction.timeout.ms) and restart the query to try once more"
+    "(kafka.transaction.timeout.ms) and restart the query to try again"
 )
 #: This ends a refusal, because a refused start recovers nothing, and a restart alone does not help.
 DEADLINE: Final = (
@@ -70,7 +70,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             "even if the batch is empty. If the missed batches have no rows for this sink, or were written by other "
             f"means, pass override=ResumeAt({at}). Otherwise their rows are missing, so let the engine run them again. "
             f"With Spark, delete the files in the checkpoint's offsets/ with a number above {missing} and those in "
-            f"commits/ with a number above {highest}, correct the function, and restart. Do the same if the query "
+            f"commits/ with a number above {highest}, fix the function, and restart. Do the same if the query "
             "keeps state (dropDuplicates, windows, stream-stream joins) and the function did not evaluate all of "
             "these batches. Their state is missing, and ResumeAt does not restore it"
         ),
@@ -82,7 +82,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} has no record of the earlier batches. If they were written by other "
             f"means, pass override=AdoptQuery({mine!r}). If the sink was renamed, restore its previous name. If the "
-            "function did not call the exactly_once object for these batches, correct the function, and start with a "
+            "function did not call the exactly_once object for these batches, fix the function, and start with a "
             "new checkpoint. This sink has written nothing yet"
         ),
         Position.ENDED: (

@@ -75,7 +75,7 @@ class RegisterReader:
         return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
     def contents(self, own: Own | None) -> LogContents:
-        """Return the records from the recorded truncation on. Older registers are treated as deleted.
+        """Return the records since the recorded truncation. Older registers are treated as deleted.
 
         Args:
             own: the calling driver's records. With this argument, the result ends with the driver's acquisition. With

@@ -192,7 +192,9 @@ def require_one(name: str, names: Sequence[str]) -> None:
     """
     found = names.count(name)
     if not found:
-        raise SchemaError(f"the DataFrame has no column {name!r} (it has {listed(names)}): select it")
+        raise SchemaError(
+            f"the DataFrame has no column {name!r} (it has {listed(names)}): include this column in the DataFrame"
+        )
     if found > 1:
         raise SchemaError(
             f"the DataFrame has {found} columns named {name!r} (it has {listed(names)}), so it is unclear which one to "

@@ -175,7 +175,7 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
     ``owners`` was read before the sinks were acquired.
 
     Raises:
-        RefusedStartError: a sink shows a decision that the log does not have, or lacks a decision that the log has.
+        RefusedStartError: a sink shows a decision that is not in the log, or does not show a decision that is in the log.
     """
     mine = batch.query_id
     is_own = view.begin is not None and view.begin.query_id == mine  # a sink need not keep an ended query's decisions
@@ -216,7 +216,7 @@ def _require_unwritten(setup: Setup, batch: Batch) -> None:
             raise RefusedStartError(
                 f"written already: another writer of query {batch.query_id} has written batch {newest} to the store of sink "
                 f"{name!r}, and this start is at batch {batch.batch_id}. Writing the batch again would duplicate its rows. "
-                "Nothing was written. Start the previous version of the query once more with this checkpoint. That "
+                "Nothing was written. Start the previous version of the query again with this checkpoint. That "
                 "version records the batch without writing it again. Stop that version when it is idle, then start "
                 "this one",
                 case="written already",

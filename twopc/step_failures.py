@@ -63,7 +63,7 @@ class StepFailures:
             logger.warning("%s. Because of this, %s was skipped", error, what)
         except self.failures as error:
             logger.warning(
-                "sink %r: %s failed and will be retried. No data is at risk. Error: %s", self.name, what, error
+                "sink %r: %s failed and will be retried. No data is at risk. Cause: %s", self.name, what, error
             )
 
     def _block(self, reason: str) -> None:

@@ -33,7 +33,7 @@ def is_ahead(record: Control, scan_start: Mapping[str, Any]) -> bool:
 
 
 def is_behind(record: Control, scan_start: Mapping[str, Any]) -> bool:
-    """Return whether the record lacks decisions that were made before the attempt with this ``scan_start``."""
+    """Return whether decisions made before the attempt with this ``scan_start`` are missing from the record."""
     known = scan_start or NO_ATTEMPT
     return record.version < version_of(known) and record.decided < int(known.get(_AFTER, 0))
 

@@ -106,7 +106,7 @@ class Webhook:
         try:
             retrying(self._post, msgspec.json.encode(alert))
         except urllib.error.HTTPError as error:
-            raise OSError(f"webhook {self._host} answers {error.code} {error.reason}") from None
+            raise OSError(f"webhook {self._host} responded with {error.code} {error.reason}") from None
         except (OSError, http.client.HTTPException) as error:
             raise OSError(f"webhook {self._host}: {getattr(error, 'reason', None) or error!r}") from None
 

@@ -29,7 +29,7 @@ class SparkUi:
 
     Args:
         address: the address of the UI, ``http://<host>:<port>``.
-        application: the application's id. Spark's UI does not answer requests for another application.
+        application: the application's id. Spark's UI does not respond to requests for another application.
     """
 
     def __init__(self, address: str, application: str) -> None:

@@ -57,9 +57,9 @@ class ConnectState:
         is_partial = not self._is_whole
         if is_partial:
             self._tell(
-                f"batch {self._batch_id}: the sinks' rows do not prove that Spark has evaluated the complete batch, because "
-                "the rows are derived from the batch, or the batch is persisted. So the driver evaluates each batch once "
-                "more, without output, to write its state. No row is lost or duplicated. But if the state depends on values "
+                f"batch {self._batch_id}: Spark may not have evaluated the whole batch, because the function passed rows "
+                "derived from the batch, or persisted the batch. So the driver evaluates every batch of this query a second "
+                "time, without output, to write its state. No row is lost or duplicated. But if the state depends on values "
                 "that change, such as uuid(), the clock or the order of rows, the state may differ from the written rows. To "
                 "avoid this, pass exactly_once() the batch itself"
             )

@@ -182,7 +182,7 @@ def _print_one(one: Checkpoint) -> None:
         )
     )
     steps = ", ".join(one.steps) or ("none" if one.cause is not None else "none, a replay")
-    facts = [f"Steps: {steps}. Written by: {one.way or 'nobody'}. {wrote}."]
+    facts = [f"Steps: {steps}. Written by: {one.way or 'no one'}. {wrote}."]
     if one.orphans_ended:
         facts.append(
             f"Orphaned transactions that were ended (from a dead driver or a failed attempt): {one.orphans_ended}."

@@ -50,14 +50,14 @@ FAILING: Final = (
     Rule(
         "bad record",
         "A row cannot be written to the sink.",
-        "Correct the row at its source. Or set dead_letter=KafkaSink(…), so that the query continues without the row.",
+        "Fix the row at its source. Or set dead_letter=KafkaSink(…), so that the query continues without the row.",
         failures(["BadRecordError", "SchemaError"]),
     ),
     Rule(
         "user code",
         "The query's own code fails: a function, a cast, or a division.",
-        "The message names the expression. Correct the expression, or make it return null for values that it cannot handle. "
-        "Then restart the query, which replays the batch.",
+        "The message names the expression. Fix the expression, or make it return null for values that it cannot handle. "
+        "Then restart the query. It will replay the batch.",
         failures(["PythonException", "AnalysisException"], _USER_CODE),
     ),
     Rule(
@@ -87,8 +87,8 @@ FAILING: Final = (
     Rule(
         "in doubt",
         "A decided checkpoint is not proven complete.",
-        "Do not delete anything. Restart the query, which completes as much as it can. If the query stops again, the error "
-        "names the transactions and says how to continue.",
+        "Do not delete anything. Restart the query. It will complete as much as it can. If the query stops again, the "
+        "error names the transactions and says how to continue.",
         failures(["InDoubtError", "DecisionInDoubtError", "CommitBlockedError"]),
     ),
     Rule(

@@ -216,8 +216,8 @@ SLOW: Final = (
         "large state",
         "A large state is written with every checkpoint.",
         "Write only the changes: set spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled, and use RocksDB "
-        "(spark.sql.streaming.stateStore.providerClass, fixed once the checkpoint exists). Or keep less state: a watermark, a "
-        "shorter window, or fewer keys. Or put the checkpoint on a faster file system.",
+        "(spark.sql.streaming.stateStore.providerClass). You cannot change the provider of an existing checkpoint. Or keep "
+        "less state: a watermark, a shorter window, or fewer keys. Or put the checkpoint on a faster file system.",
         _large_state,
     ),
     Rule(
@@ -252,8 +252,8 @@ SLOW: Final = (
         "falling behind",
         "The source grows faster than the query reads: batches follow each other without a pause, and they become "
         "larger.",
-        "Give the query more cores, or make it faster, as the other findings suggest. In the meantime, maxOffsetsPerTrigger "
-        "keeps batches small, and the lag stays in the source.",
+        "Give the query more cores, or make it faster, as the other findings suggest. In the meantime, set "
+        "maxOffsetsPerTrigger to keep batches small. The backlog then waits in the source.",
         _backpressure,
     ),
 )

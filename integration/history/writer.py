@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: The name of the directory in ``<checkpoint>/twopc``.
 DIRECTORY: Final = "history"
 SUFFIX: Final = ".jsonl"
-#: The maximum size of a file, and the number of files retained. A line usually has 1 KiB, and at most about 40 KiB.
+#: The maximum size of a file, and the number of files retained. A line usually takes up 1 KiB, and at most about 40 KiB.
 FILE_BYTES: Final = 1024 * 1024
 FILES: Final = 8
 #: The number of checkpoints in one object, on file systems without append, and the number of objects retained.

@@ -124,7 +124,7 @@ class Handovers:
 
     def _number(self) -> int:
         last = max((int(found[1]) for name in self._files.names("") if (found := NAME.fullmatch(name))), default=0)
-        while self._files.read(_name(last + 1)) is not None:  # an object store's listing may lack a new file
+        while self._files.read(_name(last + 1)) is not None:  # an object store's listing may omit a new file
             last += 1
         return last
 

@@ -69,7 +69,7 @@ def bounds_of(
     admin = quiet_admin(sink)
     found = describe(admin, topic, timeout_ms=sink.timeout_ms)
     if found is None:
-        raise ConfigurationError(f"topic {topic} does not exist at {sink.bootstrap_servers}; correct --topic")
+        raise ConfigurationError(f"topic {topic} does not exist at {sink.bootstrap_servers}; check --topic")
     numbers = [partition.id for partition in found.partitions]
     ends = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms)
     stable = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)
@@ -159,6 +159,6 @@ def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int
         for where, future in admin.list_offsets(wanted, request_timeout=timeout_ms / 1000).items():
             offset = future.result().offset
             if offset < _NONE_AT_THAT_TIME:  # librdkafka reports no error when the broker did not respond
-                raise UnavailableError(f"{topic}[{where.partition}]: no answer within {timeout_ms:.0f} ms")
+                raise UnavailableError(f"{topic}[{where.partition}]: no response within {timeout_ms:.0f} ms")
             found[where.partition] = ends[where.partition] if offset == _NONE_AT_THAT_TIME else offset
     return found

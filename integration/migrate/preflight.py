@@ -90,10 +90,8 @@ def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
                 "source", topic, Result.PASS, f"exists, with {counted(len(known[topic].partitions), 'partition')}"
             )
         else:
-            why = "the topic does not exist on the source cluster, or the principal may not see it"
-            yield Finding(
-                "source", topic, Result.FAIL, why, "Correct the name, or allow Describe and Read on the topic"
-            )
+            why = "the topic does not exist on the source cluster, or this principal has no permission to see it"
+            yield Finding("source", topic, Result.FAIL, why, "Check the name, or allow Describe and Read on the topic")
 
 
 def check_groups(target: Target) -> Iterator[Finding]:
@@ -119,7 +117,10 @@ def check_groups(target: Target) -> Iterator[Finding]:
             fix = "Set isolation.level=read_committed in each group before the cut-over. Readers without a group are not listed"
             yield Finding("readers", topic, Result.WARN, why, fix)
         else:
-            why = "no consumer group that the principal may see has offsets in the topic. Readers without a group are not listed"
+            why = (
+                "no consumer group that is visible to this principal has committed offsets for the topic. Readers without a "
+                "group are not listed"
+            )
             yield Finding("readers", topic, Result.PASS, why)
 
 
@@ -158,7 +159,7 @@ def check_quotas(target: Target) -> Iterator[Finding]:
     """Find the quotas that apply to the sink, because a throttled transaction may expire.
 
     List every matching quota, although Kafka applies only the most specific quota for each rate. The sink's user is known only
-    if the sink logs in over SASL with a user name, or does not log in. For other logins, skip the user's quotas.
+    if the sink logs in with a SASL user name, or connects without any authentication. Otherwise, skip the user's quotas.
     """
     request = DescribeClientQuotasRequest(components=[], strict=False)
     [answer] = target.brokers.send_all([(request,)])
@@ -174,8 +175,8 @@ def check_quotas(target: Target) -> Iterator[Finding]:
     unknown = (
         ""
         if ours["user"]
-        else ". The quotas of the sink's user were not looked up: the user is known only if the sink logs in over SASL "
-        "with a user name, or does not log in"
+        else ". The quotas for the sink's user were not checked, because the user is not known. The user is known if the sink "
+        "logs in with a SASL user name, or if it connects without any authentication"
     )
     if found:
         why = (

@@ -50,7 +50,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     previous = handovers.newest()
     if previous is None:
         raise ConfigurationError(
-            f"{files.location} has no hand-over, so there is no cut-over to roll back. Nothing was done. Correct --checkpoint"
+            f"{files.location} has no hand-over, so there is no cut-over to roll back. Nothing was done. Check --checkpoint"
         )
     batch_id, is_finished = last_batch(files)
     name = query_id(files)

@@ -94,7 +94,7 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
         if one.standing is Standing.DECIDED:
             raise ForbiddenError(
                 f"{one.transactional_id} must not be aborted: {one.evidence}. The rows would be lost. Commit the "
-                f"transaction, or start the query, which will commit it. {_NEVER}"
+                f"transaction, or start the query. The start will commit it. {_NEVER}"
             )
         if one.standing is Standing.DRIVER:
             raise ForbiddenError(
@@ -161,7 +161,7 @@ def abort(
             one.transactional_id not in unfenced,
             "aborted, and its writer is fenced"
             if one.transactional_id not in unfenced
-            else "no broker answered: check again, and retry the abort",
+            else "no broker responded: check again, and retry the abort",
         )
         for one in wanted
     ]
@@ -181,7 +181,7 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction])
     if name != sink.ledger or not query_id:
         raise ForbiddenError(
             f"the decisions of sink {sink.name!r} are in {name}: only that ledger's sink can fence the driver. Nothing "
-            "was done. Start the query, which ends the transactions, or wait until they expire"
+            "was done. Start the query to end the transactions, or wait until they expire"
         )
     with closing(sink.create_decision_log()) as log:
         log.acquire(Claim(query_id=query_id, run=uuid.uuid4().hex, deciding_log=name))
@@ -193,5 +193,5 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction])
         if (now := by_identity.get(one.identity)) is not None:
             raise ForbiddenError(
                 f"the driver has since decided {one.transactional_id}, in batch {now.id.batch}, so an abort would lose its "
-                "rows. Nothing was aborted. The driver is fenced. Start the query, which commits the batch"
+                "rows. Nothing was aborted. The driver is fenced. Start the query. It will commit the batch"
             )

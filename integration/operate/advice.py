@@ -56,7 +56,9 @@ def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[
     found = [*_of_log(state), *_of_checkpoint(state, checkpoint), *_of_transactions(state)]
     if not state.is_complete:
         what = "a broker did not list its open transactions, so the sink may have open transactions that are not shown"
-        found.append(Advice(Urgency.WATCH, what, "Check again when every broker responds.", "a-broker-does-not-answer"))
+        found.append(
+            Advice(Urgency.WATCH, what, "Check again when every broker responds.", "a-broker-does-not-respond")
+        )
     return found or [
         Advice(Urgency.NONE, "all decided rows are visible, and no transaction is open", "Nothing to do.", "healthy")
     ]
@@ -86,7 +88,7 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
         yield Advice(
             Urgency.ACT,
             f"batch {decided} is decided, but the checkpoint {ends}, so the checkpoint is an older copy",
-            "Restore the newest checkpoint. The query refuses to start with this checkpoint.",
+            "Restore the newest checkpoint. The query would refuse to start with this checkpoint.",
             "the-start-is-refused",
         )
     if decided is not None and finished is not None and finished > decided:
@@ -118,7 +120,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             Urgency.ACT,
             f"{counted(len(lost), 'transaction')} of batch {lost[0].batch} {'is' if len(lost) == 1 else 'are'} "
             "decided and lost: expired, or aborted by another client",
-            f"Start the query, which repairs as much as it can. `twopc resolve {state.sink}` shows the repair in advance.",
+            f"Start the query. It will repair as much as it can. `twopc resolve {state.sink}` shows the repair in advance.",
             "a-decided-transaction-is-lost",
         )
     unknown = [one for one in state.proofs if one.evidence is Evidence.UNKNOWN]
@@ -127,7 +129,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             Urgency.WATCH,
             f"for {counted(len(unknown), 'decided transaction')} of batch {unknown[0].batch}, neither a commit nor a "
             f"loss is proven: {unknown[0].text}",
-            "Check again when every broker responds. Then start the query, which proves the commits or reports why it cannot.",
+            "Check again when every broker responds. Then start the query. It will prove the commits, or report why it "
+            "cannot.",
             "a-commit-cannot-be-proven",
         )
     ended = by_standing[Standing.ORPHAN] + by_standing[Standing.ABANDONED]
@@ -178,8 +181,8 @@ def _of_running(state: SinkState, running: Sequence[OpenTransaction]) -> Advice:
     return Advice(
         Urgency.WATCH,
         f"{what}; {_expiry(running)}",
-        "If the driver is alive, do nothing. If the driver is dead, start the query, which aborts the transactions and "
-        "writes the batch again.",
+        "If the driver is alive, do nothing. If the driver is dead, start the query. It will abort the transactions "
+        "and write the batch again.",
         "a-batch-is-being-written",
     )
 

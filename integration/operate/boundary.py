@@ -126,7 +126,7 @@ class _Run:
                 )
 
     def _unanswered(self) -> list[str]:
-        """List the open requests. A request that can be neither answered nor removed is served only once."""
+        """List the open requests. A request that gets no response and cannot be removed is served only once."""
         try:
             names = self._requests.names("")
         except OSError as error:
@@ -147,20 +147,22 @@ class _Run:
             return Answer(problem=str(error)), is_to_stop
 
     def _tell(self, name: str, answer: Answer) -> bool:
-        """Answer a request. Return whether the requester was still waiting."""
+        """Respond to a request. Return whether the requester was still waiting."""
         told = ANSWERS + name.removeprefix(REQUESTS)
         try:
             self._requests.put_if_absent(told, seal(answer))
-            # To withdraw, a requester removes the request and then checks for a response once more.
+            # To withdraw, a requester removes the request and then checks again for a response.
             is_wanted = self._requests.read(name) is not None
             self._requests.remove(name if is_wanted else told)
         except OSError as error:
             self._unheard.add(name)
-            text = "a savepoint request could not be answered, so the query continues: %s. The answer was: %s"
+            text = "the response to a savepoint request could not be written, so the query continues: %s. The response was: %s"
             logger.warning(text, error, answer.path or answer.problem)
             return False
         if not is_wanted:
-            text = "a savepoint request was withdrawn during the savepoint, so the query continues. The answer was: %s"
+            text = (
+                "a savepoint request was withdrawn during the savepoint, so the query continues. The response was: %s"
+            )
             logger.warning(text, answer.path or answer.problem)
         return is_wanted
 

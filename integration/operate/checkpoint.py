@@ -62,7 +62,7 @@ def read_checkpoint(path: Path) -> CheckpointState:
     """
     path = local_path(path)
     if not path.is_dir():
-        raise ConfigurationError(f"directory {path} does not exist. Correct the checkpoint's path, or name a sink")
+        raise ConfigurationError(f"directory {path} does not exist. Check the checkpoint's path, or name a sink")
     files = LocalFiles(path)
     try:
         if files.read("metadata") is None:
@@ -80,7 +80,7 @@ def read_checkpoint(path: Path) -> CheckpointState:
         )
     except OSError as error:
         raise ConfigurationError(
-            f"the checkpoint {path} cannot be read: {error}. Correct the path or the permissions"
+            f"the checkpoint {path} cannot be read: {error}. Check the path or the permissions"
         ) from error
 
 

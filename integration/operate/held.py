@@ -29,7 +29,7 @@ class HeldPartition:
     Attributes:
         stable: the last stable offset, where the readers stop.
         end: the end of the log.
-        producer_id: the producer whose open transaction begins at ``stable``; -1 if the leader did not answer.
+        producer_id: the producer whose open transaction begins at ``stable``; -1 if the leader did not respond.
         transactional_id: the producer's transactional id; None if no open transaction on the cluster belongs to this
             producer.
     """

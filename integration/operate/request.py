@@ -1,4 +1,4 @@
-"""Request a savepoint from a running query: write a request file to the query's checkpoint, and wait for the answer file."""
+"""Request a savepoint from a running query: write a request file to the query's checkpoint, and wait for the response file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.kafka import KafkaSink
 
-#: The beginnings of the files' names. The requester chooses the rest, which is the same for a request and its answer.
+#: The beginnings of the files' names. The requester chooses the rest, which is the same for a request and its response.
 REQUESTS: Final = "savepoint-request-"
 ANSWERS: Final = "savepoint-request-answer-"
 _POLL_S: Final = 0.05
@@ -67,7 +67,7 @@ def request_savepoint(
         is_over: returns True to stop waiting.
 
     Returns:
-        the savepoint. The result is None if ``is_over`` returned True before the query answered, and the request was
+        the savepoint. The result is None if ``is_over`` returned True before the query responded, and the request was
         withdrawn.
 
     Raises:
@@ -83,22 +83,22 @@ def request_savepoint(
     except OSError as error:
         raise ConfigurationError(
             f"the request for a savepoint cannot be written to {files.location}: {error}. The query continues, and nothing "
-            "has changed. Free some space, or correct the directory's permissions. Then repeat the request"
+            "has changed. Free some space, or fix the directory's permissions. Then repeat the request"
         ) from error
     deadline, ended = time.monotonic() + timeout_s, False
     try:
-        # The query answers, checks that the requester still waits, and removes the request last; see `_Run._tell`.
+        # The query responds, checks that the requester still waits, and removes the request last; see `_Run._tell`.
         while files.read(REQUESTS + name) is not None and time.monotonic() < deadline and not (ended := is_over()):
             time.sleep(_POLL_S)
     finally:
-        files.remove(REQUESTS + name)  # from here on, the query no longer answers
+        files.remove(REQUESTS + name)  # after this, the query no longer responds
         data = files.read(ANSWERS + name)
         files.remove(ANSWERS + name)
     if data is None:
         if ended:
             return None
         raise RetriableError(
-            f"the query of {checkpoint} did not answer within {timeout_s:.0f} s: it has no new input, has ended, or has no "
+            f"the query of {checkpoint} did not respond within {timeout_s:.0f} s: it has no new input, has ended, or has no "
             "Savepoints(…) among its interceptors. The request was withdrawn, and nothing has changed. Stop the query, then "
             "run `twopc savepoint create`"
         )

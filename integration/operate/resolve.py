@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 #: For each step of the table, an explanation of the query's next start and of the operator's task.
 _NEXT: Final = {
-    Step.WRITE: "Nothing is in doubt. Start the query, which writes the next batch.",
-    Step.FINISH: "Nothing is in doubt. Start the query, which finishes the batch without writing.",
-    Step.REWRITE: "All rows of the batch are lost, so none is visible. Start the query, which writes the batch again.",
-    Step.PUBLISH: "Some rows are lost, but they are staged. Start the query, which publishes the lost rows from the "
+    Step.WRITE: "Nothing is in doubt. Start the query. It will write the next batch.",
+    Step.FINISH: "Nothing is in doubt. Start the query. It will finish the batch without writing.",
+    Step.REWRITE: "All rows of the batch are lost, so none is visible. Start the query. It will write the batch again.",
+    Step.PUBLISH: "Some rows are lost, but they are staged. Start the query. It will publish the lost rows from the "
     "staging area.",
     Step.REPAIR: (
         "Start the query. If the replay yields the decided rows, the query writes the lost rows again. Otherwise, the "
@@ -96,7 +96,7 @@ def _resolve(
     text, anchor = _NEXT[step], _ENTRIES.get(step, "healthy")
     if wanted:
         text, anchor = (
-            f"Start the query, which commits the open transactions, or run `twopc transactions commit {state.sink}`.",
+            f"Start the query to commit the open transactions, or run `twopc transactions commit {state.sink}`.",
             "decided-and-not-committed",
         )
     action = text.format(batch=state.last_decided)

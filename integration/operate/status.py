@@ -67,7 +67,7 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
 
 
 def status(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Answer:
-    """Check once and build the answer.
+    """Check once and build the result.
 
     Raises:
         TwoPhaseCommitError: the checkpoint does not exist, or no broker responds.
@@ -140,7 +140,7 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
 
 
 def _stores(subject: Subject, connection: Connection) -> list[tuple[StoreState, list[Advice]]]:
-    """Observe the stores of the sinks without a ledger, one by one. A slow store delays the answer, but hides nothing."""
+    """Observe the stores of the sinks without a ledger, one by one. A slow store delays the result, but hides nothing."""
     if subject.checkpoint is None:
         return []
     location = Path(subject.checkpoint.location)

@@ -53,11 +53,11 @@ def _newest(state: StoreState) -> str:
     return f"batch {state.abandoned} was abandoned, and no later batch is decided"
 
 
-def overtaken(looks: int) -> Advice:
+def overtaken(checks: int) -> Advice:
     """Say that the query's newest batch was not compared, because the query kept deciding newer batches."""
     what = (
-        f"this command looked {looks} times, and the query decided another batch between each look and the next. So the "
-        "newest batch was not compared with the store"
+        f"this command checked {checks} times, but the query kept deciding new batches between the checks. So the newest "
+        "batch was not compared with the store"
     )
     return Advice(Urgency.WATCH, what, "Check again.", "the-stores-of-sinks")
 
@@ -67,9 +67,9 @@ def _unseen(state: StoreState) -> Advice:
         what = f"a {state.kind} does not show the state of its store, so the store was not compared with the decisions"
         return Advice(Urgency.WATCH, what, "Compare the sink's output with the source.", "the-stores-of-sinks")
     if not state.answers:
-        what = f"the store did not answer: {state.problem}"
+        what = f"the store did not respond: {state.problem}"
         return Advice(
-            Urgency.ACT, what, "Restore the store or its network, and check again.", "a-store-does-not-answer"
+            Urgency.ACT, what, "Restore the store or its network, and check again.", "a-store-does-not-respond"
         )
     action = (
         "Do not start the query, and do not write to the store, before you have read about this finding in the runbook."
@@ -91,7 +91,7 @@ def _of_binding(state: StoreState, seen: Observation, checkpoint: CheckpointStat
     if bound is None and checkpoint.log is not None:
         action = (
             "If you have just added this sink with override=AddSink, its first batch will bind the checkpoint to it. "
-            "Otherwise correct --sinks."
+            "Otherwise, fix --sinks."
         )
         return Advice(Urgency.WATCH, "the checkpoint is not bound to this sink", action, "the-stores-of-sinks")
     if bound is not None and not record.id:
@@ -99,14 +99,17 @@ def _of_binding(state: StoreState, seen: Observation, checkpoint: CheckpointStat
             "the checkpoint is bound to this sink, but the store has no control record: the record was deleted, or the "
             "address now leads to another store"
         )
-        action = "Do not start the query; the start is refused. Correct the address, or restore the store."
+        action = "Do not start the query. It would refuse to start. Fix the address, or restore the store."
         return Advice(Urgency.ACT, what, action, "the-control-record-is-missing-or-unreadable")
     if bound is not None and state.changed:
         was = ", ".join(f"{name} {bound.get(name)}" for name in state.changed)
         now = ", ".join(f"{name} {seen.bound[name]}" for name in state.changed)
         what = f"the checkpoint is bound to {was}, but the store has {now}: this is another store, or a recreated table"
         return Advice(
-            Urgency.ACT, what, "Point the sink at the original store. The start is refused.", "the-start-is-refused"
+            Urgency.ACT,
+            what,
+            "Point the sink at the original store. With this store, the query would refuse to start.",
+            "the-start-is-refused",
         )
     return None
 
@@ -128,7 +131,7 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
         what = f"the decisions in {checkpoint.log} could not be read, so they were not compared with the store"
         action = "Add --bootstrap-servers, or include the query's Kafka sinks in --sinks."
         if state.unread is not None:
-            what, action = f"{what}: {state.unread}", "Correct this problem, and check again."
+            what, action = f"{what}: {state.unread}", "Fix this problem, and check again."
         return Advice(Urgency.WATCH, what, action, "the-stores-of-sinks")
     newest = state.abandoned if state.batch is None else state.batch
     ends = "has none" if newest is None else f"ends with batch {newest}"
@@ -138,16 +141,16 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
             "restored from a backup"
         )
         action = (
-            "Do not start the query with this checkpoint; the start is refused. Use the checkpoint of the run that wrote "
-            "last."
+            "Do not start the query with this checkpoint. It would refuse to start. Use the checkpoint of the run that "
+            "wrote last."
         )
         return Advice(Urgency.ACT, what, action, "the-start-is-refused")
     if seen.is_behind:
         what = (
-            f"the store lacks decisions from the query's log, which {ends}: the store was restored from a backup, or a failover "
-            "lost writes"
+            f"decisions from the query's log, which {ends}, are missing from the store: the store was restored from a "
+            "backup, or a failover lost writes"
         )
-        action = "Do not start the query; the start is refused. Restore a newer state of the store."
+        action = "Do not start the query. It would refuse to start. Restore a newer state of the store."
         return Advice(Urgency.ACT, what, action, "the-start-is-refused")
     return None
 
@@ -179,7 +182,7 @@ def _of_leftovers(seen: Observation) -> Iterator[Advice]:
             f"{_of(left)} {_are(left)} staged but undecided: the newest driver (epoch {seen.record.driver_epoch}) is "
             "writing its batch, or has died"
         )
-        action = "If the driver is alive, do nothing. If the driver is dead, start the query, which removes these transactions."
+        action = "If the driver is alive, do nothing. If the driver is dead, start the query. It will remove these transactions."
         yield Advice(Urgency.WATCH, what, action, "a-batch-is-being-written")
 
 

@@ -22,7 +22,7 @@ class StoreState:
         kind: the sink's class.
         bound: the facts about the sink that the checkpoint's binding contains; None if the binding does not name the sink.
         problem: why the store could not be observed; None if the store was observed.
-        answers: whether the store answered.
+        answers: whether the store responded.
         is_known: whether the decisions could be read.
         unread: why the decisions could not be read, if the reason is known.
         batch: the newest decided batch; None if none is decided.

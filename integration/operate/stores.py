@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Final = History(LogView(), {}, {}, is_complete=True)
-#: A running query may overtake a look, but hardly several in a row.
-_LOOKS: Final = 3
+#: A running query may overtake one observation, but hardly several in a row.
+_OBSERVATIONS: Final = 3
 
 
 class Decisions(NamedTuple):
@@ -75,21 +75,21 @@ def _log_of(checkpoint: CheckpointState, kafka: Sequence[KafkaSink]) -> Callable
 def observe_store(sink: TwoPhaseCommitSink[Any], read: Read) -> tuple[StoreState, list[Advice]]:
     """Observe one store, and return its state with advice.
 
-    A running query can change its checkpoint and its store while this function looks at them. So a finding that requires
-    action counts only if the next look confirms it. Each look reads the checkpoint again.
+    A running query can change its checkpoint and its store while this function observes them. So a finding that
+    requires action counts only if the next observation confirms it. Each observation reads the checkpoint again.
     """
     before: object = None
-    for _ in range(_LOOKS):
+    for _ in range(_OBSERVATIONS):
         decisions = read()
         state = _look(sink, decisions)
         advice = advise_store(state, decisions.checkpoint)
         urgent = {one.anchor for one in advice if one.urgency is Urgency.ACT}
-        # A store that stays ahead stops its query. So if the log has grown, the query has only overtaken the look.
+        # A store that stays ahead stops its query. So if the log has grown, the query has only overtaken the observation.
         newest = state.batch if state.is_ahead else None
         if not urgent or (urgent, newest) == before or state.problem is not None:
             return state, advice
         before = (urgent, newest)
-    return state, [overtaken(_LOOKS)] if state.is_ahead else advice
+    return state, [overtaken(_OBSERVATIONS)] if state.is_ahead else advice
 
 
 def _look(sink: TwoPhaseCommitSink[Any], decisions: Decisions) -> StoreState:

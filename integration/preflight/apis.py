@@ -61,7 +61,7 @@ def check_apis(target: Target) -> Iterator[Finding]:
             _brokers(silent),
             Result.FAIL,
             "the broker did not respond to ApiVersions",
-            "Start the broker, or correct the address that it advertises to clients (advertised.listeners)",
+            "Start the broker, or check the address that it advertises to clients (advertised.listeners)",
         )
     offers = {node: _offered(answer) for node, answer in answers.items() if node not in silent}
     lacking = [(need, [node for node, offer in offers.items() if not _takes(offer, need)]) for need in NEEDS]

@@ -77,9 +77,7 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
 
 
 FIX_REQUESTS: Final = "Fix the problem that 'requests' reports, and run the preflight again"
-_FIX: Final = (
-    "The sink logs this warning at each start. Correct the setting or grant the permission that the warning names"
-)
+_FIX: Final = "The sink logs this warning at each start. Fix the setting or grant the permission that the warning names"
 _REMOVE: Final = "No query uses this topic or transaction. If a topic does not disappear by itself, delete it"
 
 

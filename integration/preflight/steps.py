@@ -53,7 +53,7 @@ class Step(NamedTuple):
     name: str
     run: Callable[[Trial], Outcome]
     is_needed: bool = True  #: whether the later steps need this one
-    if_denied: Result = Result.FAIL  #: the result for the query if the principal may not do this
+    if_denied: Result = Result.FAIL  #: the result for the query if the principal is not allowed to do this
 
 
 def _passed(why: str) -> Outcome:
@@ -224,7 +224,7 @@ def _refused(trial: Trial, task: int, why: str) -> Outcome:
 
 
 def _end(trial: Trial, task: int, *, commit: bool = True) -> str:
-    """Send EndTxn as the driver does, and return the answer."""
+    """Send EndTxn as the driver does, and return the response."""
     handle = trial.handles[task]
     if commit:
         return end_all(trial.client, [handle], timeout_ms=trial.timeout_ms)[handle]

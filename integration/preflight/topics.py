@@ -55,7 +55,7 @@ def _check_output(target: Target, topic: str) -> Iterator[Finding]:
     found = describe(target.admin, topic, timeout_ms=target.sink.timeout_ms, with_rights=True)
     if found is None:
         why = "the topic does not exist, so the first row for it will stop the query"
-        yield Finding(_CHECK, topic, Result.FAIL, why, "Create it, or correct the name")
+        yield Finding(_CHECK, topic, Result.FAIL, why, "Create it, or check the name")
         return
     yield Finding(_CHECK, topic, Result.PASS, f"exists, with {counted(len(found.partitions), 'partition')}")
     yield from check_rights(_CHECK, found, _RIGHTS)
@@ -78,7 +78,7 @@ def check_rights(check: str, found: TopicDescription, needed: Collection[str]) -
     missing = [right for right in needed if right not in allowed and "ALL" not in allowed]
     if allowed and missing:
         rights = ", ".join(missing)
-        why = f"the principal lacks {rights} on this topic"
+        why = f"the principal does not have {rights} on this topic"
         yield Finding(check, found.name, Result.FAIL, why, f"Grant the sink's principal {rights} on {found.name}")
 
 

@@ -199,7 +199,7 @@ class Trial:
     def _exists(self) -> bool:
         try:
             return describe(self.admin, self.topic, timeout_ms=self.timeout_ms) is not None
-        except ConfigurationError:  # the principal may not see the topic, so it could not create it either
+        except ConfigurationError:  # the principal is not allowed to see the topic, so it could not create it either
             return False
 
 

@@ -29,7 +29,7 @@ _PROBE_TIMEOUT_S = 60
 _MISSING_MODULE_ARGUMENT = "--add-modules=jdk.incubator.vector"
 _WRAPPER = """\
 #!/bin/sh
-# Written by twopc. Spark's launcher always requests the module jdk.incubator.vector, which this Java lacks.
+# Written by twopc. Spark's launcher always requests the module jdk.incubator.vector, which this Java does not have.
 # Spark uses it only to speed up linear algebra. So drop the argument, and pass on all others.
 for argument do
     shift

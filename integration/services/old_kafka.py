@@ -55,7 +55,7 @@ class LocalZooKeeper(LocalServer):
         return f"{HOST}:{self._ports[_CLIENT]}"
 
     def ask(self, word: str) -> str:
-        """Send one of ZooKeeper's four-letter words. Return the answer, or "" if ZooKeeper does not answer."""
+        """Send one of ZooKeeper's four-letter words. Return the response, or "" if ZooKeeper does not respond."""
         try:
             with closing(socket.create_connection((HOST, self._ports[_CLIENT]), _ANSWER_TIMEOUT_S)) as connection:
                 connection.sendall(word.encode())

@@ -253,7 +253,7 @@ class LocalServer(Startable):
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether every thread is stopped. After SIGSTOP, a busy thread continues for a few milliseconds and may still answer."""
+    """Whether every thread is stopped. After SIGSTOP, a busy thread continues for a few milliseconds and may still respond."""
     if sys.platform != "linux":
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     try:

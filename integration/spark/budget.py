@@ -58,7 +58,7 @@ class Budget:
 
         Returns:
             the limited DataFrame, as Spark's Java object. The result is None if the rows cannot be measured, because a type's
-            size is unknown or this version of Spark lacks a class that the filter needs.
+            size is unknown or this version of Spark does not have a class that the filter needs.
         """
         key = (frame.schema.json(), most_bytes)
         try:
@@ -70,7 +70,7 @@ class Budget:
         except (Py4JError, PySparkException, TypeError) as error:  # py4j treats a missing class as a package
             logger.warning(
                 "the driver cannot limit the rows that tasks send to it, so the tasks write every batch that may be large. "
-                "No data is at risk. The cause: %s",
+                "No data is at risk. Cause: %s",
                 error,
             )
             self._filters[key] = None

@@ -66,7 +66,9 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
 
 
 def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
-    """Read a batch's source offsets, as one canonical string for each source. Return None if the checkpoint lacks the batch.
+    """Read a batch's source offsets, as one canonical string for each source.
+
+    Return None if the checkpoint does not have the batch.
 
     If the query names a source (Spark 4.2), the source's string begins with this name: ``orders:{"t":{"0":5}}``.
 
@@ -129,8 +131,8 @@ def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
     if not any('"logOffset"' in line for line in offsets.values()):
         return set()
     logs = set(files.names("sources"))
-    # A store's listing may lack a new directory. A log has its first entry from the first batch on, and each later entry from
-    # its own batch on.
+    # A store's listing may omit a new directory. A log gets its first entry with the first batch, and each later entry with
+    # its own batch.
     for source in offsets.keys() - logs:
         first = f"sources/{source}/{_counter(_parsed(offsets[source])) or 0}"
         if any(files.read(name) is not None for name in (first, f"{first}.compact")):
@@ -169,7 +171,7 @@ def _digest(files: Files, directory: str, counter: int) -> str:
     """
     names = files.names(directory)
     compacted = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))
-    # The first two candidates do not come from the listing, because a store's listing may lack a new file.
+    # The first two candidates do not come from the listing, because a store's listing may omit a new file.
     candidates = [str(counter), *(f"{number}.compact" for number in (counter, *compacted) if number >= counter)]
     for name in candidates:
         data = files.read(f"{directory}/{name}")

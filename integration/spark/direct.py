@@ -100,7 +100,7 @@ class Way:
     def needs_bound(self, frame_name: str) -> bool:
         """Whether the tasks must also limit the rows that they send to the driver.
 
-        With the limit, Spark must plan the DataFrame once more. No limit is needed if all rows come from counted records and
+        With the limit, Spark must plan the DataFrame again. No limit is needed if all rows come from counted records and
         would fit even at fifty times the expected size.
         """
         expected_bytes = self._expected_bytes(frame_name)

@@ -177,7 +177,7 @@ class ExactlyOnce:
 
 
 def _calls(sinks: Sequence[TwoPhaseCommitSink[Any]], location: str | None, options: Options) -> Calls:
-    # Each mode has its own package, because a Spark Connect client may lack the classic part of PySpark.
+    # Each mode has its own package, because the classic part of PySpark may be missing from a Spark Connect client.
     if is_remote():
         from twopc.integration.connect.calls import ConnectCalls  # noqa: PLC0415 - see above
 

@@ -35,7 +35,7 @@ _MAX_MOMENTS: Final = 4096
 
 
 class UnreportedError(Exception):
-    """Spark's status store lacks a job or a stage. The error's argument names the job or stage."""
+    """A job or a stage is missing from Spark's status store. The error's argument names the job or stage."""
 
 
 class JobHistory:
@@ -100,7 +100,7 @@ class JobHistory:
             own: the jobs that are already known. A job with a higher number counts if it has begun.
 
         Raises:
-            UnreportedError: the store lacks one of these jobs, or one of a job's stages.
+            UnreportedError: one of these jobs, or one of a job's stages, is missing from the store.
             FatalError: this history has dropped one of the RDDs.
         """
         if not rdds:
@@ -121,7 +121,7 @@ class JobHistory:
         run's jobs, or if another query's check has examined it.
 
         Raises:
-            UnreportedError: the store lacks one of these jobs.
+            UnreportedError: one of these jobs is missing from the store.
         """
         numbers = range(self.before(rdd).job, self.store.end_of_jobs())
         return frozenset(stage for job in self._others(numbers, own) for stage in job.stages)
@@ -211,13 +211,13 @@ class JobHistory:
         """Return a job that Spark has begun.
 
         Raises:
-            UnreportedError: the store lacks the job.
+            UnreportedError: the job is missing from the store.
         """
         return _awaited(lambda: self.store.job(number), lambda: f"job {number}")
 
 
 def _has_skipped(job: Job | None, found: Mapping[int, Sequence[StageAttempt]]) -> bool:
-    """Whether Spark skipped all of the job's stages that the store lacks."""
+    """Whether Spark skipped all of the job's stages that are missing from the store."""
     if job is None or job.ended_ms is None:
         return False
     kept = [attempts for attempts in found.values() if attempts]

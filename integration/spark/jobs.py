@@ -50,7 +50,7 @@ def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -
         is_done = done.wait(timeout_s)
         while not is_done:
             expired.set()
-            # Repeat the call, because it has no effect before the plan's first job and between two jobs.
+            # Repeat the call, because it has no effect before the plan's first job or between jobs.
             context.cancelJobsWithTag(tag)
             is_done = done.wait(_CANCEL_AGAIN_S)
 
@@ -65,7 +65,10 @@ def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -
 
 
 def named_error(name: str, message: str) -> Exception:
-    """Build an error from its class name; a FatalError if ``twopc.errors`` lacks the class, because a sink defines it."""
+    """Build an error from its class name.
+
+    Build a FatalError if the class is not in ``twopc.errors``, because a sink defines it.
+    """
     return getattr(errors, name, FatalError)(message)
 
 

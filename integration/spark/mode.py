@@ -65,7 +65,7 @@ class ShuffleCheck(Protocol):
             tag: the tag of the attempt's jobs.
             results: the stages whose tasks have reported to the driver.
             kept_since_ms: returns None if the batch's plans use no data that Spark keeps outside RDDs. Otherwise, returns when
-                Spark began to plan the batch, in milliseconds since 1970. Called only if the answer matters.
+                Spark began to plan the batch, in milliseconds since 1970. Called only if the result matters.
 
         Raises:
             RetriableError: a stage that keeps no rows was rerun. A retry reads the stage's input again.

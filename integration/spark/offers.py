@@ -107,7 +107,7 @@ def _refusal(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -
             has = ", ".join(map(repr, frame.columns))
             return SchemaError(
                 f"sink {sink}: select={list(expressions)!r} does not fit the DataFrame (the DataFrame has {has}). Nothing "
-                "was written. Correct the expressions. An operation that changes the number of rows belongs in the "
+                "was written. Fix the expressions. An operation that changes the number of rows belongs in the "
                 f"DataFrame itself. Spark says: {reason}"
             )
     return None

@@ -44,7 +44,7 @@ class OutsideJobs:
 
         Raises:
             FatalError: one of the jobs may have mixed rows from two writes of a shuffle.
-            UnreportedError: the store lacks one of the jobs, or one of a job's stages.
+            UnreportedError: one of the jobs, or one of a job's stages, is missing from the store.
         """
         if next(self._others(end), None) is None or (since_ms := kept_since_ms()) is None:
             return

@@ -120,13 +120,13 @@ def require_one_call(call: Call, last: Call | None) -> None:
     if last.frames is None:
         raise ConfigurationError(
             f"this is the second call for batch {call.batch_id}. The rows of this call were not written, and no restart "
-            f"will write them. The rows of the first call are visible. {_ONE_CALL}. Correct the function, write this "
+            f"will write them. The rows of the first call are visible. {_ONE_CALL}. Fix the function, write this "
             f"call's rows of batch {call.batch_id} by other means, and restart"
         )
     if len(call.frames or ()) != len(last.frames) or not all(map(_same, call.frames or (), last.frames)):
         raise ConfigurationError(
             f"this call for batch {call.batch_id} has different DataFrames from the first call, which failed. The rows of "
-            f"this call were not written. {_ONE_CALL}. Correct the function, and restart"
+            f"this call were not written. {_ONE_CALL}. Fix the function, and restart"
         )
 
 

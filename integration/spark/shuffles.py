@@ -129,7 +129,7 @@ class Shuffles:
             else:
                 jobs = self._reported(tag, results)
                 seen = _Seen(jobs, marks, self._attempts_of(jobs))
-            # The last job before each look has collected the rows that the driver writes.
+            # The last job before each check has collected the rows that the driver writes.
             collected = {stage for look in looks for job in look.jobs[-1:] for stage in job.stages}
             self._require_all(seen, collected.union(results), kept_since_ms)
         except UnreportedError as error:

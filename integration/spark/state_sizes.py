@@ -47,7 +47,9 @@ class StateSizes:
             self.is_stateless = not operators
             found = tuple(map(_size, operators))
         except Exception as error:  # noqa: BLE001 - a new version of Spark may return anything, and the sizes are optional
-            logger.warning("the history lacks the sizes of the query's state. No data is at risk. The cause: %s", error)
+            logger.warning(
+                "the history does not include the sizes of the query's state. No data is at risk. Cause: %s", error
+            )
             found = ()
         self._is_asked = bool(found)
         return found

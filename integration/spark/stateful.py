@@ -123,7 +123,7 @@ class BatchState:
         batch_id: the batch.
         execution: Spark's plan for the batch (``IncrementalExecution``).
         operators: one or more stateful operators.
-        tell: reports that the batch is evaluated once more, only to write state.
+        tell: reports that the batch is evaluated a second time, only to write state.
     """
 
     def __init__(self, batch_id: int, execution: Any, operators: Sequence[Operator], tell: Tell) -> None:
@@ -152,12 +152,12 @@ class BatchState:
         if self._is_whole:
             return False
         self._tell(
-            f"the sinks' rows do not show that Spark has evaluated all of batch {self._batch_id}. Either the rows are only "
-            "a part of the batch, or the batch had already been evaluated. So the batch is evaluated once more, without "
-            "output, to write its state. No row is lost or duplicated. But if the state depends on values that change, such "
-            "as uuid(), the clock or the order of rows, the state may differ from the written rows. To avoid this, pass "
-            "exactly_once() the batch itself, or persist and count the batch before you take a part of it. This run logs "
-            "this warning only once"
+            f"the sinks' rows do not show that Spark has evaluated all of batch {self._batch_id}. Either the rows are "
+            "only a part of the batch, or the batch had already been evaluated. So the batch is evaluated a second "
+            "time, without output, to write its state. No row is lost or duplicated. But if the state depends on "
+            "values that change, such as uuid(), the clock or the order of rows, the state may differ from the written "
+            "rows. To avoid this, pass exactly_once() the batch itself, or persist and count the batch before you take "
+            "a part of it. This run logs this warning only once"
         )
         self.evaluate()
         missing = [one.name for one in self._operators if one.committed() < one.stores]

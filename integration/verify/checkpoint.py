@@ -27,7 +27,7 @@ def _reading(files: Files) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"the checkpoint {files.location} cannot be read ({error}). Correct --checkpoint or the permissions, or omit "
+            f"the checkpoint {files.location} cannot be read ({error}). Check --checkpoint or the permissions, or omit "
             "--checkpoint"
         ) from error
 
@@ -126,7 +126,7 @@ def _check_commits(files: Files, finished: Collection[int], decided: Sequence[in
             "lost decisions"
         )
         yield Finding(Kind.COMMITTED_UNDECIDED, f"batches {ranges(beyond)}", text)
-    # Spark writes commits/N after the sink's commit, so only the last decided batch may still lack the file.
+    # Spark writes commits/N after the sink's commit, so the file may still be missing only for the last decided batch.
     commits = _batches(files, "commits")
     if absent := [batch for batch in decided[:-1] if batch not in commits and batch >= min(commits, default=0)]:
         text = (

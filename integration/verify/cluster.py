@@ -68,7 +68,7 @@ class Cluster:
             if self.ledger.identity() == ABSENT:
                 raise ConfigurationError(
                     f"topic {sink.ledger} does not exist at {sink.bootstrap_servers}: sink {sink.name!r} never wrote to this "
-                    "cluster. Correct --sink, or name the sink's ledger with --ledger-topic"
+                    "cluster. Check --sink, or name the sink's ledger with --ledger-topic"
                 )
             self._require_ids()
         except TwoPhaseCommitError:

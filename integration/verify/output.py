@@ -64,7 +64,7 @@ class Output:
             bounds = cluster.bounds(topic)
             if bounds is None:
                 raise ConfigurationError(
-                    f"topic {topic} does not exist at {cluster.sink.bootstrap_servers}. Correct --topic, or omit the option"
+                    f"topic {topic} does not exist at {cluster.sink.bootstrap_servers}. Check --topic, or omit the option"
                 )
             self.topics.setdefault(topic, Tail()).update(bounds)
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from twopc.integration.verify.tail import Tail
     from twopc.sinks.kafka import KafkaSink
 
-    #: A decision has the rows of a transaction, not of a topic. So count rows by the transaction's set of topics, usually one.
+    #: A decision records the number of rows per transaction, not per topic. So count rows by the transaction's set of topics,
+    #: which usually has one topic.
     Rows = Counter[frozenset[str]]
 
 

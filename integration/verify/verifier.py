@@ -168,7 +168,7 @@ class Verifier(AbstractContextManager["Verifier"]):
         if self._topics and wrong:
             raise ConfigurationError(
                 f"sink {self._cluster.sink.name!r} has not written to {', '.join(wrong)}, only to "
-                f"{', '.join(sorted(self._topics))}. Correct --topic, or omit the option"
+                f"{', '.join(sorted(self._topics))}. Check --topic, or omit the option"
             )
         return self._options.topics or self._topics
 

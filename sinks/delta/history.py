@@ -53,7 +53,7 @@ def rows_by_version(history: Sequence[Commit], sink: str) -> Mapping[int, int]:
 def complete_decisions(history: Sequence[Commit], sink: str) -> frozenset[int]:
     """Return the decisions whose commits are all in the history.
 
-    The oldest decision in the history may lack commits, unless the history has the table's first version.
+    Commits of the oldest decision may be missing from the history, unless the history has the table's first version.
     """
     found = {int(commit["twopc.version"]) for commit in history if _is_counted(commit, sink)}
     is_whole = any(int(commit["version"]) == 0 for commit in history)

@@ -80,7 +80,7 @@ def find_malformed(configuration: Mapping[str, str]) -> Iterator[str]:
     """Yield a message for each property that a task cannot use. Once a batch is decided, these properties do not matter."""
     if indexed_columns(configuration) is None:
         yield (
-            f"has {_INDEXED}={configuration[_INDEXED]!r}, but it must be an integer of at least -1. Correct it: ALTER TABLE … "
+            f"has {_INDEXED}={configuration[_INDEXED]!r}, but it must be an integer of at least -1. Fix it: ALTER TABLE … "
             f"SET TBLPROPERTIES ('{_INDEXED}'='{_DEFAULT_INDEXED}')"
         )
 

@@ -49,7 +49,7 @@ def find_misfit(store: Store, entry: Entry, table: Definition) -> str | None:
 
 
 def _misfits(written: Any, now: Any, path: str) -> Iterator[str]:
-    """Yield the columns or struct fields that do not fit. Readers return null for a column that a file lacks."""
+    """Yield the columns or struct fields that do not fit. Readers return null for a column that is missing from a file."""
     for field in written:
         if field.name in now.names:
             yield from _changes(field, now.field(field.name), f"{path}{field.name}")

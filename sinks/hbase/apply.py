@@ -152,7 +152,7 @@ class Applier:
                 if new is not None:
                     if counters and (why := overflow_of(mutation, held)):
                         return [
-                            f"row {mutation.row!r}: {why}. Another client has changed this cell since the check. Correct the cell"
+                            f"row {mutation.row!r}: {why}. Another client has changed this cell since the check. Fix the cell"
                         ]
                     together = mutation, *_write_marker(mutation.row, column, new, held)
                     condition = where_equal(mutation.row, column, seen)

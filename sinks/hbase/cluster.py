@@ -84,7 +84,7 @@ class Cluster:
         return found
 
     def forget(self, table: str) -> None:
-        """Forget a table's region locations, because a location was wrong or a server did not answer.
+        """Forget a table's region locations, because a location was wrong or a server did not respond.
 
         The next call looks up the locations again.
         """
@@ -172,7 +172,7 @@ def _read(quorum: str, znode: str, timeout_s: float) -> bytes:
             "and znode"
         ) from None
     except (KazooException, KazooTimeoutError) as error:
-        raise ConnectionError(f"ZooKeeper at {quorum!r} does not answer: {error or type(error).__name__}") from error
+        raise ConnectionError(f"ZooKeeper at {quorum!r} does not respond: {error or type(error).__name__}") from error
     finally:
         zookeeper.stop()
         zookeeper.close()

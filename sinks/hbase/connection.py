@@ -59,7 +59,7 @@ class _Sound(Connection):
             raise ConnectionError(f"{self.host}:{self.port}: {str(reason or '') or error}") from error
 
     def close(self) -> None:
-        """Close the connection. The next call opens a new connection. The library lacks this method."""
+        """Close the connection. The next call opens a new connection. The library does not have this method."""
         if self.conn is not None:
             with contextlib.suppress(OSError):
                 self.conn.close()

@@ -84,7 +84,7 @@ def _start(field: int, size: int) -> bytes:
 
 @lru_cache(_LENGTHS)
 def _start_of_cell(cell: bytes, size: int) -> bytes:
-    """Encode the prefix for a cell whose value has ``size`` bytes."""
+    """Encode the prefix for a cell whose value takes up ``size`` bytes."""
     start = cell + _start(_CELL.VALUE_FIELD_NUMBER, size)
     return _start(_FAMILY.QUALIFIER_VALUE_FIELD_NUMBER, len(start) + size) + start
 

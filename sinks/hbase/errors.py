@@ -36,15 +36,15 @@ _TRANSIENT: Final = re.compile(
     r"^IOException|StoppedRpcClient|ScannerReset|UnknownScanner|RpcThrottling|DroppedSnapshot|ServerTooBusy"
 )
 REMEDIES: Final = remedies(
-    ("AbsentTableError", ConfigurationError, "Create the table, or correct the name"),
+    ("AbsentTableError", ConfigurationError, "Create the table, or check the name"),
     ("AccessDenied|AccessControl", ConfigurationError, "Grant the user the permissions that docs/hbase.md lists"),
     ("FatalConnection|BadAuth|Sasl", ConfigurationError, "The cluster requires Kerberos, which is not supported"),
-    ("NoSuchColumnFamily", ConfigurationError, "Create the family, or correct the mapping"),
+    ("NoSuchColumnFamily", ConfigurationError, "Create the family, or fix the mapping"),
     ("exceeds limit", BadRecordError, "Increase hbase.server.keyvalue.maxsize, or make the row smaller"),
     (
         "not a long|not a counter",
         BadRecordError,
-        "The column does not contain a counter. Correct the cell, or use another column",
+        "The column does not contain a counter. Fix the cell, or use another column",
     ),
 )
 

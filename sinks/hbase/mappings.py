@@ -221,6 +221,6 @@ def number_in(value: bytes) -> int:
         BadRecordError: ``value`` is not a counter.
     """
     if len(value) != COUNTER.size:
-        raise BadRecordError(f"{value[:40]!r} is not a counter, because a counter has {COUNTER.size} bytes")
+        raise BadRecordError(f"{value[:40]!r} is not a counter, because a counter takes up {COUNTER.size} bytes")
     number: int = COUNTER.unpack(value)[0]
     return number

@@ -78,13 +78,13 @@ class HBaseSettings(StagedSettings):
 
     def objections(self, found: collections.abc.Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
         """See :class:`StagedSettings`. ``found`` contains the existing tables' schemas."""
-        yield self.table not in found, f"table {self.table!r} does not exist: create it, or correct the name"
+        yield self.table not in found, f"table {self.table!r} does not exist: create it, or check the name"
         ttls = _ttls(found[self.table])
         for family in sorted({family for family, _ in self.mapping.places}):
             name = family.decode()
             yield (
                 family not in ttls,
-                f"table {self.table!r} has no family {name!r}: add the family, or correct the mapping",
+                f"table {self.table!r} has no family {name!r}: add the family, or fix the mapping",
             )
             yield (
                 self.mapping.operation in MARKED

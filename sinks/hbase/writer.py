@@ -101,6 +101,6 @@ def require_fits(data: bytes, row: bytes, max_bytes: int) -> None:
     """
     if len(data) > max_bytes:
         raise BadRecordError(
-            f"row {row[:40]!r} has {len(data)} bytes, but HBase accepts at most {max_bytes} in a cell. Make the row "
+            f"row {row[:40]!r} takes up {len(data)} bytes, but HBase accepts at most {max_bytes} in a cell. Make the row "
             "smaller, or increase hbase.server.keyvalue.maxsize and HBaseSink(max_cell_bytes=…)"
         )

@@ -118,7 +118,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         self._store.close()
 
     def _added_already(self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]) -> set[str]:
-        """Find files that are in the table, but that the tag's record lacks because the tag was recreated.
+        """Find files that are in the table, but not in the tag's record, because the tag was recreated.
 
         Look only for earlier drivers' files, because a running driver knows its own record.
         """

@@ -9,8 +9,8 @@ from twopc.sinks.lake.errors import Meaning, Translation
 
 #: Each error's meaning, by the name of its class, because each catalog has its own client.
 _MEANINGS: Final[dict[str, Meaning]] = {
-    "NoSuchTableError": (ConfigurationError, "Create the table, or correct its name"),
-    "NoSuchNamespaceError": (ConfigurationError, "Create the namespace and the table, or correct the table name"),
+    "NoSuchTableError": (ConfigurationError, "Create the table, or check its name"),
+    "NoSuchNamespaceError": (ConfigurationError, "Create the namespace and the table, or check the table name"),
     "UnauthorizedError": (ConfigurationError, "Check the credentials in the catalog's configuration"),
     "OAuthError": (ConfigurationError, "Check the credentials in the catalog's configuration"),
     "ForbiddenError": (ConfigurationError, "Grant the sink's user the permissions that docs/iceberg.md lists"),
@@ -28,11 +28,11 @@ _MEANINGS: Final[dict[str, Meaning]] = {
 _WORDS: Final[dict[str, Meaning]] = {
     "no such table: iceberg_|undefinedtable.*iceberg_": (
         ConfigurationError,
-        "This database does not contain an Iceberg catalog. Correct the catalog's uri",
+        "This database does not contain an Iceberg catalog. Check the catalog's uri",
     ),
     "could not initialize fileio|py-io-impl should be": (
         ConfigurationError,
-        "Correct the property py-io-impl of the table or of the catalog, or install the package with this class",
+        "Fix the property py-io-impl of the table or of the catalog, or install the package with this class",
     ),
 }
 

@@ -64,7 +64,7 @@ def find_malformed(metadata: TableMetadata, *, is_decided: bool = False) -> Iter
     for name, why, good in (*_find_bad_values(properties), *_find_bad_codecs(properties), *_find_bad_metrics(metadata)):
         if not (is_decided and name.startswith(_OF_DATA_FILES)):
             yield (
-                f"has {name}={properties[name]!r}, but {why}. Correct it: ALTER TABLE … SET TBLPROPERTIES ('{name}'='{good}')"
+                f"has {name}={properties[name]!r}, but {why}. Fix it: ALTER TABLE … SET TBLPROPERTIES ('{name}'='{good}')"
             )
 
 
@@ -100,7 +100,7 @@ def _find_bad_values(properties: Mapping[str, str]) -> Iterator[tuple[str, str, 
 
 
 def _find_bad_codecs(properties: Mapping[str, str]) -> Iterator[tuple[str, str, object]]:
-    """Try the compressions, and yield those that do not exist or that this installation lacks."""
+    """Try the compressions, and yield those that do not exist or are not installed here."""
     codec, level = parquet_codec(properties), _parsed(int, properties.get(_PARQUET_LEVEL) or "0")
     if why := _parquet_failure(codec, None):
         yield PARQUET_CODEC, f"pyarrow cannot compress Parquet files with it ({why})", "zstd"

@@ -221,7 +221,7 @@ def _text(value: str, kind: pa.DataType) -> Column:
 def _edges(column: Column, width: int) -> Numbers:
     """Return the start offset of each element, followed by the end offset of the last element."""
     if not len(column):
-        return np.zeros(1, np.int64)  # an empty column may lack the buffer
+        return np.zeros(1, np.int64)  # an empty column may have no buffer
     edges = np.frombuffer(column.buffers()[1], f"<i{width}", len(column) + 1, column.offset * width)
     return edges.astype(np.int64)
 

@@ -99,10 +99,10 @@ class BatchSize:
         text = f"{doing}: {error.str()} ({error.name()})"
         if self.bytes < sent_bytes:
             return RetriableError(f"{text}: {self._lowered(topic)}")
-        takes = f"{known[1]}={known[0]}" if known and known[1] else "this principal may not read the limit"
+        takes = f"{known[1]}={known[0]}" if known and known[1] else "this principal has no permission to read the limit"
         return BadRecordError(
             f"{text}: a record is larger than the topic {topic} accepts ({takes}). The key and value of this task's "
-            f"largest row have {largest} bytes. Increase the topic's max.message.bytes, or make the record smaller"
+            f"largest row take up {largest} bytes. Increase the topic's max.message.bytes, or make the record smaller"
         )
 
     def _lowered(self, topic: str) -> str:

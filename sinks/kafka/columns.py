@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HEADER_WITHOUT_KEY: Final = "a header without a key in the 'headers' column"
 #: The overhead per record that librdkafka adds to key, value and headers (``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``).
 _RECORD_OVERHEAD_BYTES: Final = 36
-#: A length is encoded as a zigzag varint, which takes one more byte from each of these lengths on.
+#: A length is encoded as a zigzag varint. It takes up one more byte for each of these limits that the length reaches.
 _LONGER: Final = (1 << 6, 1 << 13, 1 << 20, 1 << 27)
 _STRING: Final = (pa.string(), pa.large_string())
 _BINARY: Final = (pa.binary(), pa.large_binary())
@@ -36,7 +36,8 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
     found = {name: named(name, schema.names) for name in _RULES}
     if found["value"] is None:
         raise SchemaError(
-            f"the DataFrame has no column 'value' (it has {listed(schema.names)}): select a column AS value"
+            f"the DataFrame has no column 'value' (it has {listed(schema.names)}): include a column with this name in "
+            "the DataFrame"
         )
     if not has_topic and found["topic"] is None:
         raise SchemaError(

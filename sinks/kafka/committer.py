@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 #: Texts for reports whose names need an explanation.
 _ANSWERS: Final = {
-    NO_ANSWER: "no answer",
+    NO_ANSWER: "no response",
     NOT_AUTHORIZED: "not authorized; allow Write and Describe on the transactional ids that start with the sink name and a dot",
 }
 
@@ -82,8 +82,9 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             raise UnavailableError("; ".join([silent, *failures()]))
         if report == NOT_AUTHORIZED:
             raise ConfigurationError(
-                f"sink {sink!r} may not describe its transactional ids, so it cannot find transactions that a failed driver "
-                f"left open. Nothing was written. Allow Describe and Write on transactional ids with the prefix '{sink}.'"
+                f"sink {sink!r} has no permission to describe its transactional ids, so it cannot find transactions "
+                "that a failed driver left open. Nothing was written. Allow Describe and Write on transactional ids "
+                f"with the prefix '{sink}.'"
             )
 
     def acquire(self, claim: Claim, seen: Owner | None = None) -> int:

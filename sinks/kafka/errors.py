@@ -112,10 +112,10 @@ _BAD_RECORD: Final = {
         "the topic rejects the record's timestamp: correct or remove the 'timestamp' column, or increase the topic's "
         "message.timestamp.before.max.ms or message.timestamp.after.max.ms"
     ),
-    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic or partition does not exist: create it, or correct the name",
-    KafkaError._UNKNOWN_TOPIC: "the topic does not exist: create it, or correct the name",
-    KafkaError._UNKNOWN_PARTITION: "the topic has no such partition: correct the 'partition' column",
-    KafkaError.TOPIC_EXCEPTION: "the topic name is not valid: correct the name",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic or partition does not exist: create it, or check the name",
+    KafkaError._UNKNOWN_TOPIC: "the topic does not exist: create it, or check the name",
+    KafkaError._UNKNOWN_PARTITION: "the topic has no such partition: check the 'partition' column",
+    KafkaError.TOPIC_EXCEPTION: "the topic name is not valid: fix the name",
 }
 _CONFIGURATION: Final = {
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "kafka.transaction.timeout.ms (default 900000) exceeds the brokers' "
@@ -189,10 +189,10 @@ def ledger_gone(error: KafkaError, ledger: str) -> ConfigurationError | None:
 def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
     """Build the error for a ledger that no longer exists."""
     return ConfigurationError(
-        f"the ledger {ledger} no longer exists, or lacks a partition{why}. The topic was deleted while the query was "
-        "running, and the sink's decisions were deleted with it. No part of this batch is visible. Do not create the "
-        "ledger yourself. Restart the query. Its error will then say what the checkpoint still contains, and what to "
-        "do"
+        f"the ledger {ledger} no longer exists, or one of its partitions is missing{why}. The topic was deleted while "
+        "the query was running, and the sink's decisions were deleted with it. No part of this batch is visible. Do "
+        "not create the ledger yourself. Restart the query. Its error will then say what the checkpoint still "
+        "contains, and what to do"
     )
 
 
@@ -226,8 +226,8 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
         text = "; ".join([text, *failures()])
     if inner.code() in _DENIED:
         return ConfigurationError(
-            f"{text}: the principal lacks a permission. Allow {right or _DENIED[inner.code()]}, and restart. No data was lost or "
-            "written twice"
+            f"{text}: the principal does not have a required permission. Allow {right or _DENIED[inner.code()]}, and restart. "
+            "No data was lost or written twice"
         )
     if inner.code() in _BAD_RECORD:
         return BadRecordError(f"{text}: {_BAD_RECORD[inner.code()]}")

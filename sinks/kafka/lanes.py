@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Several connections help only from this number of requests on. One connection handles fewer requests just as fast.
+#: Several connections help only with this number of requests or more. One connection handles fewer requests just as fast.
 _MANY: Final = 32
 _LANES: Final = 4
 
@@ -83,7 +83,7 @@ class Lanes:
                 lane = self._connect()
             except TwoPhaseCommitError as error:
                 logger.warning(
-                    "no additional connection could be opened. Large commits take longer, but no data is at risk: %s",
+                    "no additional connection could be opened. Large commits take longer, but no data is at risk. Cause: %s",
                     error,
                 )
                 return

@@ -162,6 +162,6 @@ def _load() -> Library:
     version = found.rd_kafka_version()
     if version >> 24 != _MAJOR:
         raise ImportError(f"librdkafka {confluent_kafka.libversion()[0]} is not version {_MAJOR}")
-    import numpy as np  # noqa: F401, PLC0415 - the base install lacks numpy; pyspark[sql] brings it
+    import numpy as np  # noqa: F401, PLC0415 - numpy is not in the base install; pyspark[sql] brings it
 
     return Library(found)

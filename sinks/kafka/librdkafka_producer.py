@@ -288,7 +288,7 @@ def _new_client(library: c.Library, config: Mapping[str, Any]) -> int:
 
 def _destroy(library: c.Library, client: int, queue: int, topics: Mapping[str, int], pid: int) -> None:
     if os.getpid() != pid:
-        return  # a forked process lacks the client's threads, and would wait for them forever
+        return  # a forked process does not have the client's threads, and would wait for them forever
     for topic in topics.values():
         library.topic_destroy(topic)
     library.queue_destroy(queue)

@@ -64,7 +64,7 @@ def decode_marker(value: bytes) -> Marker:
 def search(
     log: KafkaDecisionLog, handles: Sequence[KafkaHandle], scan_start: Mapping[str, int], *, timeout_ms: float
 ) -> tuple[dict[KafkaHandle, Evidence], list[str]]:
-    """Search the markers from ``scan_start`` on for each transaction's evidence.
+    """Search the markers for each transaction's evidence, starting at ``scan_start``.
 
     ``timeout_ms`` applies to each partition.
 

@@ -95,7 +95,7 @@ class Tokens:
         except Exception as error:
             raise RetriableError(
                 f"no token for SASL/OAUTHBEARER is available, because {self._name} raised {type(error).__name__}: {error}. No "
-                "data was written with this client. Correct the function or its dependencies, and restart the query"
+                "data was written with this client. Fix the function or its dependencies, and restart the query"
             ) from error
         return self._checked(returned)
 

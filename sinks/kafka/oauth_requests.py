@@ -46,7 +46,9 @@ class ClientCredentials:
     def __post_init__(self) -> None:
         missing = [f"kafka.{name}" for name in _REQUIRED if not self.options.get(name)]
         if missing:
-            raise ConfigurationError(f"kafka.sasl.oauthbearer.method='oidc' lacks options. Set {', '.join(missing)}")
+            raise ConfigurationError(
+                f"kafka.sasl.oauthbearer.method='oidc' needs more options. Set {', '.join(missing)}"
+            )
         url = urllib.parse.urlsplit(self.options[_ENDPOINT])
         if url.scheme not in {"http", "https"} or not url.hostname or "@" in url.netloc:
             raise ConfigurationError(f"option 'kafka.{_ENDPOINT}' must be a URL that begins with https:// and a host")

@@ -98,7 +98,7 @@ def check(options: Mapping[str, Any]) -> None:
     """Check the names of a user's options.
 
     Raises:
-        ConfigurationError: an option lacks the prefix, the sink itself sets it, or it is a connection option that the
+        ConfigurationError: an option does not have the prefix, the sink itself sets it, or it is a connection option that the
             committing client does not support.
     """
     for option, value in options.items():
@@ -184,7 +184,7 @@ def for_kafka_python(parsed: Mapping[str, Any]) -> dict[str, Any]:
     uses_tokens = protocol.startswith("SASL") and config["sasl_mechanism"] == "OAUTHBEARER"
     if uses_tokens:
         config["sasl_oauth_token_provider"] = _tokens(parsed)
-    elif "oauth_cb" in parsed:  # confluent-kafka would wait for a token that no client requests
+    elif "oauth_cb" in parsed:  # confluent-kafka would wait for a token, although no client asks for one
         raise ConfigurationError(
             f"option {_CALLBACK!r} is set, but has no effect. Set kafka.security.protocol=SASL_SSL and "
             "kafka.sasl.mechanism=OAUTHBEARER, or remove the option"
@@ -235,7 +235,7 @@ def _tls_context(parsed: Mapping[str, Any]) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         named = {PREFIX + name: value for name, value in parsed.items() if name.endswith(".location")}
         raise ConfigurationError(
-            f"the TLS files {named} cannot be loaded: {error}. Correct the kafka.ssl.* options"
+            f"the TLS files {named} cannot be loaded: {error}. Fix the kafka.ssl.* options"
         ) from error
     if parsed.get("enable.ssl.certificate.verification", "true") == "false":
         context.check_hostname = False

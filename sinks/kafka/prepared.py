@@ -59,7 +59,7 @@ def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
     if missing:
         topics = sorted({where.rpartition(":")[0] for where in missing})
         return (
-            f"the coordinator's transaction lacks {', '.join(sorted(missing))}. Either the transaction ended and "
+            f"the coordinator's transaction does not include {', '.join(sorted(missing))}. Either the transaction ended and "
             "a new one began, or the driver's principal has no permission to see these partitions. In the second case, allow "
             f"Describe on the topic {' and '.join(topics)}"
         )

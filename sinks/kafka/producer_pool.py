@@ -137,8 +137,8 @@ class ProducerPool:
             except Exception as error:  # noqa: BLE001 - the task that needs a producer tries again and raises it
                 # Log the text only. If a log handler kept the error, its client would live on, and keep requesting the id.
                 logger.warning(
-                    "no producer could be prepared in advance. The next task creates its own producer, and no data is "
-                    "at risk: %s",
+                    "no producer could be prepared in advance. No data is at risk: the next task creates its own "
+                    "producer. Cause: %s",
                     str(error),
                 )
                 return
@@ -197,7 +197,9 @@ def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
         _pools[key.sink] = pool
         oldest = _pools.pop(next(iter(_pools))) if len(_pools) > _MOST_POOLS else None
     for dropped in (previous, oldest):
-        if dropped not in {None, pool} and dropped.key.pid == key.pid:  # this process lacks its parent's threads
+        if (
+            dropped not in {None, pool} and dropped.key.pid == key.pid
+        ):  # this process does not have its parent's threads
             dropped.close()
     return pool
 

@@ -55,7 +55,7 @@ def answered(requested: Requested, topic: str, *, timeout_ms: float) -> dict[int
     with translated(f"requesting the offsets of {topic}", _translate, right=on_topic("Describe", topic)):
         found = {where.partition: future.result().offset for where, future in requested.items()}
     if min(found.values(), default=0) < 0:  # librdkafka reports no error when the broker did not respond
-        raise UnavailableError(f"requesting the offsets of {topic}: no answer within {timeout_ms:.0f} ms")
+        raise UnavailableError(f"requesting the offsets of {topic}: no response within {timeout_ms:.0f} ms")
     return found
 
 
@@ -118,7 +118,7 @@ class CommittedReader:
         timeout_ms: float,
         end: int = 0,
     ) -> Generator[Row]:
-        """Yield committed records from ``start`` on, as they arrive.
+        """Yield committed records, starting at ``start``, as they arrive.
 
         Args:
             topic: the topic.

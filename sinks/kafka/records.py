@@ -32,7 +32,7 @@ class Records(Protocol):
         """The size of the largest row's key and value in bytes."""
 
     def enqueue(self, start: int) -> tuple[int, KafkaError | None]:
-        """Enqueue the rows from ``start`` on.
+        """Enqueue the rows, starting at ``start``.
 
         Return the index of the first rejected row, and the reason. If no row was rejected, return the number of rows, and
         None.

@@ -118,7 +118,7 @@ class KafkaSettings:
             if self._is_reserved(topic):
                 raise BadRecordError(
                     f"{topic!r} in the 'topic' column is a ledger or one of Kafka's internal topics, and a row would corrupt "
-                    "that topic's records. Correct the column"
+                    "that topic's records. Fix the column"
                 )
 
     def _is_reserved(self, topic: str) -> bool:

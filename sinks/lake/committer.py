@@ -89,7 +89,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
     @abstractmethod
     def history(self, step: StepT) -> History | None:
-        """Look up the sink's decisions in the table's history. Return None if the history lacks the newest published batch."""
+        """Look up the sink's decisions in the table's history. Return None if the newest published batch is not in it."""
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ class RowFormat:
 
     Attributes:
         table: the table name in error messages.
-        sources: for each of the table's columns, the batch's column; None if the batch lacks the column.
+        sources: for each of the table's columns, the batch's column; None if the batch does not have the column.
         target: the table's columns.
         stored: the same columns, with the names that they have in a data file.
     """
@@ -69,11 +69,11 @@ def match(schema: pa.Schema, target: pa.Schema, title: str) -> tuple[str | None,
     """Match a batch's columns with the table's columns by name, ignoring case.
 
     Returns:
-        for each of the table's columns, the batch's column; None if the batch lacks the column.
+        for each of the table's columns, the batch's column; None if the batch does not have the column.
 
     Raises:
-        SchemaError: a column has no counterpart, or has a type that the table does not accept, or the batch lacks a required
-            column. The message identifies the column and both types, and says what to do.
+        SchemaError: a column has no counterpart, or has a type that the table does not accept, or a required column is
+            missing from the batch. The message identifies the column and both types, and says what to do.
     """
     found: dict[str, str] = {}
     for name in schema.names:
@@ -101,7 +101,7 @@ def match(schema: pa.Schema, target: pa.Schema, title: str) -> tuple[str | None,
 
 
 def _check(field: pa.Field[Any], target: pa.Field[Any], title: str) -> None:
-    # If Arrow lacks a type, an engine passes the type as null, with the engine's name for it in the metadata.
+    # If Arrow does not have a type, an engine passes the type as null, with the engine's name for it in the metadata.
     own = (field.metadata or {}).get(TYPE_NAME, b"void").decode()
     if pa.types.is_null(field.type) and own not in _VOID:
         raise _misfit(field.name, own, title, target.name, str(target.type))

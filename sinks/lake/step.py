@@ -63,7 +63,9 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
                 break
             if time.monotonic() >= ends_at:
                 raise failure
-            logger.info("sink %r: a commit was rejected or received no response; trying again: %s", self.sink, failure)
+            logger.info(
+                "sink %r: a commit was rejected or received no response. Trying again. Cause: %s", self.sink, failure
+            )
             time.sleep(random.uniform(0.5, 1) * pause_s)  # noqa: S311 - not a secret
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         self.tidy()

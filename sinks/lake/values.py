@@ -45,7 +45,7 @@ class MisfitError(Exception):
     Attributes:
         path: the part's path, such as ``address.zip``.
         found: the part's type.
-        wanted: the table's type; empty if the table lacks this part.
+        wanted: the table's type; empty if the table does not have this part.
     """
 
     def __init__(self, path: str, found: str, wanted: str) -> None:
@@ -139,7 +139,7 @@ def _pair(source: Any, target: Any, path: str) -> list[tuple[int | None, pa.Fiel
     """For each field in a target struct, find the index of the source field with that name. Prefer a name with the same case.
 
     Raises:
-        MisfitError: the source has a field that the target lacks.
+        MisfitError: the source has a field that the target does not have.
     """
     names = [source.field(index).name for index in range(source.num_fields)]
     lower = [name.lower() for name in names]

@@ -141,7 +141,7 @@ class Database:
             yield
         except psycopg.OperationalError as error:
             if self._is_late:
-                raise psycopg.OperationalError(f"no answer within timeout_ms={self._timeout_ms}") from error
+                raise psycopg.OperationalError(f"no response within timeout_ms={self._timeout_ms}") from error
             raise
         finally:
             timer.cancel()
@@ -164,7 +164,7 @@ class Database:
     def _end(self, statement: sql.SQL | sql.Composed, expected: str) -> None:
         done = self.connection.execute(statement).statusmessage
         if done != expected:  # the server returns ROLLBACK if a statement in the transaction has failed
-            raise psycopg.InternalError(f"the server answered {done} to {expected}")
+            raise psycopg.InternalError(f"the server responded to {expected} with {done}")
 
     def _require_time(self) -> None:
         # Nothing can break a connection attempt, which has its own timeout. That timeout may be longer.

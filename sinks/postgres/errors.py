@@ -43,7 +43,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
         ConfigurationError,
         "The target table or one of the sink's own tables was dropped or renamed: restore the table",
     ),
-    "53": (UnavailableError, "The server lacks disk or memory"),
+    "53": (UnavailableError, "The server is out of disk space or memory"),
     "53100": (
         UnavailableError,
         "A disk on the server is full: free space, and start the server if it has shut down",
@@ -51,8 +51,8 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "53200": (
         UnavailableError,
         (
-            "The server lacks memory or, with vote='prepared', a free slot: raise max_prepared_transactions, or "
-            "max_locks_per_transaction if the server ran out of shared memory"
+            "The server is out of memory or, with vote='prepared', has no free slot: raise max_prepared_transactions, or "
+            "max_locks_per_transaction if the server is out of shared memory"
         ),
     ),
     "53300": (

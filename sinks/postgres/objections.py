@@ -59,8 +59,8 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
     if missing := _RIGHTS[publishing.mode] & table.missing_rights:
         rights = ", ".join(sorted(missing))
         yield (
-            f"the role {table.role!r} lacks {rights} on {table.title}, which mode={publishing.mode!r} needs: GRANT {rights} ON "
-            f"{table.title} TO {table.role}"
+            f"the role {table.role!r} does not have {rights} on {table.title}, which mode={publishing.mode!r} needs: "
+            f"GRANT {rights} ON {table.title} TO {table.role}"
         )
     for name in table.rejecting_updates if publishing.mode == "upsert" else ():
         yield (
@@ -88,17 +88,17 @@ def _key(publishing: Publishing) -> Iterator[str]:
     table, key = publishing.table, publishing.key
     known = {column.name for column in table.columns}
     if missing := [name for name in (*key, *publishing.order_by) if name not in known]:
-        yield f"{table.title} has no column {listed(missing)} (it has {listed(sorted(known))}): correct key and order_by"
+        yield f"{table.title} has no column {listed(missing)} (it has {listed(sorted(known))}): fix key and order_by"
         return
     if missing := [name for name in publishing.order_by if name not in publishing.written]:
-        yield f"order_by names {listed(missing)}, but the DataFrame lacks this column: select it"
+        yield f"order_by names {listed(missing)}, but the DataFrame has no such column: include this column in the DataFrame"
     if publishing.mode == "upsert" and publishing.key_index is None:
         columns = ", ".join(key)
         same = [index for index in table.indexes if index.is_unique and set(index.columns) == set(key)]
         reason = "".join(f" ({why})" for index in same[:1] for why in [_unusable(index)])
         yield (
             f"{table.title} has no unique index on exactly the columns ({columns}) that ON CONFLICT can use{reason}: CREATE "
-            f"UNIQUE INDEX ON {table.title} ({columns}), or correct key"
+            f"UNIQUE INDEX ON {table.title} ({columns}), or fix key"
         )
 
 
@@ -121,7 +121,7 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
             yield _unique(index, publishing)
         elif not index.is_own and not index.is_unique and may_reject(index, table):
             yield (
-                f"the index {index.name} exists only on one partition, so a stage lacks it, but the index may "
+                f"the index {index.name} exists only on one partition, so a stage does not have it, but the index may "
                 f"reject a row that is too wide: create the index on {table.title}"
             )
     for constraint in table.constraints:
@@ -184,17 +184,21 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
     table = publishing.table
     where = f"{constraint.name} of {constraint.table}"
     if constraint.table_oid != table.oid:
-        return f"the constraint {where} exists only on one partition, so a stage lacks it: add the constraint to {table.title}"
+        return (
+            f"the constraint {where} exists only on one partition, so a stage does not have it: add the constraint to "
+            f"{table.title}"
+        )
     late = {column.name for column in publishing.left_to_the_table} & set(constraint.columns)
     if late:
         return (
-            f"the constraint {where} uses the identity {listed(sorted(late))}, whose value comes only after the decision: "
-            "select that column, or drop the constraint"
+            f"the constraint {where} uses the identity column {listed(sorted(late))}, which gets its value only after the "
+            "decision. Include this column in the DataFrame, or drop the constraint"
         )
     if _is_mixed(constraint.columns, publishing):
         return (
             f"the constraint {where} uses columns that an upsert changes and columns that the upsert keeps, so the "
-            "values may violate the constraint after the decision: select all these columns, or drop the constraint"
+            "values may violate the constraint after the decision: include all these columns in the DataFrame, or drop "
+            "the constraint"
         )
     return ""  # the stage has the same constraint
 
@@ -204,7 +208,8 @@ def _computed(publishing: Publishing) -> Iterator[str]:
         if _is_mixed(column.sources, publishing):
             yield (
                 f"{publishing.table.title}.{column.name} is computed from columns that an upsert changes and columns "
-                "that the upsert keeps, and the computation may fail after the decision: select all these columns"
+                "that the upsert keeps, and the computation may fail after the decision: include all these columns in the "
+                "DataFrame"
             )
 
 

@@ -35,13 +35,13 @@ class Publishing:
 
     @property
     def filled(self) -> tuple[str, ...]:
-        """The columns that the batch lacks, that the table does not compute, and that the stage fills with defaults."""
+        """The columns that the stage fills with defaults: the batch does not have them, and the table does not compute them."""
         computed = (column.name for column in self.table.columns if not column.generated)
         return tuple(name for name in computed if name not in self.written)
 
     @property
     def left_to_the_table(self) -> tuple[Column, ...]:
-        """The identity columns that the batch lacks. Only the table's sequence can fill these columns, during the publish."""
+        """The identity columns that the batch does not have. Only the table's sequence can fill them, during the publish."""
         return tuple(column for column in self.table.columns if column.is_identity and column.name not in self.written)
 
     @property

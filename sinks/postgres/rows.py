@@ -132,7 +132,7 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
 
     Raises:
         SchemaError: a column has no counterpart, is computed by the table, or has a type that the table does not accept, or the
-            batch lacks a required column. The message identifies the column and its types in the batch and the table,
+            batch does not have a required column. The message identifies the column and its types in the batch and the table,
             and says what to do.
     """
     found: dict[str, tuple[str, Column]] = {}
@@ -165,7 +165,7 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
     for source, column in found.values():
         field = schema.field(source)
         if pa.types.is_null(field.type):
-            # If Arrow lacks a type, an engine passes the type as null, with the engine's name for it in the metadata.
+            # If Arrow does not have a type, an engine passes the type as null, with the engine's name for it in the metadata.
             if field.metadata and field.metadata.get(TYPE_NAME, b"void").decode() not in _VOID:
                 raise _misfit(table.title, source, type_name(field), column)
         elif rule_for(_decoded(field.type), column.type) is None:

@@ -164,8 +164,8 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         found = None  # PostgreSQL 15 rejects a string that is not a name
     if found is None or found[0] is None:
         raise ConfigurationError(
-            f"table {name!r} does not exist, or the role may not see its schema: create the table, or correct the name. Write "
-            "the name as in SQL: 'schema.table', with \"…\" around a name with capital letters"
+            f"table {name!r} does not exist, or the role has no permission to see its schema: create the table, or check the "
+            "name. Write the name as in SQL: 'schema.table', with \"…\" around a name with capital letters"
         )
     oid = found[0]
     [own] = _query(connection, _TABLE, oid)

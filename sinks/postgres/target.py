@@ -171,7 +171,7 @@ class Table:
             replica identity.
         has_row_security: whether row-level security applies to the current role.
         role: the current role.
-        missing_rights: the privileges that the role lacks on the table, out of INSERT, SELECT and UPDATE.
+        missing_rights: the privileges that the role does not have on the table, out of INSERT, SELECT and UPDATE.
     """
 
     oid: int

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twopc.sinks.redis.client import RedisClient
     from twopc.sinks.redis.keys import RedisHandle
 
-_ADVICE: Final = "Delete, rename or correct the key, or use a different key in the mapping"
+_ADVICE: Final = "Delete, rename or fix the key, or use a different key in the mapping"
 
 
 class Check:
@@ -83,7 +83,7 @@ class Check:
                     [answer] = checked(self._client.execute([call]))
                     if answer and answer[0] == b"REFUSED":
                         _, key, error, command, held = answer
-                        raise self._refusal(key, error, f"{text_of(command)} on {text_of(held)!r} answers ")
+                        raise self._refusal(key, error, f"{text_of(command)} on {text_of(held)!r} returns ")
                     if answer and answer[0] == b"LOST":
                         what = "Redis lost data that the check had written. Nothing was decided"
                         raise RetriableError(f"sink {self._sink!r}: {what}. A new attempt checks again")

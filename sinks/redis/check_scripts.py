@@ -18,9 +18,9 @@ from twopc.sinks.redis.scripts import READ_CHUNK, script
 #: that is certainly safe: the largest absolute value that a counter could reach with this chunk, and the most that the chunk
 #: changes a counter. The first number is ``inf`` if Lua and the commands might read a value differently.
 #:
-#: The script executes the first row on the scratch key. So it notices if the user may not run the command, if the server has
-#: renamed the command, or if a full or read-only server does not execute it. Since Redis 7, read and write permissions on a key
-#: are separate, so the script asks ``acl_check_cmd`` about each key, unless the user may write all keys.
+#: The script executes the first row on the scratch key. So it notices if the user is not allowed to run the command, if the
+#: server has renamed the command, or if a full or read-only server does not execute it. Since Redis 7, read and write
+#: permissions on a key are separate, so the script asks ``acl_check_cmd`` about each key, unless the user may write all keys.
 CHECK: Final = script(
     READ_CHUNK,
     """

@@ -137,7 +137,7 @@ class RedisClient(StoreClient[Call]):
         for (at, _), place in zip(mine, places, strict=True):
             answers[at] = _read(calls[at], found[place])
             if wait and calls[at].durable and not is_safe and not isinstance(found[place], RedisError):
-                answers[at] = NotReplicatedError(f"{wait[0]} answered {found[-1]} within {self._safety.timeout_ms} ms")
+                answers[at] = NotReplicatedError(f"{wait[0]} returned {found[-1]} within {self._safety.timeout_ms} ms")
 
     def _recover(self, calls: Sequence[Call], answers: Sequence[Any]) -> None:
         """Ask the cluster again for each slot's node, or ask Sentinel for the primary."""

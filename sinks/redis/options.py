@@ -140,4 +140,4 @@ def _require_constructible(url: str, options: Mapping[str, Any]) -> None:
     try:
         ConnectionPool.from_url(url, **options).make_connection()
     except (TypeError, ValueError, AttributeError, RedisError) as error:
-        raise _wrong("url=…, options", f"redis-py rejected a value: {str(error).rstrip('.')}. Correct it") from error
+        raise _wrong("url=…, options", f"redis-py rejected a value: {str(error).rstrip('.')}. Fix it") from error

@@ -84,10 +84,10 @@ class RedisWriter(StagedWriter[RedisHandle]):
     def _require_fits(self, data: bytes) -> None:
         if len(data) <= self._largest_bytes:
             return
-        # The server closes the connection without an answer if an argument is too large, so read the server's limit first.
+        # The server closes the connection without a response if an argument is too large, so read the server's limit first.
         self._largest_bytes = self._client.largest_argument_bytes()
         if len(data) > self._largest_bytes:
             raise BadRecordError(
-                f"sink {self._sink!r}: a row has {len(data)} bytes with its key, but Redis accepts at most "
+                f"sink {self._sink!r}: a row takes up {len(data)} bytes with its key, but Redis accepts at most "
                 f"{self._largest_bytes}. Raise Redis' proto-max-bulk-len, or make the row smaller"
             )

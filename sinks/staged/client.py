@@ -37,7 +37,7 @@ class StoreClient(ABC, Generic[CallT]):
     Attributes:
         system: the store's name, for error messages.
         oldest: the oldest supported versions, for error messages.
-        failures: every error that a call may raise or receive as its answer.
+        failures: every error that a call may raise or receive as its response.
         remedies: the advice for the errors in ``failures``.
         limits: the maximum total sizes of calls that are sent together, in the units of :meth:`_sizes`.
         backoff: the pauses between retries.
@@ -138,7 +138,7 @@ class StoreClient(ABC, Generic[CallT]):
         deadline = time.monotonic() + self._timeout_s
         for at in window:
             if failure is not None and time.monotonic() > deadline:
-                answers[at] = failure  # no server answers, so the other calls need not wait
+                answers[at] = failure  # no server responds, so the other calls need not wait
                 continue
             try:
                 server, place = self._find(calls[at], answers[at])
@@ -168,7 +168,7 @@ class StoreClient(ABC, Generic[CallT]):
 
     @abstractmethod
     def _find(self, call: CallT, last: Any) -> tuple[Any, Any]:
-        """Choose a call's server, and the call's place on that server. The call's last answer may name another server."""
+        """Choose a call's server, and the call's place on that server. The call's last response may name another server."""
 
     @abstractmethod
     def _send(self, server: Any, calls: Sequence[CallT], mine: Sequence[tuple[int, Any]], answers: list[Any]) -> None:

@@ -46,7 +46,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         self._settings = settings
         self._client = client
         self.failures = client.failures
-        self._unanswered: Exception = UnavailableError(f"{client.system} does not answer")
+        self._unanswered: Exception = UnavailableError(f"{client.system} does not respond")
 
     def observed(
         self,
@@ -104,7 +104,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             self._record_decision(version)
             self._apply_all(handles, version)
         except self._client.failures as error:
-            self._block(f"{self._client.system} does not answer: {error}")
+            self._block(f"{self._client.system} does not respond: {error}")
         found = self.prove(handles, scan_start)
         done = [handle for handle, evidence in found.items() if evidence is Evidence.COMMITTED]
         with self._tidy("removing applied slices"):
@@ -125,7 +125,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             states = self._look(handles, version, durable=True)
             return {handle: self._judge(handle, states[handle], version) for handle in handles}
         except self._client.failures as error:
-            self._block(f"{self._client.system} does not answer: {error}")
+            self._block(f"{self._client.system} does not respond: {error}")
             return dict.fromkeys(handles, Evidence.UNKNOWN)
 
     def initialize_state(

@@ -48,8 +48,8 @@ class StagedWriter(SinkWriter[StagedHandleT]):
         failed = [answer for answer in self._remove() if isinstance(answer, Exception)]
         if failed:
             logger.warning(
-                "sink %r: slice %s could not be removed. The driver's sweep will remove the slice, and no data is at "
-                "risk: %s",
+                "sink %r: slice %s could not be removed. No data is at risk: the driver's sweep will remove the slice. "
+                "Cause: %s",
                 self._sink,
                 self._entry,
                 failed[0],

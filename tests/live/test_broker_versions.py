@@ -167,8 +167,9 @@ def test_a_broker_without_listtransactions_is_refused_by_name(tmp_path: Path) ->
     with LocalKafka(version="2.8.2", data_dir=tmp_path) as broker:
         sink = KafkaSink(name="old", bootstrap_servers=broker.bootstrap_servers, topic="out")
         reason = (
-            rf"the brokers at {broker.bootstrap_servers} speak the protocol of Kafka 2\.8, which lacks DescribeTransactions "
-            r"and ListTransactions \(KIP-664\).*Nothing was written\..*Upgrade the brokers to Kafka 3\.0 or newer"
+            rf"the brokers at {broker.bootstrap_servers} speak the protocol of Kafka 2\.8, which does not have "
+            r"DescribeTransactions and ListTransactions \(KIP-664\).*Nothing was written\..*Upgrade the brokers to "
+            r"Kafka 3\.0 or newer"
         )
         with pytest.raises(ConfigurationError, match=reason):
             sink.create_committer()

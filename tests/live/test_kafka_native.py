@@ -118,7 +118,7 @@ def test_a_bad_record_among_good_ones_raises_the_same_error(
     if "topic" in bad:  # it is found when a row is enqueued or later, as the broker's answer comes
         assert all(str(BAD[bad]["topic"] or "null") in message for _, message in errors), errors
     elif "partition" in bad:  # the same: the client may know the partitions by then, or learn them later
-        assert all("the topic has no such partition: correct the 'partition' column" in text for _, text in errors), (
+        assert all("the topic has no such partition: check the 'partition' column" in text for _, text in errors), (
             errors
         )
     else:

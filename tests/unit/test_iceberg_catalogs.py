@@ -147,7 +147,7 @@ def test_a_table_that_was_renamed_keeps_its_rows_under_the_new_name(shop: Shop, 
     query.run(0)
     with shop.warehouse.catalog() as catalog:
         catalog.rename_table(TABLE, "shop.renamed")
-    with pytest.raises(ConfigurationError, match=r"loading table shop\.orders: .*correct its name"):
+    with pytest.raises(ConfigurationError, match=r"loading table shop\.orders: .*check its name"):
         query.run(1)
     renamed = IcebergSink(name="orders", catalog=shop.warehouse.properties, table="shop.renamed")
 

@@ -122,7 +122,7 @@ def test_a_value_that_no_write_reads_or_that_iceberg_allows_is_accepted(name: st
 def test_a_class_for_the_storage_that_does_not_exist_is_named(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.edit(lambda table: table["properties"].update({"py-io-impl": "absent.Class"}))
-    with pytest.raises(ConfigurationError, match=r"table shop.orders: .*absent.Class.*Correct the property py-io-impl"):
+    with pytest.raises(ConfigurationError, match=r"table shop.orders: .*absent.Class.*Fix the property py-io-impl"):
         Driver(shop.sink)
 
 

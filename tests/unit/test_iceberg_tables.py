@@ -59,9 +59,12 @@ REST = {"type": "rest", "uri": "https://catalog.example"}
         ({"timeout_ms": 0}, r"IcebergSink\(timeout_ms=0\): set a positive number"),
         ({"orphan_age_ms": -1}, r"IcebergSink\(orphan_age_ms=-1\): set a positive number"),
         ({"catalog": "prod"}, r"IcebergSink\(catalog=…\): pass the pyiceberg properties"),
-        ({"catalog": {"type": "in-memory"}}, r"IcebergSink\(catalog=…\): a catalog in memory exists in one process"),
-        ({"catalog": {"type": "sql", "uri": "sqlite:///:memory:"}}, "a catalog in memory"),
-        ({"catalog": {"type": "sql", "uri": "sqlite://"}}, "a catalog in memory"),
+        (
+            {"catalog": {"type": "in-memory"}},
+            r"IcebergSink\(catalog=…\): an in-memory catalog exists only in one process",
+        ),
+        ({"catalog": {"type": "sql", "uri": "sqlite:///:memory:"}}, "an in-memory catalog"),
+        ({"catalog": {"type": "sql", "uri": "sqlite://"}}, "an in-memory catalog"),
     ],
 )
 def test_a_wrong_argument_is_named(wrong: dict[str, Any], message: str) -> None:

@@ -61,7 +61,7 @@ def test_a_transaction_of_another_producer_or_epoch_is_not_confirmed(other: dict
 @pytest.mark.parametrize("gone", sorted(SOUND.partitions))
 def test_a_transaction_with_a_missing_partition_is_not_confirmed(gone: str) -> None:
     found = dataclasses.replace(SOUND, partitions=SOUND.partitions - {gone})
-    assert f"lacks {gone}" in str(why_not(HANDLE, found, LEDGER))
+    assert f"does not include {gone}" in str(why_not(HANDLE, found, LEDGER))
 
 
 @pytest.mark.parametrize("error", [NO_ANSWER, NOT_FOUND])
@@ -98,7 +98,8 @@ def test_no_other_answer_proves_anything(answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"), [(NO_ANSWER, "broker 3: no answer"), (NOT_AUTHORIZED, "broker 3: not authorized; allow Write")]
+    ("answer", "said"),
+    [(NO_ANSWER, "broker 3: no response"), (NOT_AUTHORIZED, "broker 3: not authorized; allow Write")],
 )
 def test_the_error_names_what_blocks_the_proof_of_a_commit_and_the_time_left(answer: str, said: str) -> None:
     """Without it the error reads "restart when every broker answers", while a right is missing and transactions expire."""

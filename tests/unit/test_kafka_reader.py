@@ -142,5 +142,5 @@ def test_an_unanswered_request_for_offsets_raises() -> None:
         return dict.fromkeys(wanted, answer)
 
     admin: Any = SimpleNamespace(list_offsets=list_offsets, list_topics=lambda **_: None)
-    with pytest.raises(RetriableError, match="no answer"):
+    with pytest.raises(RetriableError, match="no response"):
         offsets(admin, "t", [1], OffsetSpec.earliest(), timeout_ms=TIMEOUT_MS)

@@ -153,7 +153,7 @@ def proof(evidence: Evidence) -> Proof:
         ({"transactions": (one(Standing.UNJUDGED),)}, (Urgency.WATCH, "a-foreign-transaction-holds-readers-back")),
         ({"proofs": (proof(Evidence.ABORTED),)}, (Urgency.ACT, "a-decided-transaction-is-lost")),
         ({"proofs": (proof(Evidence.UNKNOWN),)}, (Urgency.WATCH, "a-commit-cannot-be-proven")),
-        ({"is_complete": False}, (Urgency.WATCH, "a-broker-does-not-answer")),
+        ({"is_complete": False}, (Urgency.WATCH, "a-broker-does-not-respond")),
         (
             {"held": (HeldPartition("out", 0, 5, 9, 8, "other"),)},
             (Urgency.WATCH, "a-foreign-transaction-holds-readers-back"),

@@ -296,7 +296,7 @@ def test_a_query_stops_with_a_savepoint_when_it_is_asked(checkpoint: Path, tmp_p
 
 def test_a_request_that_nobody_answers_is_withdrawn(checkpoint: Path, tmp_path: Path) -> None:
     done = command("savepoint", "stop-with-savepoint", str(checkpoint), str(tmp_path / "kept"), "--wait", "0")
-    assert done.status == 2 and "did not answer" in done.error
+    assert done.status == 2 and "did not respond" in done.error
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
 
 

@@ -264,7 +264,7 @@ def test_decisions_that_cannot_be_read_are_not_compared(sink: Sink, owner: Marke
 @pytest.mark.parametrize(
     ("error", "anchor"),
     [
-        (UnavailableError("no answer"), "a-store-does-not-answer"),
+        (UnavailableError("no answer"), "a-store-does-not-respond"),
         (ConfigurationError("somebody else's"), "the-control-record-is-missing-or-unreadable"),
     ],
 )

@@ -111,7 +111,7 @@ class KafkaOutput(Output):
         return self.written() - sum(self._ends(IsolationLevel.READ_COMMITTED).values())
 
     def _ends(self, isolation_level: IsolationLevel) -> dict[int, int]:
-        admin = AdminClient(self._connection())  # the client must live until its requests are answered
+        admin = AdminClient(self._connection())  # the client must live until the responses have arrived
         futures = admin.list_offsets(
             {TopicPartition(self.topic, partition): OffsetSpec.latest() for partition in range(self.partitions)},
             request_timeout=_TIMEOUT_S,

@@ -35,8 +35,8 @@ NOT_RUN: Final = {
         "source, either with a new checkpoint or with a tool that preserves the offsets"
     ),
     "MirrorMaker 2, Confluent Replicator, Cluster Linking": (
-        "MirrorMaker 2 needs broker features that 0.10 lacks. Confluent Replicator and Cluster Linking are not available as "
-        "packages"
+        "MirrorMaker 2 needs broker features that 0.10 does not have. Confluent Replicator and Cluster Linking are not "
+        "available as packages"
     ),
     "brokers older than 0.10.2, several brokers, other vendors' brokers": (
         "packages for such brokers do not exist, or this machine does not have enough memory to run the brokers"

@@ -73,7 +73,7 @@ def test_a_table_that_does_not_exist_is_named(table: str, database: str) -> None
     if table == "Target":  # without quotes, SQL reads it as target
         assert apply(sink_of(database, table), numbers([1]))
         table = '"Target"'
-    with pytest.raises(ConfigurationError, match=f"table '{table}' does not exist.*correct the name"):
+    with pytest.raises(ConfigurationError, match=f"table '{table}' does not exist.*check the name"):
         Driver(sink_of(database, table))
 
 

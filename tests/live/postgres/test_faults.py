@@ -99,7 +99,7 @@ def test_a_publish_that_takes_longer_than_the_timeout_names_it_and_leaves_no_ses
         crash_points.arm("driver.decided", lambda: run(connection, slow))
     else:
         run(connection, slow)
-    with pytest.raises((CommitBlockedError, UnavailableError), match="no answer within timeout_ms=1000"):
+    with pytest.raises((CommitBlockedError, UnavailableError), match="no response within timeout_ms=1000"):
         query.run(0, settings=_ONCE)
     assert wait_until(lambda: not _sessions(connection, "state <> 'idle'"), _TIMEOUT_S)
     run(connection, "DROP TRIGGER t ON target")

@@ -90,7 +90,7 @@ _DANGEROUS = [
     ),
     (
         [f"{_TARGET}, n int GENERATED ALWAYS AS IDENTITY CHECK (n > 1))"],
-        "uses the identity 'n', whose value comes only after the decision",
+        "uses the identity column 'n', which gets its value only after the decision",
     ),
 ]  # fmt: skip
 
@@ -203,7 +203,7 @@ def test_an_upsert_needs_a_unique_index_on_exactly_its_key(
     assert found[0].startswith(
         f"public.target has no unique index on exactly the columns (id) that ON CONFLICT can use{reason}"
     )
-    assert found[0].endswith(": CREATE UNIQUE INDEX ON public.target (id), or correct key")
+    assert found[0].endswith(": CREATE UNIQUE INDEX ON public.target (id), or fix key")
 
 
 def test_an_upsert_refuses_every_other_unique_index(typed: Connection) -> None:
@@ -216,10 +216,10 @@ def test_an_upsert_refuses_every_other_unique_index(typed: Connection) -> None:
 def test_columns_of_key_and_order_that_do_not_exist_are_named(typed: Connection) -> None:
     run(typed, f"{_TARGET}, n int, PRIMARY KEY (id))")
     assert objections(typed, mode="upsert", key=("id",), order_by=("x",)) == [
-        "public.target has no column 'x' (it has 'id', 'n', 'v'): correct key and order_by"
+        "public.target has no column 'x' (it has 'id', 'n', 'v'): fix key and order_by"
     ]
     assert objections(typed, mode="upsert", key=("id",), order_by=("n",)) == [
-        "order_by names 'n', but the DataFrame lacks this column: select it"
+        "order_by names 'n', but the DataFrame has no such column: include this column in the DataFrame"
     ]
 
 
@@ -256,7 +256,9 @@ def test_missing_rights_are_named(typed: Connection) -> None:
     )
     run(typed, "GRANT USAGE ON SCHEMA public TO clerk", "SET ROLE clerk")
     [objection] = objections(typed, mode="upsert", key=("id",))
-    assert objection.startswith("the role 'clerk' lacks SELECT, UPDATE on public.target, which mode='upsert' needs: ")
+    assert objection.startswith(
+        "the role 'clerk' does not have SELECT, UPDATE on public.target, which mode='upsert' needs: "
+    )
     assert objection.endswith("GRANT SELECT, UPDATE ON public.target TO clerk")
     run(typed, "RESET ROLE", "DROP OWNED BY clerk", "DROP ROLE clerk")
 

@@ -133,9 +133,9 @@ def test_a_silent_server_is_given_up_after_the_timeout(local_postgres: LocalPost
     writer = writer_of(sink, driver)
     local_postgres.pause()
     began = time.monotonic()
-    with pytest.raises(UnavailableError, match=f"preparing .* no answer within timeout_ms={timeout_ms}"):
+    with pytest.raises(UnavailableError, match=f"preparing .* no response within timeout_ms={timeout_ms}"):
         writer.snapshot_state(0)
-    with pytest.raises(UnavailableError, match=f"beginning an attempt: no answer within timeout_ms={timeout_ms}"):
+    with pytest.raises(UnavailableError, match=f"beginning an attempt: no response within timeout_ms={timeout_ms}"):
         driver.begin()
     assert time.monotonic() - began < _TIMEOUT_S / 4
     local_postgres.resume()
@@ -154,7 +154,7 @@ def test_a_connection_that_opened_too_late_is_not_used(database: str, monkeypatc
         return connect(*arguments, **named)
 
     monkeypatch.setattr(Address, "connect", slow)
-    with pytest.raises(psycopg.OperationalError, match="no answer within timeout_ms=50"), late.transaction():
+    with pytest.raises(psycopg.OperationalError, match="no response within timeout_ms=50"), late.transaction():
         pytest.fail("it began a transaction")
 
 

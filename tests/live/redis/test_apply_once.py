@@ -273,7 +273,7 @@ def test_nothing_is_applied_before_the_store_has_recorded_the_decision(
         patch.setattr(Pipeline, "execute", lossy)
         assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
     assert totals() == [0, 0, 0]
-    assert "does not answer: no answer" in driver.committer.blockers()[0]
+    assert "does not respond: no answer" in driver.committer.blockers()[0]
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
 
 

@@ -89,11 +89,11 @@ def test_a_row_that_redis_cannot_store_stops_the_task(
         (ListPush("{k}", "v"), ("SADD", "x"), "it contains a set, but RPUSH needs a list"),
         (SetAdd("{k}", "v"), ("SET", "x"), "it contains a string, but SADD needs a set"),
         (IncrBy("{k}", "v"), ("SET", "1.5"), "not an integer"),
-        (IncrByFloat("{k}", "v"), ("SET", "x"), "on 'x' answers ERR value is not a valid float"),
+        (IncrByFloat("{k}", "v"), ("SET", "x"), "on 'x' returns ERR value is not a valid float"),
         (
             IncrBy("{k}", "v"),
             ("SET", "9223372036854775800"),
-            "INCRBY 9000 on '9223372036854775800' answers ERR .*would overflow",
+            "INCRBY 9000 on '9223372036854775800' returns ERR .*would overflow",
         ),
     ],
 )

@@ -126,7 +126,7 @@ def test_with_wait_replicas_a_task_votes_only_once_the_replica_has_its_rows(
         replica.pause()
     else:
         crash_points.arm(point, replica.pause)
-    with pytest.raises(RetriableError, match="WAIT answered 0"):
+    with pytest.raises(RetriableError, match="WAIT returned 0"):
         driver.prepare(batch(v=[1]))
     replica.resume()
 
@@ -165,7 +165,7 @@ def test_a_wait_may_take_longer_than_a_step(pair: tuple[LocalRedis, LocalRedis])
     )
     driver.begin()
     replica.pause()
-    with pytest.raises(RetriableError, match="WAIT answered 0 within 4000 ms"):
+    with pytest.raises(RetriableError, match="WAIT returned 0 within 4000 ms"):
         driver.prepare(batch(v=[1]))
     replica.resume()
 

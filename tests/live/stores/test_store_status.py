@@ -133,7 +133,7 @@ def test_a_store_that_was_set_back_is_noticed(query: Checkpointed, shop: Shop) -
     restore()
     status, _, advice = query.look()
     assert (status, advice) == (1, [("act", "the-start-is-refused")])
-    assert "the store lacks decisions" in query.status().out
+    assert "are missing from the store" in query.status().out
 
 
 def test_a_lost_control_record_is_noticed(query: Checkpointed, shop: Shop) -> None:
@@ -192,7 +192,7 @@ def test_a_store_that_does_not_answer_is_named(query: Checkpointed, shop: Shop) 
     with shop.case.silence():
         status, _, advice = query.look()
     assert status == 1
-    assert advice in ([("act", "a-store-does-not-answer")], [("act", "the-control-record-is-missing-or-unreadable")])
+    assert advice in ([("act", "a-store-does-not-respond")], [("act", "the-control-record-is-missing-or-unreadable")])
 
 
 def test_a_prepared_transaction_of_no_decision_is_listed(request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -221,6 +221,6 @@ def test_a_prepared_transaction_of_no_decision_is_listed(request: pytest.Fixture
 def test_an_unreachable_server_is_named_without_its_password(sink: Any, tmp_path: Path) -> None:
     query = Checkpointed(Case(sink, numbers, list), tmp_path / "checkpoint")
     status, _, advice = query.look()
-    assert (status, advice) == (1, [("act", "a-store-does-not-answer")])
+    assert (status, advice) == (1, [("act", "a-store-does-not-respond")])
     for said in (query.status(), query.status("--json")):
         assert "top-secret" not in said.out + said.error

@@ -50,7 +50,7 @@ def attempt_of(work: Work, sink: str, partition: int) -> TaskAttempt:
 
 
 def is_wanted(work: Work, sink: str, partition: int) -> bool:
-    """Whether the task writes to the named sink. The task is evaluated and reported in any case (rule 9)."""
+    """Whether the task writes to the named sink. If not, the task still evaluates its rows and reports to the driver (rule 9)."""
     return work.mode.includes((sink, partition))
 
 
