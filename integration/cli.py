@@ -80,7 +80,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
         ),
     ] = "kafka",
     connect: Annotated[
-        bool, typer.Option("--connect", help="Run the queries under Spark Connect; needs the extra [connect].")
+        bool, typer.Option("--connect", help="Run the queries under Spark Connect. This needs the extra [connect].")
     ] = False,
     as_json: Json = False,
 ) -> None:

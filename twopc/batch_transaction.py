@@ -154,7 +154,9 @@ class BatchTransaction:
                 return self._attempt(step, batch, mode)
             except RetriableError as error:
                 batch_id = self._batch.batch_id
-                logger.warning("attempt %d of %d at batch %d failed, retrying: %s", number, allowed, batch_id, error)
+                logger.warning(
+                    "attempt %d of %d at batch %d failed. Retrying. Cause: %s", number, allowed, batch_id, error
+                )
                 self._pending.attempt_failed(error)
                 self._end_what_is_open(error)
         return self._attempt(step, batch, mode)

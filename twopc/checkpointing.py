@@ -67,8 +67,8 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - the parts of a checkpoint
             if failed == allowed or not may_repeat(error):
                 raise
             text = (
-                "checkpoint %d failed. This is consecutive failure %d; at most %d are tolerated. The batch will be written "
-                "again: %s"
+                "checkpoint %d failed. This is consecutive failure %d, and at most %d are tolerated. The batch will be written "
+                "again. Cause: %s"
             )
             logger.warning(text, batch.batch_id, failed + 1, allowed, error)
         else:

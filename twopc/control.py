@@ -116,7 +116,7 @@ def decided(record: Control, version: int) -> Control:
 def fenced(sink: str) -> FencedError:
     """Build the error for a driver that no longer owns the sink."""
     return FencedError(
-        f"sink {sink!r}: another driver has acquired the sink and fenced this driver. No data is at risk; stop this run"
+        f"sink {sink!r}: another driver has acquired the sink and fenced this driver. No data is at risk. Stop this run"
     )
 
 

@@ -256,7 +256,7 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
                 self._note(changed)
                 return changed
         raise AssertionError(
-            f"sink {self.name!r}: {_ROUNDS} times in a row, swap rejected the record that load had just read"
+            f"sink {self.name!r}: swap rejected the record that load had just read, {_ROUNDS} times in a row"
         )
 
     def _swapped(self, step: StepT, change: Callable[[Control], Control]) -> Control | None:

@@ -70,7 +70,7 @@ def arm(name: str, action: Callable[[], None], *, passage: int = 1) -> None:
         ConfigurationError: the point is unknown.
     """
     if name not in (*POINTS, *OCCASIONAL):
-        raise ConfigurationError(f"unknown crash point {name!r}; use one of {', '.join((*POINTS, *OCCASIONAL))}")
+        raise ConfigurationError(f"unknown crash point {name!r}. Use one of {', '.join((*POINTS, *OCCASIONAL))}")
     _armed[name] = (passage, action)
 
 

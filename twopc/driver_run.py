@@ -164,7 +164,7 @@ class DriverRun:
         try:
             self.append([Truncation(log_start=log_start, begin=view.begin, ended=tuple(sorted(view.ended)))])
         except RetriableError as error:
-            logger.warning("%s could not be truncated; the next batch will try again: %s", log.name, error)
+            logger.warning("%s could not be truncated. The next batch will try again. Cause: %s", log.name, error)
             return
         crash_point("driver.truncating")
         log.truncate(log_start)
@@ -174,5 +174,5 @@ class DriverRun:
 def _interrupted(log: str, error: BaseException) -> DecisionInDoubtError:
     return DecisionInDoubtError(
         f"{log}: {type(error).__name__} interrupted the write of a decision, so the decision may have been written ({error}). "
-        "No data is lost. Restart the query; the restart reads the outcome"
+        "No data is lost. Restart the query. The restart will read the outcome"
     )

@@ -46,7 +46,9 @@ def is_proven_absent(log: DecisionLog, records: Sequence[Record], *, driver_run_
             is_succeeded |= isinstance(record, Acquired) and offset > after and record.run != driver_run_id
     except Exception as error:  # noqa: BLE001 - a log may raise anything
         logger.warning(
-            "%s cannot be read, so this driver's last decision may or may not have been written: %s", log.name, error
+            "%s cannot be read, so this driver's last decision may or may not have been written. Cause: %s",
+            log.name,
+            error,
         )
         return False
     return is_succeeded

@@ -124,7 +124,11 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
                 if not self.is_passing(error):
                     break
             logger.warning(
-                "sink %r: commit attempt %d of %d failed: %s", self.name, attempt, _COMMIT_ATTEMPTS, self._blockers[-1]
+                "sink %r: commit attempt %d of %d failed. Cause: %s",
+                self.name,
+                attempt,
+                _COMMIT_ATTEMPTS,
+                self._blockers[-1],
             )
         return self.prove(handles, scan_start)
 

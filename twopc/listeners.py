@@ -109,7 +109,9 @@ class Listeners:
         if id(listener) not in self._broken:
             self._broken.add(id(listener))
             logger.warning(
-                "%s failed; the query continues, and this warning appears only once: %r", type(listener).__name__, error
+                "%s failed. The query continues. This warning appears only once. Cause: %r",
+                type(listener).__name__,
+                error,
             )
 
 

@@ -24,7 +24,7 @@ OTHER_ROWS: Final = (
     "expression), so nothing can tell the lost rows from the visible rows. For later batches, staging=True keeps the rows and "
     "prevents this"
 )
-OTHER_ORDERS: Final = "each replay yields the decided rows in a different order; restart the query to try again"
+OTHER_ORDERS: Final = "each replay yields the decided rows in a different order. Restart the query to try again"
 LOST_AGAIN: Final = (
     "these rows were written again, but every attempt was also lost. Raise the sinks' transaction timeout "
     "(kafka.transaction.timeout.ms) and restart the query to try again"
@@ -77,7 +77,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         Position.NEW_QUERY: (
             f"{log} belongs to query {other}, but this is query {mine}. Either the checkpoint was deleted, which gave "
             f"this query a new id, or two queries use the same sink name. If query {other} has ended for good, pass "
-            f"override=EndQuery({other!r}); otherwise rename this sink"
+            f"override=EndQuery({other!r}). Otherwise, rename this sink"
         ),
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} has no record of the earlier batches. If they were written by other "
@@ -110,7 +110,7 @@ def blocked(batch_id: int, unproven: Sequence[str], blockers: Sequence[str]) -> 
     else:
         fix = "No data is lost. Restart the query when every broker responds"
     return CommitBlockedError(
-        f"{what}. {fix}; it then completes this batch. If this batch can never be proven (because its markers were "
+        f"{what}. {fix}. The query then completes this batch. If this batch can never be proven (because its markers were "
         f"deleted), {_way_out(batch_id)}",
         transactions=unproven,
     )

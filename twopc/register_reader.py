@@ -121,7 +121,7 @@ class RegisterReader:
                     driver = f"{record.driver} (run {record.run})"
         return FencedError(
             f"{self.where(number)}: {driver} owns this checkpoint now, so this run can make no further decisions. No data is at "
-            "risk; stop this run"
+            "risk. Stop this run"
         )
 
     def where(self, number: int | None = None) -> str:
@@ -148,7 +148,7 @@ class RegisterReader:
             if entries is None:
                 raise RetriableError(
                     f"{self.where(number)} was deleted while this driver was reading it, because another driver has "
-                    "truncated the log. Nothing was written; restart the query"
+                    "truncated the log. Nothing was written. Restart the query"
                 )
             yield from entries
 

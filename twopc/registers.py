@@ -103,8 +103,8 @@ class RegisterLog(DecisionLog):
                 self._own = Own(claim.run, number, number)
                 return number
         raise RetriableError(
-            f"{self._reader.where()}: this driver could not acquire the decision log, because {_CLAIMS} times in a "
-            "row another driver wrote the next register first. Nothing was written; restart the query"
+            f"{self._reader.where()}: this driver could not acquire the decision log, because another "
+            f"driver wrote the next register first, {_CLAIMS} times in a row. Nothing was written. Restart the query"
         )
 
     def read(self) -> LogContents:
@@ -128,7 +128,7 @@ class RegisterLog(DecisionLog):
                     self._files.remove(file_of(number))
         except Exception as error:  # noqa: BLE001 - a file system may raise anything; the next truncation retries
             logger.warning(
-                "%s: the registers below %d could not be deleted; the next truncation will try again: %s",
+                "%s: the registers below %d could not be deleted. The next truncation will try again. Cause: %s",
                 self._reader.where(),
                 log_start,
                 error,
@@ -159,13 +159,13 @@ class RegisterLog(DecisionLog):
         except Exception as error:
             raise DecisionInDoubtError(
                 f"{self._reader.where(number)}: this decision may or may not have been written ({failure or error}). No data is "
-                "lost. Restart the query when the file system responds; the restart reads the outcome"
+                "lost. Restart the query when the file system responds. The restart will read the outcome"
             ) from error
         if found == data and isinstance(failure, NotDurableError):
             raise DecisionInDoubtError(
                 f"{self._reader.where(number)} was written but could not be made durable ({failure}). A power failure may "
-                "remove it, so nothing was committed. No data is lost. Restart the query when the file system is healthy; the "
-                "restart reads the outcome"
+                "remove it, so nothing was committed. No data is lost. Restart the query when the file system is healthy. "
+                "The restart will read the outcome"
             ) from failure
         if found is None and failure is not None:
             raise RetriableError(f"{self._reader.where(number)} could not be written: {failure}") from failure

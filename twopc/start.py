@@ -131,7 +131,7 @@ def _require_still_startable(setup: Setup, view: LogView, batch: Batch, owners: 
         if last is None or last.run == setup.driver_run_id:
             raise
         raise FencedError(
-            f"{setup.log.name}: another driver has started, and has fenced this one. No data is at risk; stop this run"
+            f"{setup.log.name}: another driver has started, and has fenced this one. No data is at risk. Stop this run"
         ) from error
 
 

@@ -64,7 +64,7 @@ def _remove(files: Files, name: str) -> None:
     try:
         files.remove(name)
     except Exception as error:  # noqa: BLE001 - a file system may raise anything; only old files are ever deleted
-        text = "%s: a file could not be deleted, so files that the driver no longer needs will stay: %s"
+        text = "%s: a file could not be deleted, so files that the driver no longer needs will stay. Cause: %s"
         logger.warning(text, files.location, _said(error))
 
 

@@ -129,7 +129,7 @@ def _whole(text: str) -> int:
 def _duration(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text)
     if found is None:
-        raise ValueError(f"{text!r} is not a duration; write 90s, 15m or 2h")
+        raise ValueError(f"{text!r} is not a duration. Write 90s, 15m or 2h")
     return float(found[1]) * _UNITS[found[2]]
 
 

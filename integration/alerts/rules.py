@@ -196,4 +196,4 @@ def duration(seconds: float) -> str:
 
 def _require(rule: str, key: str, value: float, *, least: float) -> None:
     if value < least:
-        raise ConfigurationError(f"{rule}.{key}: {value:g} is too small; it must be at least {least:g}")
+        raise ConfigurationError(f"{rule}.{key}: {value:g} is too small. It must be at least {least:g}")

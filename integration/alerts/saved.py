@@ -24,7 +24,9 @@ def load(path: Path | None) -> State:
     except FileNotFoundError:
         return State()
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        logger.warning("%s cannot be read, so alerts about rules that still hold are sent again: %s", path, error)
+        logger.warning(
+            "%s cannot be read, so alerts about rules that still hold are sent again. Cause: %s", path, error
+        )
         return State()
 
 
@@ -38,4 +40,4 @@ def save(path: Path | None, state: State) -> None:
         written.write_bytes(msgspec.json.encode(state))
         written.replace(path)
     except OSError as error:
-        logger.warning("%s cannot be written, so a restart may send an alert again: %s", path, error)
+        logger.warning("%s cannot be written, so a restart may send an alert again. Cause: %s", path, error)

@@ -98,7 +98,7 @@ def _obstacles(
     if any(plan.reads_cache for plan in frames):
         found.append("a DataFrame that is not persisted")
     if None in shuffles or sum(map(int, filter(None, shuffles))) > 1:
-        found.append("one shuffle at most, in the query and the function together")
+        found.append("at most one shuffle in the query and the function together")
     if not is_of_batch:
         found.append("a plan that reads only the batch and sources")
     return found

@@ -250,8 +250,7 @@ SLOW: Final = (
     ),
     Rule(
         "falling behind",
-        "The source grows faster than the query reads: batches follow each other without a pause, and they become "
-        "larger.",
+        "The source grows faster than the query reads: batches run back to back, and they become larger.",
         "Give the query more cores, or make it faster, as the other findings suggest. In the meantime, set "
         "maxOffsetsPerTrigger to keep batches small. The backlog then waits in the source.",
         _backpressure,

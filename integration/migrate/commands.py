@@ -219,4 +219,4 @@ def _offsets(text: str | None) -> dict[str, dict[int, int]]:
     try:
         return msgspec.json.decode(text or "{}", type=dict[str, dict[int, int]])
     except msgspec.DecodeError as error:
-        raise typer.BadParameter(f'{error}; write {{"topic": {{"0": 17}}}}', param_hint="--start-offsets") from error
+        raise typer.BadParameter(f'{error}. Write {{"topic": {{"0": 17}}}}', param_hint="--start-offsets") from error

@@ -124,7 +124,7 @@ def last_batch(files: Files) -> tuple[int, bool]:
         raise ConfigurationError(
             f"{files.location}: Spark has planned batch {planned} and recorded batch {noted} as done. At most one batch may be "
             "unfinished. Either asyncProgressTrackingEnabled is set, which records only some batches, or files are missing. "
-            "Run the old query without that option until the query ends by itself, or restore the checkpoint"
+            "Run the old query without that option until the query ends on its own, or restore the checkpoint"
         )
     return planned, planned == noted
 

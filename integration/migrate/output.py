@@ -69,7 +69,7 @@ def bounds_of(
     admin = quiet_admin(sink)
     found = describe(admin, topic, timeout_ms=sink.timeout_ms)
     if found is None:
-        raise ConfigurationError(f"topic {topic} does not exist at {sink.bootstrap_servers}; check --topic")
+        raise ConfigurationError(f"topic {topic} does not exist at {sink.bootstrap_servers}. Check --topic")
     numbers = [partition.id for partition in found.partitions]
     ends = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms)
     stable = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)

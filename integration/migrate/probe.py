@@ -90,7 +90,7 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
     if wanted.topic is not None:
         found = describe(admin, wanted.topic, timeout_ms=sink.timeout_ms)
         if found is None:
-            raise ConfigurationError(f"topic {wanted.topic} does not exist at {sink.bootstrap_servers}; check --topic")
+            raise ConfigurationError(f"topic {wanted.topic} does not exist at {sink.bootstrap_servers}. Check --topic")
         partitions = [partition.id for partition in found.partitions]
         with _writing(sink, wanted.topic, f"{sink.name}.{own}") as writer:
             findings = _tried(wanted, writer, _Group(admin, wanted, wanted.topic, sink.timeout_ms), partitions)

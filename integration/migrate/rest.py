@@ -159,7 +159,7 @@ def _identify(
     names: dict[str, str] = {name: source for name, source in found.items() if source is not None}
     if "value" not in names:
         raise SchemaError(
-            f"the batch has no column 'value' (it has {', '.join(frame.columns)}); include this column in the DataFrame"
+            f"the batch has no column 'value' (it has {', '.join(frame.columns)}). Include this column in the DataFrame"
         )
     if topic is None and "topic" not in names:
         raise SchemaError(

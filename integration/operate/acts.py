@@ -32,11 +32,11 @@ _FORCE: Final = "Nothing was done. If you are sure, add --force --reason TEXT"
 
 
 class ForbiddenError(FatalError):
-    """The decision record forbids the act, or the act needs ``--force``."""
+    """The decision record forbids the action, or the action needs ``--force``."""
 
 
 class Ended(NamedTuple):
-    """The outcome of an act for one transaction."""
+    """The outcome of an action for one transaction."""
 
     transactional_id: str
     is_done: bool
@@ -144,7 +144,7 @@ def abort(
 ) -> list[Ended]:
     """Abort undecided transactions. Call ``before`` ahead of the first abort.
 
-    When ``before`` is called, no driver can decide these transactions any more.
+    When ``before`` is called, drivers can no longer decide these transactions.
 
     Raises:
         ForbiddenError: a driver has decided one of the transactions in the meantime.

@@ -29,7 +29,7 @@ class Urgency(Enum):
     """Whether the user must act."""
 
     NONE = "ok"
-    WATCH = "watch"  #: the state ends by itself; act only if it does not
+    WATCH = "watch"  #: the state ends on its own; act only if it does not
     ACT = "act"
 
 

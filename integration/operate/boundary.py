@@ -130,7 +130,7 @@ class _Run:
         try:
             names = self._requests.names("")
         except OSError as error:
-            logger.warning("%s cannot be searched for savepoint requests: %s", self._requests.location, error)
+            logger.warning("%s cannot be searched for savepoint requests. Cause: %s", self._requests.location, error)
             return []
         found = [name for name in names if name.startswith(REQUESTS) and not name.startswith(ANSWERS)]
         return [name for name in found if name not in self._unheard]
@@ -143,7 +143,7 @@ class _Run:
             is_to_stop = request.stop
             return Answer(path=str(self._take(Path(request.directory)).path)), is_to_stop
         except (TwoPhaseCommitError, OSError, msgspec.DecodeError) as error:
-            logger.warning("a requested savepoint could not be taken: %s", error)
+            logger.warning("a requested savepoint could not be taken. Cause: %s", error)
             return Answer(problem=str(error)), is_to_stop
 
     def _tell(self, name: str, answer: Answer) -> bool:
@@ -156,7 +156,10 @@ class _Run:
             self._requests.remove(name if is_wanted else told)
         except OSError as error:
             self._unheard.add(name)
-            text = "the response to a savepoint request could not be written, so the query continues: %s. The response was: %s"
+            text = (
+                "the response to a savepoint request could not be written, so the query continues. Cause: %s. The "
+                "response was: %s"
+            )
             logger.warning(text, error, answer.path or answer.problem)
             return False
         if not is_wanted:
@@ -176,9 +179,11 @@ class _Run:
             if retention is not None:
                 retention.apply(taken.manifest.query_id)
         except TwoPhaseCommitError as error:
-            logger.warning("the periodic savepoint could not be taken; the query continues: %s", error)
+            logger.warning("the periodic savepoint could not be taken. The query continues. Cause: %s", error)
         except OSError as error:
-            logger.warning("old savepoints in %s could not be deleted; the query continues: %s", directory, error)
+            logger.warning(
+                "old savepoints in %s could not be deleted. The query continues. Cause: %s", directory, error
+            )
 
     def _take(self, directory: Path, *, is_periodic: bool = False) -> Savepoint:
         return create_savepoint(self._checkpoint, directory, sinks=self._sinks, is_periodic=is_periodic)

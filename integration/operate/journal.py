@@ -1,4 +1,4 @@
-"""Before a forced act, record the act and the operator's reason in a write-once file."""
+"""Before a forced action, record the action and the operator's reason in a write-once file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TRIES: Final = 8
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """A forced act.
+    """A forced action.
 
     Attributes:
         command: ``commit`` or ``abort``.
@@ -47,7 +47,7 @@ def write_down(directory: Path, command: str, sink: str, transactions: dict[str,
     """Write the reason durably, and return the file.
 
     Raises:
-        ConfigurationError: the file cannot be written, so the caller must not carry out the act.
+        ConfigurationError: the file cannot be written, so the caller must not carry out the action.
     """
     act = Act(
         command=command,
@@ -77,7 +77,7 @@ def _add(files: LocalFiles, act: Act) -> str:
 
 
 def acts_in(directory: Path) -> Sequence[Act]:
-    """Read all forced acts, oldest first.
+    """Read all forced actions, oldest first.
 
     Raises:
         ConfigurationError: a file cannot be read.

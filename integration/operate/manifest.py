@@ -90,7 +90,7 @@ class Savepoint(NamedTuple):
 
 
 def directory_name(batch_id: int, at_ms: int) -> str:
-    """Build a savepoint's directory name. Sorting a query's savepoints by name puts them in order from old to new."""
+    """Build a savepoint's directory name. Sorting a query's savepoints by name puts the oldest first."""
     return f"{_DIRECTORY}{batch_id:010d}-{at_ms}"
 
 
@@ -186,6 +186,8 @@ def newest_good(directory: Path) -> Savepoint:
             problems.append(str(error))
         else:
             for problem in problems:
-                logger.warning("using the savepoint %s, because a newer savepoint is damaged: %s", one.path, problem)
+                logger.warning(
+                    "using the savepoint %s, because a newer savepoint is damaged. Cause: %s", one.path, problem
+                )
             return one
     raise ConfigurationError("; ".join([f"{directory} has no good savepoint", *problems]))

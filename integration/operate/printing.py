@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DONE: Final = 0
 ATTENTION: Final = 1  #: the user must act, or the command did not do everything
 NOT_DONE: Final = 2  #: the command could not read the state, or the usage is wrong
-REFUSED: Final = 3  #: the decision record forbids the act, or the act needs --force
+REFUSED: Final = 3  #: the decision record forbids the action, or the action needs --force
 
 _STYLES: Final = {Urgency.NONE: "green", Urgency.WATCH: "yellow", Urgency.ACT: "bold red"}
 

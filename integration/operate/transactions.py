@@ -108,7 +108,7 @@ class ByHand:
             ConfigurationError: no reason was given.
         """
         if self.is_forced and not (self.reason or "").strip():
-            raise ConfigurationError("--force needs --reason TEXT; the reason is recorded for later review")
+            raise ConfigurationError("--force needs --reason TEXT. The reason is recorded for later review")
 
     def write_down(self, directory: Path, command: str, sink: str, wanted: Sequence[OpenTransaction]) -> str | None:
         """Write the reason durably, and return the name of its file. Return None without ``--force``."""

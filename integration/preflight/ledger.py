@@ -42,7 +42,7 @@ def check_ledger(target: Target) -> Iterator[Finding]:
     try:
         if log.identity() == ABSENT:
             log.topic.require_creatable()
-            yield Finding(_CHECK, log.name, Result.PASS, "does not exist yet; the first start may create it")
+            yield Finding(_CHECK, log.name, Result.PASS, "does not exist yet. The first start may create it")
             return
         log.topic.batch_limit()
         log.topic.marker_partitions()

@@ -48,7 +48,7 @@ class Target:
             self.brokers = BrokerConnection(sink.committing_config())
         except RetriableError as error:
             if reason := _reason(sink):
-                raise type(error)(f"{error}. librdkafka says: {reason}") from error
+                raise type(error)(f"{error}. librdkafka's error: {reason}") from error
             raise
         try:
             self.committer = sink.create_committer()

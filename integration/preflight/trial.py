@@ -172,7 +172,7 @@ class Trial:
             self._end_transactions()
             self._delete_topic()
         except TwoPhaseCommitError as error:
-            logger.warning("the preflight could not delete its topic %s: %s", self.topic, error)
+            logger.warning("the preflight could not delete its topic %s. Cause: %s", self.topic, error)
         finally:
             self.client.close()
             del self.admin, self._ledger

@@ -13,7 +13,7 @@ class ServiceError(RuntimeError):
 
 
 def cache_dir() -> Path:
-    """Return the directory for all downloaded or derived files: ``TWOPC_CACHE_DIR``, else the user's cache directory.
+    """Return the directory for all downloaded or derived files: ``TWOPC_CACHE_DIR`` or the user's cache directory.
 
     Raises:
         ServiceError: the directory cannot be created, for example because a container's user has no name or no home

@@ -64,7 +64,9 @@ def class_data_flags(archive: Path, train: Callable[[Sequence[str]], object]) ->
                 _create(archive, train)
         is_usable = archive.stat().st_size > 0
     except OSError as error:
-        logger.warning("there is no class data archive, so starts are slower. Cannot write %s: %s", archive, error)
+        logger.warning(
+            "there is no class data archive, so starts are slower. %s cannot be written. Cause: %s", archive, error
+        )
         return ()
     return (f"-XX:SharedArchiveFile={archive}", *_SILENT) if is_usable else ()
 
@@ -76,7 +78,7 @@ def _create(archive: Path, train: Callable[[Sequence[str]], object]) -> None:
         train((f"-XX:ArchiveClassesAtExit={created}", *_SILENT))
     except ServiceError as error:
         logger.warning(
-            "there is no class data archive, so starts are slower. The cause: %s. To try again, delete %s",
+            "there is no class data archive, so starts are slower. Cause: %s. To try again, delete %s",
             error,
             archive,
         )

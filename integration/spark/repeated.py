@@ -44,7 +44,7 @@ class Repeated:
         try:
             causes = _causes(frames, query_id)
         except Py4JError as error:
-            logger.debug("this version of Spark does not report whether DataFrames are deterministic: %s", error)
+            logger.debug("this version of Spark does not report whether DataFrames are deterministic. Cause: %s", error)
             return
         if len(causes) > 1:
             logger.warning(

@@ -176,7 +176,7 @@ class Staging:
                     if epoch < driver_epoch or batch_id <= batch:
                         self._filesystem.delete_dir(f"{self._root}/{epoch}/{batch_id}")
         except OSError as error:
-            text = "staged rows of batch %d in %s could not be deleted. The next batch tries again. The cause: %s"
+            text = "staged rows of batch %d in %s could not be deleted. The next batch will try again. Cause: %s"
             logger.warning(text, batch, self.location, error)
 
     def _opened(self, name: str) -> pa.NativeFile | None:

@@ -51,8 +51,8 @@ _OURS: Final = (CHECKSUM, PARTITION)
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result that a task sends to the driver.
 
-    A permanent error is reported as a result and not as a task failure, because Spark would retry a failed task in vain and
-    lose the error's class.
+    A permanent error is reported as a result and not as a task failure. Otherwise, Spark would retry the failed task for nothing,
+    and lose the error's class.
 
     Attributes:
         stage: Spark's id for the stage that the task ran in; None in the driver.

@@ -60,7 +60,7 @@ class Check:
         self._max_bytes = settings.max_cell_bytes
 
     def reach(self, rows: Mapping[bytes, Sequence[bytes]]) -> Reach:
-        """Check a chunk by itself. ``rows`` contains, for each row key, one value per cell.
+        """Check a single chunk. ``rows`` contains, for each row key, one value per cell.
 
         Raises:
             BadRecordError: a cell is not a counter, or would become too large.

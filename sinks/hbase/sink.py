@@ -42,7 +42,7 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
             one staging table.
         user: the user name that the servers see. If the name is empty, the sink uses the name of this process's user.
         chunk_rows: how many rows the driver applies before it records its progress.
-        chunk_bytes: the maximum size of a chunk in bytes. A row that is larger becomes a chunk by itself.
+        chunk_bytes: the maximum size of a chunk in bytes. A larger row becomes a chunk of its own.
         max_cell_bytes: the maximum HBase cell size in bytes (``hbase.server.keyvalue.maxsize``). A row must fit into one cell.
         timeout_ms: how long one step may wait for HBase.
 

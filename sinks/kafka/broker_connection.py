@@ -122,7 +122,7 @@ class BrokerConnection:
         try:
             responses: list[Any] = self._manager.run(exchange)
         except kafka_errors.KafkaError as error:
-            logger.warning("transaction requests could not be sent: %s", error)
+            logger.warning("transaction requests could not be sent. Cause: %s", error)
             return [error] * len(requests)
         return responses
 

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 #: Texts for reports whose names need an explanation.
 _ANSWERS: Final = {
     NO_ANSWER: "no response",
-    NOT_AUTHORIZED: "not authorized; allow Write and Describe on the transactional ids that start with the sink name and a dot",
+    NOT_AUTHORIZED: "not authorized. Allow Write and Describe on the transactional ids that start with the sink name and a dot",
 }
 
 
@@ -111,7 +111,9 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         unclear = [handle for handle in handles if handle not in proven]
         if unclear:
             named = ", ".join(f"{handle.transaction}: {reports[handle]}" for handle in unclear)
-            logger.warning("the commit did not prove these transactions; searching for their markers: %s", named)
+            logger.warning(
+                "the commit did not prove these transactions, so the driver searches for their markers: %s", named
+            )
             proven.update(self.prove(unclear, scan_start))
         unproven = {handle: reports[handle] for handle in unclear if proven[handle] is Evidence.UNKNOWN}
         self._blockers = [self._why(unproven)] if unproven else []

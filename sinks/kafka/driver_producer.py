@@ -175,7 +175,7 @@ class DriverProducer:
         try:
             self._producer.abort_transaction(self._timeout_s)
         except SERVING as error:
-            text = "a transaction in the ledger %s could not be aborted. The next driver will abort it: %s"
+            text = "a transaction in the ledger %s could not be aborted. The next driver will abort it. Cause: %s"
             logger.warning(text, self._ledger, error)
             return False
         return True

@@ -150,7 +150,7 @@ def library() -> Library | None:
     try:
         return _load()
     except (OSError, AttributeError, ImportError) as error:
-        logger.warning("rows go to Kafka one by one, which is slower but just as safe: %s", error)
+        logger.warning("rows go to Kafka one by one, which is slower but just as safe. Cause: %s", error)
         return None
 
 

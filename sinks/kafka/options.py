@@ -49,7 +49,7 @@ _OWNED: Final = {
     "the sink itself raises the client's errors": ("error_cb",),
     "set the argument bootstrap_servers instead": ("bootstrap.servers", "metadata.broker.list"),
     "the sink must read the ledger with read_committed": ("isolation.level",),
-    "this timeout must equal the transaction timeout; set kafka.transaction.timeout.ms instead": (
+    "this timeout must equal the transaction timeout. Set kafka.transaction.timeout.ms instead": (
         "delivery.timeout.ms",
         "message.timeout.ms",
     ),

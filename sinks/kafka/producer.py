@@ -159,7 +159,7 @@ def new_producer(
     log: ClientLog,
     identity: Identity | None = None,
 ) -> tuple[Producer | LibrdkafkaProducer, LibrdkafkaProducer | None]:
-    """Create a producer. Return it twice if it accepts records that are not Python objects; else the second result is None.
+    """Create a producer. Return it twice if it accepts records that are not Python objects, and otherwise with None.
 
     The producer's delivery reports go to ``failures`` and ``delivered``, and its log to ``log`` and ``identity``.
     """

@@ -278,7 +278,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             try:
                 return super()._change(change, then)
             except OvertakenError as error:
-                logger.info("sink %r: %s; trying again", self.name, error)
+                logger.info("sink %r: %s. Trying again", self.name, error)
         raise StoreError(f"other drivers have moved the sink's {self.words.moved} {_OVERTAKEN_ROUNDS} times in a row")
 
     def _add(self, step: StepT, handles: Sequence[HandleT], published: Published) -> None:

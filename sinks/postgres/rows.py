@@ -165,7 +165,7 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
     for source, column in found.values():
         field = schema.field(source)
         if pa.types.is_null(field.type):
-            # If Arrow does not have a type, an engine passes the type as null, with the engine's name for it in the metadata.
+            # If Arrow does not support a type, an engine passes the type as null, with the engine's name for it in the metadata.
             if field.metadata and field.metadata.get(TYPE_NAME, b"void").decode() not in _VOID:
                 raise _misfit(table.title, source, type_name(field), column)
         elif rule_for(_decoded(field.type), column.type) is None:

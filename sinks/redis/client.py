@@ -104,7 +104,7 @@ class RedisClient(StoreClient[Call]):
     def largest_argument_bytes(self) -> int:
         """Return the maximum size of a command's argument in bytes.
 
-        Return Redis' default if the user has no permission to read the setting.
+        Return Redis's default if the user has no permission to read the setting.
         """
         with contextlib.suppress(*FAILURES, KeyError):
             return min(int(str(node.config_get(_LARGEST)[_LARGEST])) for node in self._primaries())

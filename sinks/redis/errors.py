@@ -23,13 +23,13 @@ REMEDIES: Final = remedies(
     (
         r"NOPERM|[Pp]ermission",
         ConfigurationError,
-        "Permit the user to run the mapping's command and TYPE on the data, and the commands in docs/redis.md on 'twopc:*'",
+        "Allow the user to run the mapping's command and TYPE on the data, and the commands in docs/redis.md on 'twopc:*'",
     ),
     (r"\bOOM\b|maxmemory", RetriableError, "Staged rows need memory in addition to the data: raise maxmemory"),
     (
         r"proto-max-bulk-len|invalid bulk length|exceeds maximum allowed size",
         BadRecordError,
-        "A row exceeds Redis' size limit: raise proto-max-bulk-len, or make the row smaller",
+        "A row exceeds Redis's size limit: raise proto-max-bulk-len, or make the row smaller",
     ),
     ("Cluster mode is not enabled", ConfigurationError, "The server is not a cluster: remove cluster=True"),
 )

@@ -15,7 +15,7 @@ class Script(NamedTuple):
 
     Attributes:
         text: the source text.
-        sha: the SHA-1 that identifies the script in Redis' cache.
+        sha: the SHA-1 that identifies the script in Redis's cache.
         uses_data: whether the script uses the user's keys, which it does not declare.
     """
 

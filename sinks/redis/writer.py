@@ -89,5 +89,5 @@ class RedisWriter(StagedWriter[RedisHandle]):
         if len(data) > self._largest_bytes:
             raise BadRecordError(
                 f"sink {self._sink!r}: a row takes up {len(data)} bytes with its key, but Redis accepts at most "
-                f"{self._largest_bytes}. Raise Redis' proto-max-bulk-len, or make the row smaller"
+                f"{self._largest_bytes}. Raise Redis's proto-max-bulk-len, or make the row smaller"
             )

@@ -96,7 +96,7 @@ class StoreClient(ABC, Generic[CallT]):
     def _windows(self, calls: Sequence[CallT], places: Sequence[int]) -> Iterator[list[int]]:
         """Group the calls to send together, without exceeding ``limits``.
 
-        A call that exceeds a limit by itself is sent alone.
+        A single call that exceeds a limit is sent alone.
         """
         window: list[int] = []
         used: tuple[int, ...] = (0,) * len(self.limits)

@@ -53,7 +53,7 @@ def epoch_of(entry: str) -> int:
 
 
 def halve(rows: range, pack: Callable[[range], bytes], *, max_bytes: int) -> Iterator[tuple[range, bytes]]:
-    """Split rows until each part needs at most ``max_bytes`` in the store. A row that needs more becomes a part by itself."""
+    """Split rows until each part needs at most ``max_bytes`` in the store. A row that needs more becomes a part of its own."""
     data, middle = pack(rows), len(rows) // 2
     if len(data) <= max_bytes or not middle:
         yield rows, data

@@ -152,7 +152,7 @@ def test_spark_ui_shows_a_stage_between_two_shuffles_that_ran_again_and_a_restar
         let_go(run)
         assert run.ended() != 0
         assert _RAN_AGAIN in run.text, run.text[-3000:]
-        assert "failed, retrying" not in run.text
+        assert "failed. Retrying" not in run.text
         assert not pipeline.visible()
         again = pipeline.process()
         let_go(again)

@@ -143,7 +143,7 @@ def test_a_right_that_is_lost_before_the_commit_is_named_with_the_time_that_is_l
     query = secure_query(secured, tmp_path, authority)
     allow(secured, documented_rights(query.sink, query.topic))
     prefix = (ResourceType.TRANSACTIONAL_ID, f"{query.name}.", ResourcePatternType.PREFIXED, AclOperation.WRITE)
-    reason = r"broker 1: not authorized; allow Write.*expire after kafka\.transaction\.timeout\.ms=900000"
+    reason = r"broker 1: not authorized. Allow Write.*expire after kafka\.transaction\.timeout\.ms=900000"
     with contextlib.ExitStack() as withdrawn:
         lose = partial(withdrawn.enter_context, denied(secured, *prefix))
         with pytest.raises(CommitBlockedError, match=reason), at("driver.decided", lose):

@@ -175,7 +175,7 @@ def test_rows_of_two_shuffles_that_a_stage_between_them_has_mixed_stop_the_query
         let_go(run)
         assert run.ended() != 0
         assert "again, because it lost some of that stage's output" in run.text, run.text[-3000:]
-        assert "failed, retrying" not in run.text
+        assert "failed. Retrying" not in run.text
         assert not pipeline.visible()
         again = pipeline.process()
         let_go(again)
@@ -248,7 +248,7 @@ def test_a_status_store_that_forgets_stages_stops_the_query_once_and_with_the_se
         run = pipeline.process()
         assert run.ended() != 0
         assert "Raise spark.ui.retainedJobs, spark.ui.retainedStages" in run.text, run.text[-3000:]
-        assert "failed, retrying" not in run.text
+        assert "failed. Retrying" not in run.text
         assert not pipeline.visible()
         settings = {"spark.ui.retainedStages": "1000", "spark.scheduler.listenerbus.eventqueue.capacity": "20000"}
         again = pipeline.process(spark=settings)
@@ -268,7 +268,7 @@ def test_reports_that_spark_dropped_stop_the_query_once_and_with_the_setting_as_
         run = pipeline.process()
         assert run.ended() != 0
         assert re.search("Spark has dropped [1-9][0-9]* of its reports", run.text), run.text[-3000:]
-        assert "failed, retrying" not in run.text
+        assert "failed. Retrying" not in run.text
         assert not pipeline.visible()
         again = pipeline.process(spark={"spark.scheduler.listenerbus.eventqueue.capacity": "10000"})
         assert again.ended() == 0, again.text[-3000:]

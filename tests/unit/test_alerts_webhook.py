@@ -96,7 +96,7 @@ def test_a_failing_server_is_asked_again() -> None:
 
 def test_an_alert_is_dropped_after_its_attempts_and_the_secret_path_is_not_shown() -> None:
     endpoint = Endpoint(500, 502, 503, 500)
-    with serving(endpoint) as url, pytest.raises(OSError, match=r"^webhook 127\.0\.0\.1 answers 503") as found:
+    with serving(endpoint) as url, pytest.raises(OSError, match=r"^webhook 127\.0\.0\.1 responded with 503") as found:
         _webhook(url)(ALERT)
     assert len(endpoint.bodies) == 3
     assert "secret" not in str(found.value)
@@ -104,7 +104,7 @@ def test_an_alert_is_dropped_after_its_attempts_and_the_secret_path_is_not_shown
 
 def test_a_refusal_is_not_retried() -> None:
     endpoint = Endpoint(404)
-    with serving(endpoint) as url, pytest.raises(OSError, match="answers 404"):
+    with serving(endpoint) as url, pytest.raises(OSError, match="responded with 404"):
         _webhook(url)(ALERT)
     assert len(endpoint.bodies) == 1
 
@@ -115,7 +115,7 @@ def test_a_redirection_is_a_refusal(status: int) -> None:
     elsewhere, endpoint = Endpoint(), Endpoint(status)
     with serving(elsewhere) as other:
         endpoint.location = other
-        with serving(endpoint) as url, pytest.raises(OSError, match=f"answers {status}"):
+        with serving(endpoint) as url, pytest.raises(OSError, match=f"responded with {status}"):
             _webhook(url, headers={"Authorization": "Bearer x"})(ALERT)
     assert (len(endpoint.bodies), elsewhere.gets) == (1, 0)
 
@@ -152,5 +152,5 @@ def test_an_alert_that_cannot_be_delivered_is_logged(caplog: pytest.LogCaptureFi
     with serving(Endpoint(404)) as url:
         deliver(_webhook(url), ALERT)
     (record,) = caplog.records
-    assert "not delivered: webhook 127.0.0.1 answers 404" in record.getMessage()
+    assert "not delivered: webhook 127.0.0.1 responded with 404" in record.getMessage()
     assert "firing broken, query orders: why" in record.getMessage()

@@ -118,8 +118,8 @@ def test_one_shuffle_is_written_if_spark_compares_its_rows() -> None:
     ("query", "frames", "checksums", "reason"),
     [
         (_SHUFFLED, [_WRITTEN], _OFF, "orderIndependentChecksum.enabled=true"),
-        (_SHUFFLED, [_LIMITED], _ON, "one shuffle at most"),
-        (_SHUFFLED, [_SHUFFLED], _ON, "one shuffle at most"),
+        (_SHUFFLED, [_LIMITED], _ON, "at most one shuffle"),
+        (_SHUFFLED, [_SHUFFLED], _ON, "at most one shuffle"),
         (_SHUFFLED, [_WRITTEN, _WRITTEN], _ON, "one DataFrame for all sinks"),
         (_SHUFFLED, [_CACHED], _ON, "not persisted"),
         (_ROWS, [_WRITTEN.replace("#3L", "#4L")], _ON, "reads only the batch"),

@@ -99,7 +99,7 @@ def test_no_other_answer_proves_anything(answer: str) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "said"),
-    [(NO_ANSWER, "broker 3: no response"), (NOT_AUTHORIZED, "broker 3: not authorized; allow Write")],
+    [(NO_ANSWER, "broker 3: no response"), (NOT_AUTHORIZED, "broker 3: not authorized. Allow Write")],
 )
 def test_the_error_names_what_blocks_the_proof_of_a_commit_and_the_time_left(answer: str, said: str) -> None:
     """Without it the error reads "restart when every broker answers", while a right is missing and transactions expire."""

@@ -189,7 +189,7 @@ def test_a_listener_that_fails_stops_nothing_and_is_named_once(
     assert cluster.store.visible() == all_rows(0, 1)
     assert len(seen.told) == 4
     assert [record.getMessage() for record in caplog.records if "Broken" in record.getMessage()] == [
-        "Broken failed; the query continues, and this warning appears only once: OSError('no space left, at 0')"
+        "Broken failed. The query continues. This warning appears only once. Cause: OSError('no space left, at 0')"
     ]
 
 

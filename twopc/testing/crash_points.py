@@ -100,7 +100,7 @@ def arm_from(text: str) -> None:
         act = _action_of(action)
         if act is None:
             raise ConfigurationError(
-                f"unknown crash point action {action!r} in {part!r}; use one of {', '.join(_ACTIONS)}, delay:MS"
+                f"unknown crash point action {action!r} in {part!r}. Use one of {', '.join(_ACTIONS)}, delay:MS"
             )
         if not (passage or "1").isdecimal():
             raise ConfigurationError(f"crash point passage {passage!r} in {part!r} is not a number")

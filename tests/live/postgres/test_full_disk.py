@@ -36,7 +36,9 @@ _UNDECIDED: Final = "No part of this attempt is decided or visible"
 _START: Final = (
     "This start wrote no rows. A batch that was already decided stays decided, and the next start completes it"
 )
-_BLOCKED: Final = rf"batch \d is decided, .*{_FULL}.* Fix this and restart the query; it then completes this batch"
+_BLOCKED: Final = (
+    rf"batch \d is decided, .*{_FULL}.* Fix this and restart the query\. The query then completes this batch"
+)
 
 
 @pytest.fixture(params=["18", pytest.param("16", marks=pytest.mark.whole)])
