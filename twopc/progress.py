@@ -1,6 +1,6 @@
 """Record a checkpoint's outcome and describe it in words. The terms are Flink's, but here each batch is one checkpoint.
 
-A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*. Otherwise a task *declines* the
+A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*. Otherwise, a task *declines* the
 checkpoint, or the checkpoint *expires* or *fails* for another reason. ``twopc.pending`` records the events until the
 checkpoint ends.
 """

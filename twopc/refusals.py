@@ -68,7 +68,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches after "
             f"{highest} ran without this sink, or the log was replaced. Call the exactly_once object for every batch, "
             "even if the batch is empty. If the missed batches have no rows for this sink, or were written by other "
-            f"means, pass override=ResumeAt({at}). Otherwise their rows are missing, so let the engine run them again. "
+            f"means, pass override=ResumeAt({at}). Otherwise, their rows are missing, so let the engine run them again. "
             f"With Spark, delete the files in the checkpoint's offsets/ with a number above {missing} and those in "
             f"commits/ with a number above {highest}, fix the function, and restart. Do the same if the query "
             "keeps state (dropDuplicates, windows, stream-stream joins) and the function did not evaluate all of "

@@ -133,7 +133,7 @@ def _show(told: list[Alert], firing: list[Alert], watching: Watching, *, is_json
             if alert.rule not in new:
                 typer.echo(f"{utc(alert.at_ms)} still {line(alert)}")
         if not firing:
-            typer.echo("No rule holds.")
+            typer.echo("No rule is firing.")
 
 
 def _newest_ms(history: History) -> int:

@@ -40,8 +40,8 @@ def alerts(  # noqa: PLR0913 - options of a command line
 
     The query may be running or dead.
 
-    Exit status: 0 if no rule holds; 1 if a rule holds (with --watch, at the last check); 2 if nothing was checked, because the
-    history is missing or a rule is invalid.
+    Exit status: 0 if no rule is firing; 1 if a rule is firing (with --watch, at the last check); 2 if nothing was checked,
+    because the history is missing or a rule is invalid.
     """
     from twopc.integration.alerts.command import Watching, main  # noqa: PLC0415 - slow imports that --help does not need
 

@@ -1,4 +1,4 @@
-"""Report a rule once when it begins to hold, and once when it no longer holds. This module has no threads, clock or I/O."""
+"""Report a rule once when it starts to fire, and once when it stops. This module has no threads, clock or I/O."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class State(msgspec.Struct, kw_only=True, tag="twopc-alerts/1", tag_field="forma
 
     Attributes:
         seen_ms: the end of the newest checkpoint that the rules have judged, in ms since 1970 UTC.
-        open: the rules that hold, each with the time when it began to hold.
+        open: the rules that are firing, each with the time when it started.
     """
 
     seen_ms: int = 0
@@ -105,7 +105,7 @@ class Episodes:
         return [alert for rule in self.rules if self._is_due(rule, now_ms) for alert in self._judge(rule, now_ms)]
 
     def firing(self, now_ms: int) -> list[Alert]:
-        """Return an alert for each rule that holds, even if the rule was already reported."""
+        """Return an alert for each rule that is firing, even if the rule was already reported."""
         facts = self._facts()
         texts = {rule: rule.holds(facts, now_ms) or "" for rule in self.rules if rule.name in self.state.open}
         return [self._alert(rule, FIRING, now_ms, text) for rule, text in texts.items()]

@@ -40,7 +40,7 @@ _watching: Final[set[Alerts]] = set()
 
 
 class Alerts(Listener):
-    """Sends an alert when a rule holds. The query's thread only hands over events, and never waits.
+    """Sends an alert when a rule fires. The query's thread only hands over events, and never waits.
 
     Args:
         rules: the rules. Each rule needs a different name.

@@ -59,17 +59,17 @@ class Rule(Protocol):
         """The anchor of the rule's entry in ``docs/operations.md``."""
 
     def holds(self, facts: Facts, now_ms: int) -> str | None:
-        """Return a sentence that says why the rule holds. Return None if the rule does not hold."""
+        """Return a sentence that says why the rule fires. Return None if the rule does not fire."""
 
 
 @dataclass(frozen=True)
 class FailedCheckpoints:
-    """Holds if too many checkpoints fail within a window, or if the number of failures grows.
+    """Fires if too many checkpoints fail within a window, or if the number of failures grows.
 
     Attributes:
         name: the rule's name.
-        total: the rule holds if more than ``total`` checkpoints failed within ``window_s``. None turns this threshold off.
-        growth: the rule holds if the number of failures has grown by more than ``growth`` from the previous period of
+        total: the rule fires if more than ``total`` checkpoints failed within ``window_s``. None turns this threshold off.
+        growth: the rule fires if the number of failures has grown by more than ``growth`` from the previous period of
             ``growth_window_s`` to the current period. None turns this threshold off.
         every_s: the time between two checks, in seconds. An episode can begin and end only at a check.
 
@@ -122,11 +122,11 @@ class FailedCheckpoints:
 
 @dataclass(frozen=True)
 class ConsecutiveFailures:
-    """Holds if several checkpoints fail one after another, and no checkpoint is completed between two failures.
+    """Fires if several checkpoints fail one after another, and no checkpoint is completed between two failures.
 
     Attributes:
         name: the rule's name.
-        count: the rule holds after this number of failed checkpoints in a row.
+        count: the rule fires after this number of failed checkpoints in a row.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -150,7 +150,7 @@ class ConsecutiveFailures:
 
 @dataclass(frozen=True)
 class NoCheckpoint:
-    """Holds if no checkpoint is completed for some time, because the query hangs, is dead, or has no new input.
+    """Fires if no checkpoint is completed for some time, because the query hangs, is dead, or has no new input.
 
     Attributes:
         name: the rule's name.

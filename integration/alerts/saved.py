@@ -25,7 +25,7 @@ def load(path: Path | None) -> State:
         return State()
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         logger.warning(
-            "%s cannot be read, so alerts about rules that still hold are sent again. Cause: %s", path, error
+            "%s cannot be read, so alerts about rules that are still firing are sent again. Cause: %s", path, error
         )
         return State()
 

@@ -17,7 +17,7 @@ RULES: Final = (*FAILING, *SLOW)
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """A rule that holds.
+    """A rule that applies.
 
     Attributes:
         rule: the rule's name.
@@ -35,7 +35,7 @@ class Diagnosis:
 
 
 def diagnose(history: History, *, last: int = LAST) -> list[Diagnosis]:
-    """Find the rules that hold for the newest checkpoints (at most ``last``). The likeliest cause comes first."""
+    """Find the rules that apply to the newest checkpoints (at most ``last``). The likeliest cause comes first."""
     window = Window(history.checkpoints[-last:])
     found = [
         Diagnosis(rule.name, round(evidence.weight, 3), rule.says, evidence.text, rule.advice)

@@ -31,7 +31,9 @@ def _lost(window: Window) -> Evidence | None:
     if not found:
         return None
     last = found[-1]
-    return Evidence(0.7, f"checkpoint {last.batch_id} was written again ({', '.join(last.steps)}); {len(found)} in all")
+    return Evidence(
+        0.7, f"checkpoint {last.batch_id} was written again ({', '.join(last.steps)}); {len(found)} in total"
+    )
 
 
 def _restarting(window: Window) -> Evidence | None:

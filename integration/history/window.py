@@ -22,7 +22,7 @@ LEAST_MS: Final = 500.0
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence that a rule holds.
+    """The evidence that a rule applies.
 
     Attributes:
         weight: how much of the problem the cause explains, from 0 to 1. Failures weigh more than slowness.

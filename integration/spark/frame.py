@@ -84,7 +84,7 @@ class Rows:
         base: the DataFrame with the columns that the user's expressions make; see :class:`Offers`.
         columns: the columns of :meth:`frame` that come before :data:`CHECKSUM`, named ``0``, ``1``, ….
         views: maps a sink's name to the columns that the sink receives.
-        is_hashed: whether rows get checksums, because a replay may have to be compared with the written rows. Otherwise every
+        is_hashed: whether rows get checksums, because a replay may have to be compared with the written rows. Otherwise, every
             checksum is 0.
     """
 

@@ -48,7 +48,7 @@ class Kind(Enum):
     ROWS_DIFFER = "rows_differ", Severity.ERROR  #: marker and decision disagree on the number of rows
     RECORDS_MISSING = "records_missing", Severity.ERROR  #: the output contains fewer records than rows were committed
     DUPLICATES = "duplicates", Severity.ERROR  #: a record has the same identity as an earlier one
-    SEQUENCE_GAPS = "sequence_gaps", Severity.ERROR  #: numbers are missing in a sequence
+    SEQUENCE_GAPS = "sequence_gaps", Severity.ERROR  #: numbers are missing from a sequence
     RECORDS_UNDECIDED = (
         "records_undecided",
         Severity.ERROR,

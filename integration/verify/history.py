@@ -84,7 +84,7 @@ def history_of(contents: LogContents, own: LogContents) -> History:
             batches[next(reversed(batches))].abandoned = True
         view = after
     acquisitions = {entry.offset: entry.record for entry in own.entries if isinstance(entry.record, Acquired)}
-    # Only a truncation may remove the head of a log. Otherwise the log is damaged.
+    # Only a truncation may remove the head of a log. Otherwise, the log is damaged.
     is_complete = log_start == _log_start(own) == 0
     return History(fold(contents), batches, acquisitions, is_complete, _elsewhere(acquisitions))
 

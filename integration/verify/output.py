@@ -114,7 +114,7 @@ class Output:
 
         Args:
             is_quiescent: whether every decided transaction was visible, and no transaction was decided while the end offsets
-                were read. Otherwise a number may only seem to be missing.
+                were read. Otherwise, a number may only seem to be missing.
         """
         for where, unidentified in self._unidentified.items():
             if unidentified:

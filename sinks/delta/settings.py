@@ -54,7 +54,7 @@ class DeltaSettings:
             not self.table_uri.startswith("memory:"),
             "table_uri",
             repr(self.table_uri),
-            "a table in memory exists in one process only. Pass a table that the driver and all executors can reach",
+            "an in-memory table exists only in one process. Pass a table that the driver and all executors can reach",
         )
         self._require(
             not set(str(local_path(self.table_uri) or unquote(self.table_uri))) & set(_MISREAD),

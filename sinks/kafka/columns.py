@@ -42,7 +42,7 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
     if not has_topic and found["topic"] is None:
         raise SchemaError(
             f"the sink has no topic, and the DataFrame has no column 'topic' (it has {listed(schema.names)}). "
-            "Set KafkaSink(topic=…), or select a column AS topic"
+            "Set KafkaSink(topic=…), or include a column with this name in the DataFrame"
         )
     return tuple(_column(name, schema.field(source)) for name, source in found.items() if source is not None)
 

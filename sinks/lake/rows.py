@@ -95,7 +95,7 @@ def match(schema: pa.Schema, target: pa.Schema, title: str) -> tuple[str | None,
     if missing:
         raise SchemaError(
             f"the DataFrame has no column {listed(missing)} (it has {listed(schema.names)}), but {title} requires it. Nothing "
-            "was written. Add the column to the select"
+            "was written. Include this column in the DataFrame"
         )
     return tuple(found.get(name) for name in target.names)
 

@@ -154,13 +154,13 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
     if missing:
         raise SchemaError(
             f"the DataFrame has no column {listed(missing)} (it has {listed(schema.names)}), but in {table.title} it is NOT NULL "
-            "without a default. Nothing was written. Add the column to the select"
+            "without a default. Nothing was written. Include this column in the DataFrame"
         )
     lacking = [name for name in key if name not in found]
     if lacking:
         raise SchemaError(
             f"the DataFrame has no column {listed(lacking)} (it has {listed(schema.names)}), which is part of the key. Nothing "
-            "was written. Add the column to the select"
+            "was written. Include this column in the DataFrame"
         )
     for source, column in found.values():
         field = schema.field(source)

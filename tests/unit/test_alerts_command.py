@@ -118,7 +118,7 @@ def test_one_check_reports_each_alert_once(tmp_path: Path, rules: Path, capsys: 
 def test_an_interrupted_check_says_nothing_about_the_rules(
     where: str, tmp_path: Path, rules: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Status 0 would mean that no rule holds."""
+    """Status 0 would mean that no rule is firing."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -173,7 +173,7 @@ def test_the_command_line_shows_the_rules_that_hold_and_their_exit_status(tmp_pa
     )
     rules.write_text("consecutive.count=9\n")
     result = _run(checkpoint, "--rules", rules)
-    assert (result.exit_code, result.stdout) == (0, "No rule holds.\n")
+    assert (result.exit_code, result.stdout) == (0, "No rule is firing.\n")
 
 
 def test_wrong_rules_and_no_history_are_one_line_and_status_2(tmp_path: Path, rules: Path) -> None:

@@ -249,7 +249,7 @@ def test_an_interval_of_spark_is_read(text: str, found: float | None) -> None:
         ({"table_uri": "/tables/a%20b"}, "may confuse two tables"),
         ({"table_uri": "file:///tables/a%2520b"}, "may confuse two tables"),
         ({"table_uri": "s3://shop/a\\b"}, "may confuse two tables"),
-        ({"table_uri": "memory://orders"}, "exists in one process only"),
+        ({"table_uri": "memory://orders"}, "exists only in one process"),
         ({"timeout_ms": 0}, "set a positive number"),
         ({"storage_options": {"timeout": 3}}, "a dictionary of strings"),
         ({"storage_options": {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}}, "AWS_S3_ALLOW_UNSAFE_RENAME lets two commits"),
