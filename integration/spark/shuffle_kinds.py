@@ -1,4 +1,4 @@
-"""Find settings with which Spark uses another kind of shuffle than its default."""
+"""Find settings with which Spark uses a kind of shuffle other than its default."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A missing bound is better than a wrong one.
 
 If a file has bounds for only some columns, deltalake's Arrow reader treats a missing bound as null, and skips the file for every
-filter on that column. A file therefore has bounds for all of its columns, or for none.
+filter on that column. A file therefore has bounds for all of its columns, or no bounds at all.
 """
 
 from __future__ import annotations
