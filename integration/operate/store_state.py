@@ -25,7 +25,7 @@ class StoreState:
         answers: whether the store responded.
         is_known: whether the decisions could be read.
         unread: why the decisions could not be read, if the reason is known.
-        batch: the newest decided batch; None if none is decided.
+        batch: the newest decided batch; None if no batch is decided.
         abandoned: the newest batch, if it was decided and then abandoned.
         first_batch: the first batch that the query could decide.
         decided: maps the version of each kept decision to its batch and its number of rows.

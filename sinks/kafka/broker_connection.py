@@ -163,7 +163,7 @@ def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
 
     kafka-python picks servers at random, and may spend all its time on a silent server
     (``KafkaConnectionManager._do_bootstrap``). So each attempt gets only a share of the time, and begins with a
-    different server than the previous attempt.
+    different server from the previous attempt.
     """
     total_ms = config.get("bootstrap_timeout_ms", _BOOTSTRAP_TIMEOUT_MS)
     count = len(config["bootstrap_servers"])
