@@ -40,6 +40,9 @@ _SETUP_TIMEOUTS_MS: Final = {
 _ROUNDS: Final = (1, 2, 4)
 #: A request to all brokers may miss a broker that joined within this time (a rolling restart). kafka-python allows 5 minutes.
 _METADATA_MAX_AGE_MS: Final = 30_000
+#: How long to wait before a request is sent again after a broker has throttled the connection.
+_THROTTLE_POLL_S: Final = 0.02
+_NOT_READY: Final = kafka_errors.NodeNotReadyError
 _SASL: Final = (SaslAuthenticateRequest, SaslAuthenticateResponse, SaslBytesRequest, SaslBytesResponse)
 
 
@@ -117,7 +120,15 @@ class BrokerConnection:
 
         async def exchange() -> list[Any]:
             sent = [self._send(*request) for request in requests]
-            return [await _outcome(response) for response in sent]
+            responses = [await _outcome(response) for response in sent]
+            # kafka-python rejects requests on a connection that a broker has throttled, although no request was sent.
+            while (
+                rejected := [n for n, one in enumerate(responses) if isinstance(one, _NOT_READY)]
+            ) and self._throttled():
+                await self._manager._net.sleep(_THROTTLE_POLL_S)  # noqa: SLF001 - see the module's docstring
+                for number in rejected:
+                    responses[number] = await _outcome(self._send(*requests[number]))
+            return responses
 
         try:
             responses: list[Any] = self._manager.run(exchange)
@@ -125,6 +136,10 @@ class BrokerConnection:
             logger.warning("transaction requests could not be sent. Cause: %s", error)
             return [error] * len(requests)
         return responses
+
+    def _throttled(self) -> bool:
+        """Whether a broker has asked this client to wait (KIP-219). The broker chooses the end of the wait."""
+        return any("throttle" in connection.paused for connection in self._manager._conns.values())  # noqa: SLF001 - the same
 
     def _send(self, request: Any, *node: int) -> Any:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from twopc.crash_points import crash_point, is_armed
@@ -28,6 +29,24 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
         CheckpointExpiredError: the transactions have too little time left.
         RetriableError: a transaction is not complete or not open.
     """
+    _require_time(settings, age_ms)
+    began = time.monotonic()
+    descriptions: dict[str, Description] = {}
+
+    def ask(ids: Sequence[str]) -> dict[str, str]:
+        descriptions.update(client.describe(ids))
+        return {tid: descriptions[tid].error for tid in ids}
+
+    # All rows are written. A coordinator that moves, or that throttles the client, must not make the tasks write them again.
+    until_final([handle.transactional_id for handle in handles], ask, timeout_ms=settings.timeout_ms)
+    for handle in handles:
+        reason = why_not(handle, descriptions[handle.transactional_id], settings.ledger)
+        if reason:
+            raise RetriableError(f"{handle.transaction} cannot be decided: {reason}")
+    _require_time(settings, age_ms + (time.monotonic() - began) * 1000)
+
+
+def _require_time(settings: KafkaSettings, age_ms: float) -> None:
     lives_ms = settings.transaction_timeout_ms
     if lives_ms - age_ms < settings.reserve_ms:
         raise CheckpointExpiredError(
@@ -35,11 +54,6 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
             "this attempt is visible or decided. To allow more time, increase kafka.transaction.timeout.ms and the "
             "brokers' transaction.max.timeout.ms"
         )
-    descriptions = client.describe([handle.transactional_id for handle in handles])
-    for handle in handles:
-        reason = why_not(handle, descriptions[handle.transactional_id], settings.ledger)
-        if reason:
-            raise RetriableError(f"{handle.transaction} cannot be decided: {reason}")
 
 
 def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:

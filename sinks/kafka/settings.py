@@ -29,6 +29,7 @@ _INTERNAL: Final = frozenset({"__transaction_state", "__consumer_offsets"})
 #: The same limit as in Spark's own sink. The Java producer sends up to 1048494 bytes of key and value (max.request.size=1048576
 #: minus an overhead of 82), and brokers accept that by default. The librdkafka default is 1000000.
 _MESSAGE_MAX_BYTES: Final = 1_048_494 + 36
+_QUEUE_KIB: Final = 32_768
 #: The brokers' default maximum (transaction.max.timeout.ms). With the librdkafka default of 60 s, more transactions would be lost
 #: (rule 9).
 _TRANSACTION_TIMEOUT_MS: Final = 900_000
@@ -80,6 +81,7 @@ class KafkaSettings:
         object.__setattr__(self, "options", options.with_tokens(self.options))
         self.servers()
         self._require_accepted()
+        self._require_room()
         if self.transaction_timeout_ms < _SHORTEST_TRANSACTION_MS:
             raise ConfigurationError(
                 f"option 'kafka.transaction.timeout.ms'={self.transaction_timeout_ms} is too short, because a batch must be "
@@ -140,6 +142,20 @@ class KafkaSettings:
         return int(self.client_options.get("message.max.bytes", _MESSAGE_MAX_BYTES))
 
     @property
+    def _largest_value_kib(self) -> int:
+        return -(-self.message_max_bytes // 1024)
+
+    def _require_room(self) -> None:
+        """Reject a queue that is too small for one record. librdkafka would report a full queue for that record forever."""
+        chosen = self.client_options.get("queue.buffering.max.kbytes")
+        if chosen is not None and int(chosen) < self._largest_value_kib:
+            raise ConfigurationError(
+                f"option 'kafka.queue.buffering.max.kbytes'={chosen} is too small: a record may have "
+                f"{self.message_max_bytes} bytes (kafka.message.max.bytes). Set at least {self._largest_value_kib}, or lower "
+                "kafka.message.max.bytes"
+            )
+
+    @property
     def reserve_ms(self) -> float:
         """How much of the transaction timeout must be left at the decision, in ms."""
         return min(_RESERVE_MAX_MS, self.transaction_timeout_ms / 4)
@@ -150,8 +166,9 @@ class KafkaSettings:
             # This is the Java client's partitioner, so keys stay in the same partitions as with Spark's own sink.
             "partitioner": "murmur2_random",
             "linger.ms": "5",
-            # This option limits a task's memory; the librdkafka default is 1 GiB.
-            "queue.buffering.max.kbytes": "32768",
+            # This option limits a task's memory; the librdkafka default is 1 GiB. It counts values, without keys and headers
+            # (rd_kafka_msg_new0 in rdkafka_msg.c).
+            "queue.buffering.max.kbytes": str(max(_QUEUE_KIB, self._largest_value_kib)),
             "queue.buffering.max.messages": "200000",
             # If an unknown topic does not appear in this time, its records fail; the librdkafka default is 30 s.
             "topic.metadata.propagation.max.ms": "10000",

@@ -230,11 +230,17 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         )
 
     def _no_markers(self, ready: ReadyProducer) -> TwoPhaseCommitError:
-        """Build the error for a ledger that has no marker partition for this task."""
-        refused = LookUp(ready.producer, self._timeout_s).refusal(self._ledger)
-        if refused is None:
+        """Build the error for a ledger that had no marker partition when the producer connected."""
+        look_up = LookUp(ready.producer, self._timeout_s)
+        refused = look_up.refusal(self._ledger)
+        if refused is not None:
+            return translate_in_task(refused, f"writing to {self._ledger}", on_topic("Write", self._ledger))
+        if look_up.is_gone(self._ledger):
             return ledger_is_gone(self._ledger)
-        return translate_in_task(refused, f"writing to {self._ledger}", on_topic("Write", self._ledger))
+        return RetriableError(
+            f"{ready.transactional_id}: the broker to which this producer connected did not know the ledger {self._ledger}, "
+            "as may happen while a broker starts. No part of this attempt is visible. The next attempt uses another producer"
+        )
 
     def _expired(self, what: str) -> CheckpointExpiredError:
         """Build the error for a vote that would be too late. ``what`` names the unfinished work."""

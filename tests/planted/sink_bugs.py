@@ -10,6 +10,24 @@ _POOL: Final = "sinks/kafka/producer_pool.py"
 
 SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
+        "a large record never fits into the queue",
+        0,
+        "sinks/kafka/settings.py",
+        "str(max(_QUEUE_KIB, self._largest_value_kib))",
+        "str(_QUEUE_KIB)",
+        model=False,
+        protocol="tests/unit/test_kafka_writer.py",
+    ),
+    one_edit(
+        "a ledger that a starting broker did not know counts as deleted",
+        0,
+        "sinks/kafka/writer.py",
+        "        if look_up.is_gone(self._ledger):\n            return",
+        "        if True:\n            return",
+        model=False,
+        protocol="tests/unit/test_kafka_writer.py",
+    ),
+    one_edit(
         "a replay may have other bad rows",
         9,
         "integration/spark/task.py",

@@ -6,6 +6,7 @@ A real broker gives most of them rarely or briefly; ``tests/live/rules`` tests t
 from __future__ import annotations
 
 import dataclasses
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,12 @@ import kafka.errors
 import pytest
 
 from twopc.attempt import Evidence
+from twopc.errors import CheckpointExpiredError
+from twopc.sinks.kafka import prepared
 from twopc.sinks.kafka.committer import KafkaCommitter
 from twopc.sinks.kafka.handle import KafkaHandle
-from twopc.sinks.kafka.prepared import why_not
-from twopc.sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED, NOT_FOUND, Description
+from twopc.sinks.kafka.prepared import confirm, why_not
+from twopc.sinks.kafka.reports import CONCURRENT, NO_ANSWER, NONE, NOT_AUTHORIZED, NOT_FOUND, Description
 from twopc.sinks.kafka.settings import KafkaSettings
 
 if TYPE_CHECKING:
@@ -67,6 +70,24 @@ def test_a_transaction_with_a_missing_partition_is_not_confirmed(gone: str) -> N
 @pytest.mark.parametrize("error", [NO_ANSWER, NOT_FOUND])
 def test_a_missing_or_unknown_transaction_is_not_confirmed(error: str) -> None:
     assert error in str(why_not(HANDLE, Description(error), LEDGER))
+
+
+@pytest.mark.parametrize("passing", [NO_ANSWER, CONCURRENT])
+def test_a_coordinator_that_moves_is_asked_again(passing: str) -> None:
+    """All rows are written. Without the repetition, the tasks would write them again."""
+    answers = [Description(passing), Description(passing), SOUND]
+    client: Any = SimpleNamespace(describe=lambda ids: dict.fromkeys(ids, answers.pop(0)))
+    confirm(client, KafkaSettings(name="s", bootstrap_servers="b:1"), [HANDLE], 0)
+    assert not answers
+
+
+def test_the_wait_for_a_coordinator_counts_as_time_of_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The transaction must still live long enough when its coordinator has responded."""
+    monkeypatch.setattr(time, "monotonic", iter([0.0, 900.0]).__next__)
+    monkeypatch.setattr(prepared, "until_final", lambda ids, ask, **_: ask(list(ids)))
+    client: Any = SimpleNamespace(describe=lambda ids: dict.fromkeys(ids, SOUND))
+    with pytest.raises(CheckpointExpiredError, match="preparing took 900000 ms"):
+        confirm(client, KafkaSettings(name="s", bootstrap_servers="b:1"), [HANDLE], 0)
 
 
 class Asked(KafkaCommitter):

@@ -34,6 +34,16 @@ class Manager:
         self.refreshed: list[bool] = []  #: for each request for newer metadata
         self.cluster = SimpleNamespace(request_update=lambda: self.refreshed.append(True))
         self.error: kafka_errors.KafkaError = kafka_errors.UnknownBrokerIdError(DEAD)  #: of node 1
+        self.paused: set[str] = set()  #: why the connection to node 2 sends nothing
+        self.waits = 0
+        self._conns = {ALIVE: SimpleNamespace(paused=self.paused)}
+        self._net = SimpleNamespace(sleep=self._wait)
+
+    async def _wait(self, _: float) -> None:
+        """After two waits, the broker's throttle ends."""
+        self.waits += 1
+        if self.waits % 2 == 0:
+            self.paused.clear()
 
     def run(self, ask: Callable[[], Any]) -> Any:
         return asyncio.run(ask())
@@ -42,6 +52,8 @@ class Manager:
         self.sent.append(node)
         if node == DEAD:
             raise self.error
+        if self.paused:
+            raise kafka_errors.NodeNotReadyError(f"Node paused: {self.paused}")
         return self._answer(request)
 
     async def _answer(self, request: Any) -> Any:
@@ -79,6 +91,21 @@ def test_a_broker_that_is_known_and_not_ready_is_only_reported() -> None:
     manager.error = kafka_errors.NodeNotReadyError(DEAD)
     assert client._connection.send_all([("request", DEAD)]) == [manager.error]
     assert not manager.refreshed
+
+
+def test_a_request_is_sent_when_a_brokers_throttle_ends() -> None:
+    """Each response may throttle the connection again, so no number of repetitions would be enough."""
+    client, manager = client_that_knows({"s.0.a.0": ALIVE})
+    manager.paused.add("throttle")
+    assert client.end([ProducerIdentity("s.0.a.0", 7, 0)]) == {"s.0.a.0": NONE}
+    assert (manager.waits, manager.sent) == (2, [ALIVE] * 3)
+
+
+def test_a_connection_that_is_paused_for_another_reason_is_only_reported() -> None:
+    client, manager = client_that_knows({})
+    manager.paused.add("max_in_flight")
+    assert isinstance(client._connection.send_all([("request", ALIVE)])[0], kafka_errors.NodeNotReadyError)
+    assert manager.waits == 0
 
 
 def test_a_coordinator_without_a_successor_counts_as_no_answer() -> None:

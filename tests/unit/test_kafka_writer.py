@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import ConfigurationError, RetriableError
@@ -77,3 +79,49 @@ def test_only_transactions_limit_a_batch_and_a_repair_has_one_under_every_guaran
     assert isinstance(weaker.create_writer(TASK), PlainWriter)
     assert type(weaker.create_writer(replace(TASK, is_repair=True))) is KafkaWriter
     assert type(exact.create_writer(TASK)) is KafkaWriter
+
+
+MIB = 1 << 20
+
+
+def large(**options: str) -> KafkaSink:
+    return KafkaSink(name="s", bootstrap_servers="b:1", topic="t", options=options)
+
+
+def test_a_record_of_any_permitted_size_fits_into_the_queue() -> None:
+    """Librdkafka reports a full queue even if the queue is empty, so the task would wait for the brokers forever."""
+    config = large(**{"kafka.message.max.bytes": str(64 * MIB)}).producer_config()
+    producer = Producer({**config, "transactional.id": "", "enable.idempotence": False, "log_level": 0})
+    producer.produce("t", b"x" * (63 * MIB))
+    assert len(producer) > 0
+    producer.purge()
+    assert large().producer_config()["queue.buffering.max.kbytes"] == "32768"
+
+
+def test_a_queue_that_is_too_small_for_one_record_is_rejected() -> None:
+    options = {"kafka.message.max.bytes": str(2 * MIB), "kafka.queue.buffering.max.kbytes": "2047"}
+    with pytest.raises(ConfigurationError, match=r"kafka\.queue\.buffering\.max\.kbytes'=2047.*Set at least 2048"):
+        large(**options)
+    large(**{**options, "kafka.queue.buffering.max.kbytes": "2048"})
+
+
+class Ledger:
+    """A producer whose metadata shows the ledger with this many partitions."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        del timeout
+        described = SimpleNamespace(partitions=dict.fromkeys(range(self._partitions)), error=None)
+        return SimpleNamespace(topics={topic: described})
+
+
+@pytest.mark.parametrize(("partitions", "kind"), [(0, ConfigurationError), (9, RetriableError)])
+def test_only_a_ledger_that_is_still_missing_counts_as_deleted(partitions: int, kind: type[Exception]) -> None:
+    """A broker that is starting may not know the ledger when the producer connects."""
+    writer = writer_of_three()
+    producer: Any = Ledger(partitions)
+    writer._ready = ReadyProducer(producer, "s.1.w.0", 0, {}, markers=-1)
+    with pytest.raises(kind, match="the ledger twopc-ledger-s"):
+        writer.pre_commit()
