@@ -14,7 +14,7 @@ from twopc.errors import ConfigurationError, UnavailableError
 from twopc.sinks.kafka import markers
 from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 from twopc.sinks.kafka.handle import KafkaHandle, task_id
-from twopc.sinks.kafka.ledger_topic import ABSENT
+from twopc.sinks.kafka.ledger_topic import ABSENT, warn_of_weakness
 from twopc.sinks.kafka.oauth import failures
 from twopc.sinks.kafka.prepared import await_visible, confirm, end_all, fence, sweep
 from twopc.sinks.kafka.producer_pool import drop_pool
@@ -70,6 +70,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         """See :class:`SinkCommitter`. Check the ledger's settings (rule 14) and the permission for sweeps (rule 7)."""
         if self._log.identity() != ABSENT:
             self._log.topic.require_safe()
+        if self._settings.topic is not None:
+            warn_of_weakness(self._log.admin, self._settings.topic, timeout_ms=self._timeout_ms)
         sink = self._settings.name
 
         def look(ids: Sequence[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from tenacity import wait_fixed
 
 from twopc.counted import counted
-from twopc.errors import ConfigurationError, RetriableError
+from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
 from twopc.sinks.kafka.asking import ask, request_s
 from twopc.sinks.kafka.errors import error_of, is_retriable, on_topic, translate, translated
 from twopc.sinks.retry import retrying
@@ -40,6 +40,7 @@ _LOWEST_BATCH_LIMIT: Final = 10_000
 
 _REQUIRED: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _UNCLEAN: Final = "unclean.leader.election.enable"
+_WEAK: Final = {"min.insync.replicas": "1", _UNCLEAN: "true"}
 
 
 def describe(
@@ -83,6 +84,27 @@ def _unless_unknown(future: Future[T]) -> T | None:
         if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
         raise
+
+
+def warn_of_weakness(admin: AdminClient, topic: str, *, timeout_ms: float) -> None:
+    """Warn if brokers may lose rows that they have acknowledged. The sink would not notice such a loss.
+
+    Such a topic is not rejected, because other applications may own it. Without permission to read the settings, say nothing:
+    ``twopc preflight`` reports the missing permission.
+    """
+    try:
+        settings = settings_of(admin, topic, timeout_ms=timeout_ms) or {}
+    except TwoPhaseCommitError:
+        return
+    weak = {name: value for name, value in _WEAK.items() if settings.get(name) == value}
+    if weak:
+        logger.warning(
+            "the topic %s has %s, so brokers may lose rows that they have acknowledged, and the sink cannot notice. Set "
+            "min.insync.replicas=2, with 3 replicas, and %s=false",
+            topic,
+            _listed(weak),
+            _UNCLEAN,
+        )
 
 
 class LedgerTopic:

@@ -19,6 +19,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_kafka_writer.py",
     ),
     one_edit(
+        "nobody hears that the output may lose acknowledged rows",
+        14,
+        "sinks/kafka/committer.py",
+        "        if self._settings.topic is not None:\n            warn_of_weakness",
+        "        if False:\n            warn_of_weakness",
+        model=False,
+        protocol="tests/live/rules/test_rule_14_wedges.py -k output_topic",
+    ),
+    one_edit(
         "a ledger that a starting broker did not know counts as deleted",
         0,
         "sinks/kafka/writer.py",

@@ -130,6 +130,23 @@ def test_a_single_copy_is_warned_about_only_below_min_insync_replicas_2(
     assert not any(text.startswith(safe) for text in caplog.messages)
 
 
+def test_an_output_topic_that_may_lose_acknowledged_rows_is_warned_about(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The brokers alone know about such a loss: the transaction and its marker are intact."""
+    setting = "unclean.leader.election.enable"
+    alter_topic(play.bootstrap_servers, play.topic, {setting: "true"})
+    with caplog.at_level(logging.WARNING, "twopc.sinks.kafka.ledger_topic"):
+        play.driver().recover(play.batch(0))
+    weak = f"the topic {play.topic} has min.insync.replicas=1, {setting}=true, so brokers may lose rows"
+    assert any(text.startswith(weak) for text in caplog.messages)
+    caplog.clear()
+    alter_topic(play.bootstrap_servers, play.topic, {setting: None, "min.insync.replicas": "2"})
+    with caplog.at_level(logging.WARNING, "twopc.sinks.kafka.ledger_topic"):
+        play.driver().recover(play.batch(0))
+    assert not any(text.startswith(f"the topic {play.topic}") for text in caplog.messages)
+
+
 # -- decisions above the record limit ----------------------------------------------------------------------------------
 
 LARGE = ("x" * 2_500_000,)
