@@ -57,7 +57,7 @@ def test_the_protocol_document_numbers_every_crash_point_in_order() -> None:
     assert [int(number) for number, _ in listed] == list(range(1, 1 + len(listed)))
 
 
-def test_the_protocol_document_names_a_test_for_each_of_the_fourteen_rules() -> None:
+def test_the_protocol_document_refers_to_a_test_for_each_of_the_fourteen_rules() -> None:
     text = (DOCS / "protocol.md").read_text()
     named = re.findall(r"^\| (\d+) \|.*\| `(tests/live/rules/test_rule_\d\d_\w+\.py)` \|$", text, re.MULTILINE)
     assert [int(number) for number, _ in named] == list(range(1, 15))
@@ -94,7 +94,7 @@ def test_every_entry_of_the_runbook_says_what_to_do_and_is_provoked_by_a_test() 
         assert set(re.findall(r"`twopc ([a-z]+)", entry)) & _commands(), title
 
 
-def test_the_runbook_names_commands_rules_and_alerts_that_exist() -> None:
+def test_the_runbook_refers_to_existing_commands_rules_and_alerts() -> None:
     text = (DOCS / "operations.md").read_text()
     assert set(re.findall(r"`twopc ([a-z]+)", text)) <= _commands()
     judged = {name for named in re.findall(r"rules? (`[^;.\n]+)", text) for name in re.findall(r"`([a-z ]+)`", named)}

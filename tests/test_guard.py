@@ -40,7 +40,7 @@ def test_signals_reach_the_child(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(TIMEOUT_S)
-def test_a_child_can_be_killed_after_ctrl_c_has_interrupted_a_look_at_it(tmp_path: Path) -> None:
+def test_a_child_can_be_killed_after_ctrl_c_has_interrupted_a_poll_of_it(tmp_path: Path) -> None:
     """Between two instructions of `Popen.poll` it leaves a lock taken forever."""
     process = start(tmp_path, "sleep", "600")
     process._guard._waitpid_lock.acquire()  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ def test_a_child_can_be_killed_after_ctrl_c_has_interrupted_a_look_at_it(tmp_pat
     assert process.exit_code == 128 + signal.SIGKILL
 
 
-def test_threads_that_look_at_once_see_the_same_exit_code(tmp_path: Path) -> None:
+def test_threads_that_poll_at_once_see_the_same_exit_code(tmp_path: Path) -> None:
     for _ in range(20):
         process = start(tmp_path, "sh", "-c", "exit 7")
         with ThreadPoolExecutor(8) as pool:

@@ -158,7 +158,7 @@ def test_a_patch_without_a_connector_takes_the_newest_one_of_its_minor_version(s
     assert connector_version(spark) == connector
 
 
-def test_a_lock_of_one_set_leaves_the_others(registry: FakeRegistry) -> None:
+def test_locking_one_set_leaves_the_others_unchanged(registry: FakeRegistry) -> None:
     jars.write_lock("hbase-")
     lock = jar_lock.read_lock(jar_lock.LOCK_FILE)
     assert set(lock) == {WANTED.name, hbase_set().name}

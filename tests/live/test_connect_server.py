@@ -172,10 +172,13 @@ def test_a_client_that_is_killed_costs_nothing(kafka: KafkaService, tmp_path: Pa
         wait_until(lambda: pipeline.visible() == pipeline.given, "the query has ended", _TIMEOUT_S)
 
 
-def test_a_session_that_expires_stops_its_query_in_the_middle_of_a_commit_and_the_next_start_completes_it(
+def test_the_next_start_completes_a_commit_interrupted_by_an_expired_session(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """Spark renews the session of a running query only once a minute (``SparkConnectStreamingQueryCache``)."""
+    """Spark renews the session of a running query only once a minute (``SparkConnectStreamingQueryCache``).
+
+    The expiry stops the query.
+    """
     pipeline = pipeline_of(kafka, tmp_path)
     pipeline.feed(60)
     soon = {
@@ -273,7 +276,7 @@ def test_two_clients_start_a_query_at_once_on_one_server_and_one_of_the_two_is_s
         assert losers or "Stopping existing streaming query" in one.text
 
 
-def test_two_clients_start_a_query_at_once_on_one_server_that_is_to_stop_none_and_one_is_refused(
+def test_one_of_two_clients_starting_a_query_at_once_on_a_server_that_stops_none_is_refused(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     setting = {"spark.sql.streaming.stopActiveRunOnRestart": "false"}

@@ -46,9 +46,7 @@ def test_counts_continue_over_kills_of_the_function(store: dict[str, str], kafka
         pipeline.close()
 
 
-def test_a_stateful_query_is_refused_by_name_and_with_sparks_ui_it_is_written(
-    kafka: KafkaService, tmp_path: Path
-) -> None:
+def test_a_stateful_query_is_rejected_unless_sparks_ui_is_available(kafka: KafkaService, tmp_path: Path) -> None:
     ui, config = spark_ui()
     pipeline = pipeline_of(kafka, tmp_path, plan="update")
     try:

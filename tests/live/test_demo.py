@@ -89,7 +89,7 @@ def test_demo_under_connect_is_exactly_once_whoever_is_killed() -> None:
     assert (baseline["lost"], baseline["kills"]) == (0, 4)
 
 
-def test_a_demo_under_connect_names_what_is_missing(
+def test_a_demo_under_connect_reports_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("pyspark.__version__", "3.5.9")
@@ -130,7 +130,9 @@ def test_demo_with_three_sinks_is_exactly_once_in_each_and_what_guides_show_is_n
         (("--sinks", "kafka,postgre"), "choose from"),
     ],
 )
-def test_an_invalid_argument_is_named(arguments: tuple[str, ...], message: str) -> None:
+def test_an_invalid_argument_is_rejected_with_an_error_that_identifies_it(
+    arguments: tuple[str, ...], message: str
+) -> None:
     done = run_cli("demo", *arguments)
 
     assert done.returncode == 2
@@ -297,7 +299,7 @@ def test_a_lost_and_a_duplicated_record_do_not_cancel_out(kafka: KafkaService) -
     assert counted(result, "rows_out", "lost", "duplicated") == [3000, 1, 1]
 
 
-def test_the_judge_rejects_a_record_that_nobody_wrote(kafka: KafkaService) -> None:
+def test_the_judge_rejects_a_record_that_the_query_did_not_write(kafka: KafkaService) -> None:
     with pytest.raises(ServiceError, match="does not have"):
         judged(kafka, [3000])
 

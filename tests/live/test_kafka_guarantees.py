@@ -59,7 +59,7 @@ def write(coordinator: Coordinator, play: Play, *batches: int) -> None:
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["native", "confluent"])
-def test_without_a_failure_each_row_is_there_once_before_the_decision_and_in_no_transaction(
+def test_without_a_failure_each_row_is_visible_once_before_the_decision_and_in_no_transaction(
     play: Play, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
@@ -77,7 +77,7 @@ def test_without_a_failure_each_row_is_there_once_before_the_decision_and_in_no_
 
 
 @pytest.mark.parametrize("point", each(BEFORE))
-def test_a_driver_that_dies_before_its_decision_duplicates_that_batch_and_no_other(point: str, play: Play) -> None:
+def test_a_driver_that_dies_before_its_decision_duplicates_only_that_batch(point: str, play: Play) -> None:
     run = driver(play, "AT_LEAST_ONCE")
     write(run, play, 0)
     crash(run, play, 1, rows_of(1), point)
@@ -137,7 +137,7 @@ def test_an_exact_run_behind_a_weaker_one_duplicates_at_most_the_batch_that_was_
     assert play.visible() - left == seen(3) - (Counter() if point in BEFORE else seen(1))
 
 
-def test_nobody_waits_with_none_and_a_driver_that_is_closed_sends_what_it_has(play: Play) -> None:
+def test_the_guarantee_none_waits_for_no_acknowledgement_and_closing_the_driver_sends_the_rest(play: Play) -> None:
     """The client lingers, so an acknowledgement before the end of the batch would have been waited for."""
     run = driver(play, "NONE", **{"kafka.linger.ms": "600000"})
     write(run, play, 0)
@@ -146,7 +146,7 @@ def test_nobody_waits_with_none_and_a_driver_that_is_closed_sends_what_it_has(pl
     assert play.visible() == seen(1)
 
 
-def test_at_least_once_waits_even_with_a_long_linger(play: Play) -> None:
+def test_the_guarantee_at_least_once_waits_even_with_a_long_linger(play: Play) -> None:
     """Fails without the flush."""
     write(driver(play, "AT_LEAST_ONCE", **{"kafka.linger.ms": "600000"}), play, 0)
     assert play.visible() == seen(1)
@@ -162,7 +162,7 @@ def test_a_record_that_was_not_delivered_fails_the_batch(play: Play) -> None:
     assert play.visible() == seen(1)
 
 
-def test_nobody_chooses_a_weaker_guarantee_unawares(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_weaker_guarantee_is_logged_with_its_consequences(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     driver(play, "AT_LEAST_ONCE").close()
     driver(play, "NONE").close()
     assert [

@@ -72,7 +72,7 @@ def test_rows_for_too_few_replicas_fail_with_advice(
     require_named(writer)
 
 
-def test_the_error_for_a_decision_names_the_ledger_with_too_few_replicas(
+def test_the_error_for_a_decision_mentions_the_ledger_with_too_few_replicas(
     cluster: LocalKafkaCluster, brokers: KafkaService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     way = Way(brokers, monkeypatch, native=True, timeout_ms=TIMEOUT_MS)

@@ -190,7 +190,7 @@ def test_a_callback_that_fails_later_stops_the_query_with_its_reason_and_loses_n
     assert query.visible() == {**ALL, "d": 1}
 
 
-def test_credentials_that_the_endpoint_refuses_are_named_at_once(
+def test_credentials_that_the_endpoint_refuses_are_reported_at_once(
     secured: LocalKafka, endpoint: TokenEndpoint, tmp_path: Path
 ) -> None:
     query = Query(secured.bootstrap_servers, tmp_path)

@@ -152,7 +152,7 @@ def test_a_healthy_broker_passes_every_step_and_is_left_as_it_was(kafka: KafkaSe
         assert "Traceback" not in done.stderr
 
 
-def test_the_table_names_each_finding_with_its_reason_and_its_fix(
+def test_the_table_lists_each_finding_with_its_reason_and_its_fix(
     kafka: KafkaService, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = new_name()
@@ -210,7 +210,7 @@ OUTPUTS = {
 }
 
 
-def test_each_fault_of_an_output_topic_has_its_line(kafka: KafkaService) -> None:
+def test_each_fault_of_an_output_topic_is_reported(kafka: KafkaService) -> None:
     name = new_name()
     topics = {f"{name}-{kind}": expected for kind, expected in OUTPUTS.items()}
     for topic, (config, _, _) in topics.items():
@@ -223,7 +223,7 @@ def test_each_fault_of_an_output_topic_has_its_line(kafka: KafkaService) -> None
         assert [line for line in lines if line.result is result and why in line.why and line.fix], lines
 
 
-def test_a_row_whose_time_the_topic_refuses_is_a_bad_record_that_names_the_setting(
+def test_a_row_whose_time_the_topic_refuses_is_reported_as_a_bad_record_with_the_setting(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """The case that the finding warns of. Fails if the refusal is taken for a transient fault: the batch would be retried."""
@@ -399,7 +399,7 @@ def test_the_documented_rights_pass_once_the_ledgers_hold_for_its_prefix(guarded
     assert topics_of(guarded.bootstrap_servers, sink.name) == {topic}
 
 
-def test_the_documented_rights_on_the_ledger_alone_suffice_for_the_sink_and_the_trial_names_what_it_lacks(
+def test_ledger_rights_alone_suffice_for_the_sink_and_the_trial_reports_the_rights_it_lacks(
     guarded: LocalKafka,
 ) -> None:
     sink, topic = guarded_sink(guarded)
@@ -421,9 +421,7 @@ def test_the_documented_rights_on_the_ledger_alone_suffice_for_the_sink_and_the_
     ],
     ids=["ids", "ledger", "output"],
 )
-def test_a_right_that_is_missing_has_its_line(
-    guarded: LocalKafka, kind: ResourceType, right: str, check: str, fix: str
-) -> None:
+def test_a_missing_right_is_reported(guarded: LocalKafka, kind: ResourceType, right: str, check: str, fix: str) -> None:
     sink, topic = guarded_sink(guarded)
     rights = documented_rights(sink, topic, PREFIXED)
     allow(guarded, [one for one in rights if (one[0], one[3].name) != (kind, right)])
@@ -432,7 +430,7 @@ def test_a_right_that_is_missing_has_its_line(
     assert topics_of(guarded.bootstrap_servers, sink.name) == {topic}
 
 
-def test_without_the_right_to_delete_the_sink_runs_and_the_topic_of_the_trial_is_named_as_left_behind(
+def test_the_sink_runs_without_the_delete_right_and_the_trials_leftover_topic_is_reported(
     guarded: LocalKafka,
 ) -> None:
     sink, topic = guarded_sink(guarded)

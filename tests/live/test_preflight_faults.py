@@ -49,7 +49,7 @@ def test_a_single_healthy_broker_has_no_fault_but_its_single_replicas(kafka: Kaf
 
 
 @pytest.mark.parametrize("fault", LEDGERS)
-def test_each_fault_of_a_ledger_has_its_line(fault: str, kafka: KafkaService) -> None:
+def test_each_fault_of_a_ledger_is_reported(fault: str, kafka: KafkaService) -> None:
     """Caught mutations: the partitions are not counted; the replicas in sync are not compared."""
     partitions, config, said = LEDGERS[fault]
     name = f"f{uuid.uuid4().hex[:10]}"
@@ -62,7 +62,7 @@ def test_each_fault_of_a_ledger_has_its_line(fault: str, kafka: KafkaService) ->
 
 
 @pytest.mark.whole
-def test_a_transaction_log_that_refuses_every_record_is_named_with_its_remedy() -> None:
+def test_a_transaction_log_that_refuses_every_record_is_reported_with_its_remedy() -> None:
     """Kafka starts with such settings. Then no transactional id can be initialised, and no error says why."""
     with LocalKafka(properties={"transaction.state.log.min.isr": "2"}) as kafka:
         topic = create_topic(kafka.bootstrap_servers, "orders-out")
@@ -73,7 +73,7 @@ def test_a_transaction_log_that_refuses_every_record_is_named_with_its_remedy() 
 
 
 @pytest.mark.whole
-def test_a_transaction_log_that_cannot_be_created_is_named_with_its_remedy() -> None:
+def test_a_transaction_log_that_cannot_be_created_is_reported_with_its_remedy() -> None:
     """Kafka's default of three replicas on a single broker: every client sees only that no coordinator responds."""
     with LocalKafka(properties={"transaction.state.log.replication.factor": "3"}) as kafka:
         failed = worse(report_of(kafka.bootstrap_servers, "orders"), Result.FAIL)
@@ -82,7 +82,7 @@ def test_a_transaction_log_that_cannot_be_created_is_named_with_its_remedy() -> 
     assert "set transaction.state.log.replication.factor=1" in line.fix
 
 
-def test_ids_that_brokers_forget_too_early_are_named_with_their_remedy() -> None:
+def test_ids_that_brokers_forget_too_early_are_reported_with_their_remedy() -> None:
     with LocalKafka(properties={"transactional.id.expiration.ms": "60000"}) as kafka:
         warned = worse(report_of(kafka.bootstrap_servers, "orders"), Result.WARN)
     (line,) = [line for line in warned if "transactional.id.expiration.ms=60000" in line.why]

@@ -70,7 +70,7 @@ def test_the_documented_rights_suffice_over_scram_and_tls(
 
 
 @pytest.mark.parametrize("right", ["WRITE", "DESCRIBE"])
-def test_a_denied_transactional_id_is_named_and_nothing_is_lost_once_it_is_allowed(
+def test_a_denied_transactional_id_is_reported_and_nothing_is_lost_once_it_is_allowed(
     secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path], right: str
 ) -> None:
     query = secure_query(secured, tmp_path, authority)
@@ -86,7 +86,7 @@ def test_a_denied_transactional_id_is_named_and_nothing_is_lost_once_it_is_allow
     assert query.visible() == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_denied_output_topic_is_named_and_nothing_becomes_visible(
+def test_a_denied_output_topic_is_reported_and_nothing_becomes_visible(
     secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path]
 ) -> None:
     query = secure_query(secured, tmp_path, authority)
@@ -136,7 +136,7 @@ def denied(
     return with_acl(kafka.bootstrap_servers, binding)
 
 
-def test_a_right_that_is_lost_before_the_commit_is_named_with_the_time_that_is_left_and_nothing_is_lost(
+def test_a_right_lost_before_the_commit_is_reported_with_the_remaining_time_and_nothing_is_lost(
     secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path]
 ) -> None:
     """Caught mutation: ``KafkaCommitter`` reports no blockers ("restart when every broker answers")."""

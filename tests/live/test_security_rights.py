@@ -274,7 +274,7 @@ def test_with_its_rights_alone_a_part_does_all_of_its_work(part: Part, caplog: p
     ],
     indirect=["part"],
 )
-def test_without_a_single_right_a_part_names_it_and_once_it_is_allowed_nothing_is_lost_or_duplicated(
+def test_a_part_reports_any_missing_right_and_once_it_is_granted_no_row_is_lost_or_duplicated(
     part: Part, right: Right, caplog: pytest.LogCaptureFixture
 ) -> None:
     for role in part.roles:

@@ -39,7 +39,7 @@ class SecuredPipeline(OldPipeline):
         return dataclasses.replace(super().new_sink(), **self.secured)
 
 
-def test_take_over_needs_to_read_the_output_and_names_the_right(
+def test_take_over_needs_to_read_the_output_and_reports_the_missing_right(
     secured: LocalKafka, secure_options: dict[str, Any], tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = SecuredPipeline(secured.bootstrap_servers, tmp_path)

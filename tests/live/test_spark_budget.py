@@ -183,7 +183,7 @@ def test_under_any_plan_no_row_is_missing_unless_those_that_came_are_over_the_bu
     assert seen == {True, False}
 
 
-def test_rows_that_were_held_back_are_missed_although_those_that_came_are_few_bytes(spark: SparkSession) -> None:
+def test_held_back_rows_are_noticed_even_if_the_arrived_rows_are_within_the_limit(spark: SparkSession) -> None:
     """Arrow stores a boolean as a bit. So the rows that a task has passed may be within the limit once they arrive."""
     frame = spark.range(0, 1_000, 1, 1).selectExpr(*(f"id % {number} = 0 AS b{number}" for number in range(2, 10)))
     columns = tuple(TakenColumn(name, st.BooleanType(), Form.AS_IS) for name in frame.columns)
@@ -205,7 +205,7 @@ def test_rows_of_a_type_that_cannot_be_counted_are_left_to_the_tasks(spark: Spar
     assert Budget().bounded(frame, 1_000) is None
 
 
-def test_a_version_of_spark_without_what_is_needed_is_named_once_and_left_to_the_tasks(
+def test_an_unsuitable_version_of_spark_is_logged_once_and_the_tasks_write_large_batches(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(budgets, "_COUNTER", "java.util.concurrent.atomic.NotThere")

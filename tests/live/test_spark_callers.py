@@ -134,7 +134,7 @@ def number_of_numpy(_: Query) -> Callable[[ExactlyOnce], Function]:
 
 
 @pytest.mark.parametrize("using", [one_group_for_all, made_for_each_batch, other_properties, number_of_numpy])
-def test_every_batch_is_there_once_after_a_crash_and_a_restart_in_the_same_session(
+def test_every_batch_is_visible_once_after_a_crash_and_a_restart_in_the_same_session(
     using: Using, kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))
@@ -232,7 +232,7 @@ def in_a_thread_that_inherits(call: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("by", [in_a_thread, in_an_executor, in_a_thread_that_inherits])
-def test_a_call_from_a_thread_of_the_users_is_refused_and_names_the_thread(
+def test_a_call_from_a_users_thread_is_refused_with_an_error_that_identifies_the_thread(
     by: Callable[[Callable[[], None]], None], kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))
@@ -310,7 +310,7 @@ def test_a_failed_call_may_be_repeated_by_another_object(
     assert values(query.sinks[0]) == VALUES
 
 
-def test_a_checkpoint_that_is_named_must_be_that_of_the_query_that_calls(
+def test_a_given_checkpoint_location_must_belong_to_the_calling_query(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     one, two = (Query(spark, tmp_path / name, (kafka_sink(kafka.bootstrap_servers),)) for name in ("one", "two"))
@@ -326,7 +326,7 @@ def test_a_checkpoint_that_is_named_must_be_that_of_the_query_that_calls(
     assert not values(two.sinks[0])
 
 
-def test_the_exception_of_spark_shows_the_message_before_anybody_stops_reading(
+def test_sparks_exception_shows_the_message_near_the_top(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """PySpark's own lines come first; ours are few, and what the error came from is in the log."""

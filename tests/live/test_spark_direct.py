@@ -83,7 +83,7 @@ def test_a_query_over_kafka_writes_its_small_batches_in_the_driver_from_the_firs
 
 
 @pytest.mark.whole
-def test_a_batch_over_the_limit_is_evaluated_again_by_tasks_and_the_next_ones_go_to_them_at_once(
+def test_a_batch_over_the_limit_is_evaluated_again_by_tasks_which_then_get_the_next_batches(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink, evaluated = kafka_sink(kafka.bootstrap_servers), tmp_path / "evaluated"
@@ -105,7 +105,7 @@ def test_a_batch_over_the_limit_is_evaluated_again_by_tasks_and_the_next_ones_go
         pytest.param(40, 5000, id="too wide rows"),
     ],
 )
-def test_a_batch_that_is_a_hundred_times_larger_than_expected_does_not_reach_the_driver(
+def test_a_batch_a_hundred_times_larger_than_expected_does_not_reach_the_driver(
     count: int, width: int, kafka: KafkaService, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrived: list[int] = []
@@ -188,7 +188,7 @@ def test_a_batch_without_rows_is_decided_without_a_transaction(
     assert [task.handles for task in decided(sink)[0].tasks] == [{}]
 
 
-def test_a_bad_row_is_named_as_by_a_task_and_nothing_is_visible(
+def test_a_bad_row_is_reported_with_the_same_error_as_by_a_task_and_nothing_is_visible(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     messages = []
@@ -322,7 +322,7 @@ def test_a_driver_killed_at_any_point_of_a_direct_batch_loses_and_duplicates_not
 @pytest.mark.parametrize(
     "point", [step if step in SAMPLE else pytest.param(step, marks=pytest.mark.whole) for step in STEPS]
 )
-def test_a_direct_batch_that_stops_at_any_step_is_there_once_after_a_restart(
+def test_a_direct_batch_that_stops_at_any_step_is_visible_once_after_a_restart(
     point: str, kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     events, totals = kafka_sink(kafka.bootstrap_servers), adding(redis_server)

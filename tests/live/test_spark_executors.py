@@ -138,7 +138,7 @@ def test_a_stage_repeated_because_an_executor_lost_its_shuffle_leads_to_a_new_at
 
 
 @pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark compares the rows of a shuffle from 4.1 on")
-def test_a_shuffle_that_spark_sees_to_have_other_rows_stops_the_query_and_a_restart_writes_them_once(
+def test_different_shuffle_rows_noticed_by_spark_stop_the_query_and_a_restart_writes_them_once(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """Either Spark ends the job, or it runs the result stage again and the driver's own check finds that."""
@@ -161,10 +161,13 @@ def test_a_shuffle_that_spark_sees_to_have_other_rows_stops_the_query_and_a_rest
     pipeline.require_exactly_once()
 
 
-def test_rows_of_two_shuffles_that_a_stage_between_them_has_mixed_stop_the_query_and_a_restart_writes_them_once(
+def test_rows_mixed_by_a_stage_between_two_shuffles_stop_the_query_until_a_restart(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """The result stage is in its first attempt: the previous stage lost an executor, and was partly rerun."""
+    """The result stage is in its first attempt: the previous stage lost an executor, and was partly rerun.
+
+    A restart writes each row once.
+    """
     pipeline = Pipeline(
         kafka.bootstrap_servers, tmp_path, spark=CLUSTER, plan="two_shuffles", partitions=4, settings=BY_TASKS
     )
@@ -187,10 +190,13 @@ def test_rows_of_two_shuffles_that_a_stage_between_them_has_mixed_stop_the_query
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("filled_by", ["function", "groups", "thread", "program"])
-def test_a_cache_of_which_an_executor_had_a_part_and_all_of_the_shuffle_is_not_decided_and_a_restart_writes_it_once(
+def test_a_batch_from_a_partly_lost_cache_is_not_decided_and_a_restart_writes_it_once(
     filled_by: str, kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """Each stage runs once in each job, and none is skipped. But the second job writes the lost shuffle again."""
+    """The lost executor had a part of the cache and all of the shuffle.
+
+    Each stage runs once in each job, and none is skipped. But the second job writes the lost shuffle again.
+    """
     apart = {
         **CLUSTER,
         "spark.shuffle.reduceLocality.enabled": "false",
@@ -217,7 +223,7 @@ def test_a_cache_of_which_an_executor_had_a_part_and_all_of_the_shuffle_is_not_d
     pipeline.require_exactly_once()
 
 
-def test_a_state_that_was_computed_from_another_shuffle_than_the_rows_stops_the_query_and_a_restart_writes_both(
+def test_state_and_rows_from_different_shuffles_stop_the_query_and_a_restart_writes_both(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """The batch is evaluated once more after the driver has written its rows. An executor dies in between."""
@@ -239,7 +245,7 @@ def test_a_state_that_was_computed_from_another_shuffle_than_the_rows_stops_the_
         kill_workers(pipeline)
 
 
-def test_a_status_store_that_forgets_stages_stops_the_query_once_and_with_the_settings_as_named_it_runs(
+def test_a_status_store_that_forgets_stages_stops_the_query_until_the_suggested_settings_are_applied(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, spark={"spark.ui.retainedStages": "0"}, plan="shuffle")
@@ -258,7 +264,7 @@ def test_a_status_store_that_forgets_stages_stops_the_query_once_and_with_the_se
     pipeline.require_exactly_once()
 
 
-def test_reports_that_spark_dropped_stop_the_query_once_and_with_the_setting_as_named_it_runs(
+def test_reports_dropped_by_spark_stop_the_query_until_the_suggested_setting_is_applied(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """Nothing else shows that a report is missing: the batch's own jobs are reported completely."""

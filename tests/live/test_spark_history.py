@@ -159,7 +159,7 @@ def test_a_vote_after_the_limit_is_late_and_its_transaction_is_aborted_and_never
     pipeline.require_exactly_once()
 
 
-def test_a_declined_checkpoint_names_the_task_and_its_reason(
+def test_the_error_of_a_declined_checkpoint_identifies_the_task_and_gives_the_reason(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, sink={"options": {"kafka.message.max.bytes": "1000"}})
@@ -173,7 +173,7 @@ def test_a_declined_checkpoint_names_the_task_and_its_reason(
     assert diagnose(_history(pipeline))[0].rule == "bad record"
 
 
-def test_a_task_that_spark_tries_again_does_not_fail_its_checkpoint_and_is_named_in_the_history(
+def test_a_task_retried_by_spark_does_not_fail_its_checkpoint_and_appears_in_the_history(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     """Flink's region failover. The first attempt has written all of its rows, which are aborted."""

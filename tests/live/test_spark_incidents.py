@@ -45,7 +45,7 @@ def _slow_by_the_row(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 @pytest.mark.whole
-def test_a_skewed_task_is_named_by_its_number(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_skewed_task_is_reported_with_its_number(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
     query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),), BY_TASKS)
     # Of 1,000 rows all but 30 have the same key.
     query.plan = lambda frame: frame.repartition(4, "skewed").mapInArrow(_slow_by_the_row, frame.schema).drop("skewed")
@@ -88,7 +88,7 @@ def test_an_error_of_user_code_is_distinguished_from_the_sinks_refusals(
 
 
 @pytest.mark.whole
-def test_a_broker_that_is_gone_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_unavailable_broker_is_reported_as_the_cause(spark: SparkSession, tmp_path: Path) -> None:
     with LocalKafka() as kafka:
         topic = create_topic(kafka.bootstrap_servers, unique(), 2)
         sink = KafkaSink(name=unique(), bootstrap_servers=kafka.bootstrap_servers, topic=topic, timeout_ms=10_000)

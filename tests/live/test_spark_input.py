@@ -76,7 +76,7 @@ def plan_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         (("value", "array('x') AS headers"), "column 'headers' is array<string>, but it must be array<struct<"),
     ],
 )
-def test_a_missing_or_wrong_column_is_named_and_nothing_is_written(
+def test_a_missing_or_wrong_column_is_reported_and_nothing_is_written(
     expressions: tuple[str, ...],
     named: str,
     kafka: KafkaService,
@@ -93,7 +93,7 @@ def test_a_missing_or_wrong_column_is_named_and_nothing_is_written(
     assert not pipeline.visible()
 
 
-def test_a_missing_topic_is_an_error_that_names_the_sink(
+def test_a_missing_topic_causes_an_error_that_identifies_the_sink(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, topic=None)
@@ -146,7 +146,7 @@ def test_keys_go_to_the_same_partitions_as_with_sparks_own_sink(
     assert placed[0] == placed[1]
 
 
-def test_a_null_topic_is_a_bad_record_and_nothing_is_written(
+def test_a_null_topic_counts_as_a_bad_record_and_nothing_is_written(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, plan_of: Callable[..., None]
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, topic=None)
@@ -193,7 +193,7 @@ def test_an_unknown_topic_stops_the_query_and_nothing_is_lost_after_its_creation
     pipeline.require_exactly_once()
 
 
-def test_an_unreachable_broker_is_named_and_nothing_is_lost_after_its_return(
+def test_an_unreachable_broker_is_reported_and_nothing_is_lost_after_its_return(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
@@ -206,7 +206,7 @@ def test_an_unreachable_broker_is_named_and_nothing_is_lost_after_its_return(
     pipeline.require_exactly_once()
 
 
-def test_a_denied_transactional_id_is_named_with_the_missing_rights(tmp_path: Path, spark: SparkSession) -> None:
+def test_a_denied_transactional_id_is_reported_with_the_missing_rights(tmp_path: Path, spark: SparkSession) -> None:
     if chosen() != "local":
         pytest.skip("needs a broker with its own properties")
     with LocalKafka(listeners={"SASL": "SASL_PLAINTEXT"}, properties=WITH_RIGHTS) as broker:
@@ -319,10 +319,10 @@ def test_a_batch_over_its_timeout_is_cancelled_and_a_restart_loses_nothing(
 
 
 @pytest.mark.whole
-def test_an_undecided_batch_that_never_fits_can_be_replanned_as_its_message_says_and_each_row_is_written_once(
+def test_an_undecided_batch_that_never_fits_can_be_replanned_as_the_message_instructs(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, plan_of: Callable[..., None]
 ) -> None:
-    """Smaller batches alone do not help: Spark replays the offsets that it has planned."""
+    """Smaller batches alone do not help: Spark replays the offsets that it has planned. Each row is written once."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
     pipeline.feed(4)
     pipeline.run(spark)

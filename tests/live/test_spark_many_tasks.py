@@ -103,7 +103,7 @@ def test_a_third_of_sixty_transactions_over_a_thousand_partitions_is_repaired(
 
 @pytest.mark.whole
 @pytest.mark.parametrize("store", ["", "RocksDBStateStoreProvider"])
-def test_a_stateful_query_keeps_its_counts_though_its_partitions_are_grouped_differently(
+def test_a_stateful_query_keeps_its_counts_even_if_its_partitions_are_grouped_differently(
     store: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     """State is read and written by the plan's partition, whichever task has it."""

@@ -55,7 +55,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
         (lambda batch: (by_function(batch),), False),
     ],
 )
-def test_two_dataframes_that_may_disagree_are_named_once(
+def test_two_dataframes_that_may_disagree_are_reported_once(
     split: Callable[[DataFrame], Any], *, is_warned: bool, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     frames = [SinkFrame(f"sink{number}", frame, ()) for number, frame in enumerate(split(spark.range(4)))]

@@ -120,7 +120,7 @@ def a_select(chance: random.Random, over_rows: Sequence[str]) -> tuple[str, ...]
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.whole)])
-def test_sinks_of_one_query_take_what_each_would_take_alone(rounds: int, frame: DataFrame) -> None:
+def test_sinks_of_the_same_query_take_what_each_would_take_alone(rounds: int, frame: DataFrame) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - to repeat it
     chance = random.Random(seed)
@@ -137,9 +137,7 @@ def test_sinks_of_one_query_take_what_each_would_take_alone(rounds: int, frame: 
 
 
 @pytest.mark.parametrize("expression", IMPOSSIBLE)
-def test_what_spark_cannot_make_of_the_users_columns_is_an_error_that_names_the_sink(
-    expression: str, frame: DataFrame
-) -> None:
+def test_an_impossible_select_causes_an_error_that_identifies_the_sink(expression: str, frame: DataFrame) -> None:
     select = {"first": ["id AS value"], "second": [expression], "third": ["id AS missing"]}
     with pytest.raises(SchemaError, match=r"sink second: select=.*does not fit.*Nothing was written") as raised:
         arranged(frame, select, *map(sink, select))
@@ -158,7 +156,7 @@ def test_a_random_value_is_made_once_for_the_sinks_and_their_checksum(frame: Dat
 
 
 @pytest.mark.parametrize("is_case_sensitive", ["false", "true"])
-def test_of_two_columns_that_differ_in_case_each_sink_takes_the_one_it_names(
+def test_each_sink_takes_the_column_it_specifies_if_two_differ_only_in_case(
     is_case_sensitive: str, spark: SparkSession
 ) -> None:
     columns = ["v AS value", "v AS Value", "'exact' AS key", "'other' AS KEY", "'x' AS Topic", "1 AS `KeY`"]
@@ -194,7 +192,7 @@ def test_of_two_columns_that_differ_in_case_each_sink_takes_the_one_it_names(
     ],
     ids=["kafka", "redis", "hbase", "all columns", "dead letters"],
 )
-def test_two_columns_of_one_name_are_an_error_that_says_what_to_do(
+def test_two_columns_with_the_same_name_cause_an_error_that_says_what_to_do(
     taker: TwoPhaseCommitSink[Any], spark: SparkSession
 ) -> None:
     frame = spark.range(1).selectExpr("'a' AS value", "'b' AS value")

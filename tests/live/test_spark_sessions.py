@@ -198,7 +198,7 @@ def test_nothing_is_left_of_queries_that_have_ended(session: Session) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("direct", ["tasks", "driver"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_nothing_is_left_of_a_dozen_queries_of_one_kind(session: Session, variant: Variant, direct: str) -> None:
+def test_nothing_is_left_of_a_dozen_queries_of_the_same_kind(session: Session, variant: Variant, direct: str) -> None:
     run_and_require_nothing_left(session, [variant] * 12, write_by=direct)
 
 

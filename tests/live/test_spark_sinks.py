@@ -175,7 +175,7 @@ def test_each_sink_may_have_its_own_columns(kafka: KafkaService, spark: SparkSes
     ("expressions", "named"),
     [(("id AS name", "n"), "has no column 'id'"), (("id", "CAST(n AS DOUBLE) AS n"), "column 'n' is double")],
 )
-def test_a_missing_or_wrong_column_for_redis_is_named_before_any_row_is_read(
+def test_a_missing_or_wrong_column_for_redis_is_reported_before_any_row_is_read(
     expressions: tuple[str, ...], named: str, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     totals = adding(redis_server)
@@ -240,7 +240,7 @@ def test_a_bad_rows_columns_of_any_type_are_in_its_dead_letter(
 
 
 @pytest.mark.whole
-def test_a_weaker_guarantee_of_a_sink_duplicates_its_own_rows_and_nobody_elses(
+def test_a_weaker_guarantee_of_a_sink_duplicates_only_its_own_rows(
     kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     events, letters = (kafka_sink(kafka.bootstrap_servers, guarantee="AT_LEAST_ONCE") for _ in range(2))

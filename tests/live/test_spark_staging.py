@@ -44,7 +44,7 @@ def test_two_queries_with_one_staging_location_leave_each_others_staged_files_al
     assert not set((tmp_path / "shared").rglob("*.arrow"))
 
 
-def test_a_staging_location_that_the_workers_do_not_share_is_refused_before_the_decision_and_a_shared_one_works(
+def test_an_unshared_staging_location_is_refused_before_the_decision_and_a_shared_one_works(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**BY_TASKS, "staging": str(tmp_path / "shared")}

@@ -155,7 +155,7 @@ def test_a_shuffle_of_which_a_job_that_began_after_the_loss_writes_the_lost_part
 
 
 @pytest.mark.parametrize("by", ["groups", "query"])
-def test_two_shuffles_that_a_job_elsewhere_wrote_before_the_call_and_that_were_lost_in_part(
+def test_two_partly_lost_shuffles_written_by_another_job_before_the_call_stop_the_query(
     by: str, kafka: KafkaService, tmp_path: Path
 ) -> None:
     with refused_and_restarted(kafka, tmp_path, "before", by) as run:

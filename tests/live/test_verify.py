@@ -105,7 +105,7 @@ def test_a_healthy_sink_has_no_findings(play: Play, tmp_path: Path) -> None:
     assert report.is_ok and report.complete
 
 
-def test_verify_fences_nobody_and_writes_nothing(play: Play) -> None:
+def test_verify_fences_no_driver_and_writes_nothing(play: Play) -> None:
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
     ledger = play.sink.create_decision_log()
@@ -135,7 +135,7 @@ def test_duplicates_written_by_others_are_found_and_located(play: Play) -> None:
     assert report_of(play).is_ok
 
 
-def test_one_stray_record_of_a_new_key_is_named_by_its_place(play: Play) -> None:
+def test_one_stray_record_with_a_new_key_is_reported_with_its_position(play: Play) -> None:
     """It is among aborted records, which nobody reads: those of a foreign transaction, and of a batch that was rewritten."""
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     for handle in play.decided(0):

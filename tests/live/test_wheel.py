@@ -133,7 +133,7 @@ def test_the_protocol_and_the_kafka_sink_need_no_extra(base: Installed) -> None:
         ("twopc.integration.spark", "exactly_once", "pyspark", "spark"),
     ],
 )
-def test_a_missing_extra_is_named_with_the_command_that_installs_it(
+def test_a_missing_extra_is_reported_with_the_command_that_installs_it(
     base: Installed, module: str, name: str, package: str, extra: str
 ) -> None:
     assert base.error(f"from {module} import {name}") == (
@@ -142,7 +142,7 @@ def test_a_missing_extra_is_named_with_the_command_that_installs_it(
     )
 
 
-def test_the_command_names_its_missing_extra(base: Installed) -> None:
+def test_the_command_reports_its_missing_extra(base: Installed) -> None:
     done = base("twopc", "verify", "--help")
     assert (done.returncode, done.stdout) == (1, "")
     assert "pip install 'spark-twopc[verify]'" in done.stderr

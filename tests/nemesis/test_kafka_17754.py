@@ -51,7 +51,7 @@ def write(producer: Producer, topic: str, value: str, partition: int) -> None:
     producer.flush(10)
 
 
-def test_a_late_commit_publishes_a_bare_producers_next_transaction_though_it_aborts_it(
+def test_a_late_commit_publishes_a_bare_producers_next_transaction_even_if_the_producer_aborts_it(
     kafka: KafkaService, proxy: KafkaProxy
 ) -> None:
     """The report's aborted read, on a broker with KIP-890: V1 clients keep their epoch."""

@@ -146,7 +146,7 @@ def test_a_connection_breaks_before_or_after_the_broker_acts(
     assert committed(kafka.bootstrap_servers, topic) == Counter(["once"])
 
 
-def test_a_held_request_arrives_though_its_client_has_given_up(
+def test_a_held_request_arrives_even_if_its_client_has_given_up(
     kafka: KafkaService, proxy: KafkaProxy, name: str
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers, name)

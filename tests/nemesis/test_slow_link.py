@@ -63,7 +63,7 @@ def test_a_batch_is_written_while_acknowledgements_come(
 
 
 @BOTH
-def test_a_batch_that_outlives_its_transaction_fails_with_an_error_that_says_why(
+def test_a_batch_that_outlives_its_transaction_fails_with_an_error_that_gives_the_reason(
     slow: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     """Caught mutation: acknowledgements renew the time forever."""
@@ -94,7 +94,7 @@ def write_and_vote(writer: KafkaWriter) -> None:
 
 
 @BOTH
-def test_a_query_that_waits_for_nobody_still_sends_everything_when_it_ends(
+def test_a_query_that_waits_for_no_acknowledgement_still_sends_everything_when_it_ends(
     slow: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     ours, given = way(slow, monkeypatch, native=native, guarantee="NONE"), rows()

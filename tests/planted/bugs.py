@@ -705,7 +705,7 @@ BUGS: Final = (
         "        if (reads and len(stages) == 1) or ",
         model=False,
         protocol="tests/unit/test_spark_shuffles.py",
-        whole="tests/live/test_spark_executors.py -k a_cache_of_which",
+        whole="tests/live/test_spark_executors.py -k partly_lost_cache",
     ),
     _bug(
         "only the batch's own jobs are looked at for a cache that was filled twice",
@@ -715,7 +715,7 @@ BUGS: Final = (
         "        for job in () and self._others(self._examined.missing(",
         model=False,
         protocol="tests/unit/test_spark_shuffles.py",
-        whole="tests/live/test_spark_executors.py -k a_cache_of_which",
+        whole="tests/live/test_spark_executors.py -k partly_lost_cache",
     ),
     _bug(
         "a rerun counts as the batch's own, even if another job shares the stage",
@@ -724,7 +724,7 @@ BUGS: Final = (
         "self._history.stages_elsewhere(min(again), own) | ",
         "",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k shares_a_stage",
+        protocol="tests/unit/test_spark_shuffles.py -k sharing_a_rerun_stage",
         whole="tests/live/test_spark_threads.py -k earlier",
     ),
     _bug(
@@ -752,7 +752,7 @@ BUGS: Final = (
         "    _require_same_write(keeping, [one for one in readers if one.stage_id in own.last], rewrites)\n",
         "",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k between_two_stages_that_read_it",
+        protocol="tests/unit/test_spark_shuffles.py -k between_two_reading_stages",
         whole="tests/live/test_spark_readers.py -k two_stages",
     ),
     _bug(
@@ -829,7 +829,7 @@ BUGS: Final = (
         "                if is_evaluated:  #",
         "                if False:  #",
         model=False,
-        whole="tests/live/test_spark_executors.py -k from_another_shuffle",
+        whole="tests/live/test_spark_executors.py -k from_different_shuffles",
     ),
     _bug(
         "a stateful batch that the function has cached is evaluated once more",
@@ -866,7 +866,7 @@ BUGS: Final = (
         "        before += [self._history.before(min(kept))] if kept else []\n",
         "",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k that_the_attempt_reads",
+        protocol="tests/unit/test_spark_shuffles.py -k planning_the_attempts_shuffle",
         whole="tests/live/test_spark_executors.py -k dropped",
     ),
     _bug(
@@ -913,7 +913,7 @@ BUGS: Final = (
         "found if not missing or _has_skipped(",
         "found if not missing or None and _has_skipped(",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k somebody_else",
+        protocol="tests/unit/test_spark_shuffles.py -k of_another_query",
         whole="tests/live/test_spark_long_session.py -k skipped",
     ),
     _bug(

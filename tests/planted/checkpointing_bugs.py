@@ -219,7 +219,7 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "            left = flush_all(ready.producer.flush, silence_s=settings.timeout_ms / 1000)\n",
         "            left = 0\n",
         model=False,
-        protocol=f"{_GUARANTEES} -k nobody_waits",
+        protocol=f"{_GUARANTEES} -k waits_for_no_acknowledgement",
     ),
     one_edit(
         "guarantee: a preflight tries no transaction",

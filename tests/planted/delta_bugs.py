@@ -23,7 +23,7 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         "step.py",
         "        table = self._table\n",
         "        table = self._store.load()\n",
-        f"{_COMMIT} -k its_look_and_its_commit",
+        f"{_COMMIT} -k its_check_and_its_commit",
     ),
     _bug(
         "a commit of a driver that was replaced is repeated for the newer pointer",

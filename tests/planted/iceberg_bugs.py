@@ -236,7 +236,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "    for struct in _structs(schema.as_struct()):\n",
         "    for struct in ():\n",
         model=False,
-        protocol=f"{_TABLES} -k alike",
+        protocol=f"{_TABLES} -k equal_in_parquet",
     ),
     one_edit(
         "Iceberg: a table of version 3 is written to",

@@ -33,7 +33,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "        lost=(*published.lost, *(handle.transaction for handle, entries in found.items() if entries is None)),\n",
             "",
             **_both(
-                "commit.py::test_files_that_are_gone_after_the_decision_are_a_proven_loss_and_the_others_are_committed"
+                "commit.py::test_files_that_are_gone_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed"
             ),
         ),
         _bugs(
@@ -42,7 +42,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "    return Evidence.ABORTED if handle.transaction in published.lost else Evidence.COMMITTED\n",
             "    return Evidence.COMMITTED\n",
             **_both(
-                "commit.py::test_files_that_are_gone_after_the_decision_are_a_proven_loss_and_the_others_are_committed"
+                "commit.py::test_files_that_are_gone_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed"
             ),
         ),
         _bugs(
@@ -58,7 +58,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "[handle for handle in handles if handle.attempt not in published.attempts]",
             "list(handles)",
             **_both(
-                "commit.py::test_files_that_are_gone_after_the_decision_are_a_proven_loss_and_the_others_are_committed"
+                "commit.py::test_files_that_are_gone_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed"
             ),
         ),
         _bugs(
@@ -109,14 +109,14 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "committer.py",
             "        if control.decode(stored).revision < self._revision:\n",
             "        if False:\n",
-            **_both("restored.py::test_a_table_that_is_restored_while_a_query_runs_is_named"),
+            **_both("restored.py::test_a_table_that_is_restored_while_a_query_runs_is_reported"),
         ),
         _bugs(
             "a table that is created again is not noticed",
             "committer.py",
             '        if self._table_id not in {"", found}:\n',
             "        if False:\n",
-            **_both("commit.py::test_a_table_that_was_created_again_is_named_while_a_driver_runs"),
+            **_both("commit.py::test_a_table_that_was_created_again_is_reported_while_a_driver_runs"),
         ),
         _bugs(
             "a task of a driver that was replaced writes",
@@ -144,9 +144,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "orphans.py",
             "            if first_epoch <= epoch <= own_epoch:\n",
             "            if first_epoch <= epoch:\n",
-            **_both(
-                "sweep.py::test_a_driver_that_is_fenced_after_its_look_does_not_even_list_the_files_of_its_successor"
-            ),
+            **_both("sweep.py::test_a_driver_fenced_after_its_check_does_not_even_list_the_files_of_its_successor"),
         ),
         _bugs(
             "orphans of failed attempts stay until the next start",
@@ -160,14 +158,14 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "committer.py",
             "max((published.epoch, published.batch), *places)",
             "next(places)",
-            **_both("sweep.py::test_the_files_of_a_repair_stay_although_another_query_does_not_know_them", "True"),
+            **_both("sweep.py::test_the_files_of_a_repair_stay_although_another_query_has_no_record_of_them", "True"),
         ),
         _bugs(
             "a sweep takes the files of another table, or of a converted one, for orphans",
             "layout.py",
             '    return f"twopc-{sink}/{sink_id}"\n',
             '    return f"twopc-{sink}/id"\n',
-            delta="delta_sweep.py -k made_anew",
+            delta="delta_sweep.py -k created_again",
             iceberg="iceberg_sweep.py -k one_directory",
         ),
         _bugs(

@@ -361,7 +361,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "            self._record_decision(version)\n",
         "",
         model=False,
-        protocol="tests/live/postgres/test_vote_crashes.py -k although_nobody_has_swept",
+        protocol="tests/live/postgres/test_vote_crashes.py -k before_the_vote_is_swept",
     ),
     one_edit(
         "PostgreSQL: the vote of an attempt that failed in a fenced driver stays",
@@ -379,7 +379,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "        read_table(step, self._settings.table, locked=False)\n        server = ",
         "        read_table(step, self._settings.table)\n        server = ",
         model=False,
-        protocol="tests/live/postgres/test_vote_leftovers.py -k waits_for",
+        protocol="tests/live/postgres/test_vote_leftovers.py -k waiting_for",
     ),
     one_edit(
         "PostgreSQL: a vote without a decision is never rolled back",
@@ -406,7 +406,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "except psycopg.ProgrammingError as error:",
         "except () as error:",
         model=False,
-        protocol="tests/live/postgres/test_vote_leftovers.py -k nobody_here_may_end",
+        protocol="tests/live/postgres/test_vote_leftovers.py -k this_role_may_not_end",
     ),
     one_edit(
         "PostgreSQL: votes of a database and of its copy have the same name",
@@ -532,7 +532,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "if is_own and committer.lacks_decisions(scan_start):",
         "if False:",
         model=False,
-        protocol="tests/live/postgres/test_after_the_decision.py -k lost_its_newest",
+        protocol="tests/live/postgres/test_after_the_decision.py -k lost_newest_batch",
     ),
     one_edit(
         "Redis applies a stale slice",

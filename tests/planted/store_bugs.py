@@ -46,7 +46,7 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         _STORES,
         "if not urgent or (urgent, newest) == before or state.problem is not None:",
         "if urgent is not None:",
-        "tests/unit/test_stores.py -k between_two_looks",
+        "tests/unit/test_stores.py -k between_two_observations",
     ),
     _bug(
         "two looks at a query that overtakes both call it an older copy",
@@ -74,7 +74,7 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         _STORES,
         "could not be observed: {unquoted(error)}",
         "could not be observed: {error}",
-        "tests/unit/test_stores.py -k named_without_its_text",
+        "tests/unit/test_stores.py -k reported_without_its_text",
     ),
     _bug(
         "a sink that joined later is compared with decisions that do not name it",
@@ -144,7 +144,7 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         "sinks/postgres/committer.py",
         "return self._load(step, locked=False)",
         "return self._load(step, locked=True)",
-        f"{_LIVE}::test_a_look_fences_nobody_and_writes_nothing[postgres]",
+        f"{_LIVE}::test_a_check_fences_no_driver_and_writes_nothing[postgres]",
     ),
     _bug(
         "PostgreSQL: lost rows of a decided batch count as staged",
@@ -172,7 +172,7 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         "sinks/lake/committer.py",
         "self._driver_epoch if self._run else record.driver_epoch",
         "self._driver_epoch",
-        f"{_LIVE}::test_an_undecided_batch_is_told_from_a_decided_one_and_continues[delta]",
+        f"{_LIVE}::test_an_undecided_batch_is_distinguished_from_a_decided_one_and_continues[delta]",
     ),
     _bug(
         "Iceberg: a rolled-back branch is not noticed",

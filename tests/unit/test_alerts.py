@@ -106,7 +106,7 @@ def test_the_time_without_a_completed_checkpoint_counts_from_the_last_one_or_fro
     assert _at(episodes, 23.1) == [("stalled", "firing")]
 
 
-def test_a_source_that_pauses_is_no_problem_if_only_planned_checkpoints_are_judged() -> None:
+def test_a_source_that_pauses_raises_no_alert_if_only_planned_checkpoints_are_judged() -> None:
     episodes = _episodes(NoCheckpoint("stalled", for_s=600, is_of_planned=True))
     assert _at(episodes, 60) == []
     episodes.planned_ms = T0 + 60 * MINUTE
@@ -150,7 +150,7 @@ def test_a_clock_that_is_set_back_does_not_silence_a_rule() -> None:
     assert _at(episodes, 5) == [("failing", "firing")]
 
 
-def test_failures_that_no_rule_looks_at_any_more_are_forgotten() -> None:
+def test_failures_that_no_rule_examines_any_more_are_forgotten() -> None:
     episodes = _episodes(TOTAL)
     for minute in range(1_000):
         episodes.ended(_bad(minute))
@@ -173,6 +173,6 @@ def test_every_rule_leads_to_an_entry_of_the_runbook() -> None:
         (lambda: NoCheckpoint("a", for_s=0), "a.for"),
     ],
 )
-def test_a_value_out_of_range_names_its_key(make: object, key: str) -> None:
+def test_the_error_of_a_value_out_of_range_mentions_its_key(make: object, key: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{key}: "):
         make()  # type: ignore[operator]

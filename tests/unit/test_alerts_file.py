@@ -93,13 +93,13 @@ def test_the_log_can_be_switched_off(tmp_path: Path) -> None:
         ("webhook.header=x\nconsecutive.count=1", "webhook.header is not a setting"),
     ],
 )
-def test_an_error_names_its_key_and_shows_no_secrets(tmp_path: Path, text: str, message: str) -> None:
+def test_an_error_mentions_its_key_and_shows_no_secrets(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as found:
         _read(tmp_path, text)
     assert str(found.value).startswith(f"{tmp_path / 'alerts.properties'}: {message}")
     assert "secret" not in str(found.value)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"no\.properties cannot be read"):
         read_rules(tmp_path / "no.properties")

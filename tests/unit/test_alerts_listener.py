@@ -298,7 +298,7 @@ def test_rules_with_the_same_name_are_refused() -> None:
         Alerts([BROKEN, BROKEN])
 
 
-def test_a_checkpoint_that_is_not_local_is_refused_and_a_file_url_is_a_path(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_not_local_is_refused_and_a_file_url_is_accepted(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigurationError, match=r"hdfs://n/c'.*: the location is not a local directory. Omit checkpoint_location"
     ):

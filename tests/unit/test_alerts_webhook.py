@@ -110,7 +110,7 @@ def test_a_refusal_is_not_retried() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirection_is_a_refusal(status: int) -> None:
+def test_a_redirection_counts_as_a_refusal(status: int) -> None:
     """A redirect may lead anywhere, and urllib follows it with a GET without the alert."""
     elsewhere, endpoint = Endpoint(), Endpoint(status)
     with serving(elsewhere) as other:

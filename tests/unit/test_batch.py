@@ -71,7 +71,7 @@ def test_a_next_batch_is_copied_when_the_checkpoint_no_longer_has_its_predecesso
         (4, 4, "", Position.REWOUND),
     ],
 )
-def test_a_gap_is_accepted_only_at_the_batch_that_is_named_and_in_the_same_history(
+def test_a_gap_is_accepted_only_at_the_given_batch_and_in_the_same_history(
     batch: int, named: int, history: str, position: Position
 ) -> None:
     overrides = Overrides(resume_at_batch=named)
@@ -128,7 +128,7 @@ def test_an_unused_sink_name_accepts_only_batch_0_or_an_adopted_query(
         (3, Overrides(end_query_id="a", adopt_query_id="b"), Position.FIRST),
     ],
 )
-def test_a_used_sink_name_accepts_a_new_query_only_if_it_names_the_one_it_ends(
+def test_a_used_sink_name_accepts_a_new_query_only_if_that_query_identifies_the_one_it_ends(
     batch: int, overrides: Overrides, position: Position
 ) -> None:
     assert locate(log(5), batch_of(batch, query_id="b"), overrides) is position

@@ -188,7 +188,7 @@ def test_a_block_of_an_unknown_group_is_an_error(tmp_path: Path) -> None:
         filled("<!-- bench:other -->\n<!-- /bench -->", tmp_path)
 
 
-def test_only_names_groups_and_parts_of_cases() -> None:
+def test_the_only_option_selects_groups_and_parts_of_cases() -> None:
     assert [group for group, _ in chosen((), Settings(whole=True))] == list(GROUPS)
     assert [group for group, _ in chosen((), Settings())] == [group for group in GROUPS if group.by_default]
     assert [(group.name, parts) for group, parts in chosen(["streaming:2000", "streaming:100rows"], Settings())] == [
@@ -202,7 +202,7 @@ def test_only_names_groups_and_parts_of_cases() -> None:
     assert Settings().wants("100 rows")
 
 
-def test_a_case_that_does_not_exist_is_an_error_that_names_the_cases_of_its_group() -> None:
+def test_a_missing_case_causes_an_error_that_lists_the_cases_of_its_group() -> None:
     with pytest.raises(
         ValueError, match=r"'shuffled' has no case that begins with '300'.* 2 partitions; 64 partitions"
     ) as found:
@@ -212,7 +212,7 @@ def test_a_case_that_does_not_exist_is_an_error_that_names_the_cases_of_its_grou
         chosen(["write:read"], Settings())
 
 
-def test_a_case_that_only_a_whole_run_has_can_be_named_with_whole() -> None:
+def test_a_case_that_exists_only_in_whole_runs_can_be_selected_only_with_whole() -> None:
     with pytest.raises(ValueError, match="With --whole"):
         chosen(["shuffled:1000"], Settings())
     assert chosen(["shuffled:1000"], Settings(whole=True))[0][1] == ("1000",)
@@ -220,7 +220,7 @@ def test_a_case_that_only_a_whole_run_has_can_be_named_with_whole() -> None:
 
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
-def test_each_group_names_its_cases_and_has_kept_only_results_of_these(group: Group, *, quick: bool) -> None:
+def test_each_group_lists_its_cases_and_has_kept_only_their_results(group: Group, *, quick: bool) -> None:
     names = group.cases(Settings(whole=True, quick=quick))
     assert names
     assert all(chosen([f"{group.name}:{name}"], Settings(whole=True, quick=quick)) for name in names)
@@ -229,7 +229,7 @@ def test_each_group_names_its_cases_and_has_kept_only_results_of_these(group: Gr
         assert {one.name for one in kept.cases} <= set(names)
 
 
-def test_a_run_of_one_case_measures_only_that_case() -> None:
+def test_a_run_with_a_single_case_measures_only_that_case() -> None:
     cases = {"100 rows": 100, "2,000 rows": 2000}
     assert list(Settings(only=("2000",)).wanted(cases)) == [("2,000 rows", 2000)]
     assert list(Settings().wanted(cases)) == list(cases.items())
@@ -245,7 +245,7 @@ def test_settings_are_json_or_text() -> None:
         parsed(["write_by"])
 
 
-def test_a_failed_setup_is_named_and_earlier_measurements_are_kept(
+def test_a_failed_setup_is_reported_and_earlier_measurements_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def measure(_: Settings) -> Any:
@@ -312,7 +312,7 @@ def test_the_rule_for_the_trigger_lies_on_the_lines_through_what_was_measured() 
     assert "Not measured yet" in trigger_rule(None, "trigger_iceberg")
 
 
-def test_the_names_of_the_cases_are_those_that_the_rule_looks_for() -> None:
+def test_the_names_of_the_cases_are_those_that_the_rule_expects() -> None:
     names = [case_name(kind, what, 100) for kind in (SmallIcebergFiles, SmallDeltaFiles) for what in (COMMIT, READ)]
     assert names == [
         "Iceberg, a batch with 100 snapshots",

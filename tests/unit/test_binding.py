@@ -90,7 +90,7 @@ def test_a_check_sees_the_newest_binding_of_another_driver(bound: LocalFiles) ->
         stale.check(BOUND, add_sink=None)
 
 
-def test_of_two_drivers_binding_at_once_the_second_is_refused_unless_both_bind_the_same(files: LocalFiles) -> None:
+def test_the_second_of_two_drivers_binding_at_once_is_refused_unless_both_bind_the_same(files: LocalFiles) -> None:
     first, second, third = Binding(files), Binding(files), Binding(files)
     first.bind(BOUND, 0)
     second.bind(BOUND, 0)
@@ -100,7 +100,7 @@ def test_of_two_drivers_binding_at_once_the_second_is_refused_unless_both_bind_t
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"format":1}'])
-def test_a_torn_binding_file_is_damage(data: bytes, files: LocalFiles) -> None:
+def test_a_torn_binding_file_counts_as_damage(data: bytes, files: LocalFiles) -> None:
     files.put_if_absent("binding-000001.json", data)
     with pytest.raises(DecisionLogDamagedError, match=r"binding-000001\.json"):
         Binding(files)

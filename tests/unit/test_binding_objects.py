@@ -59,7 +59,7 @@ def test_a_fenced_driver_that_wakes_in_its_write_changes_nothing(
     Binding(files).check(WITH_REDIS, add_sink=None, decided=number if has_decided else 0)
 
 
-def test_of_two_drivers_with_other_logs_binding_at_once_one_at_most_is_bound(files: Objects) -> None:
+def test_at_most_one_of_two_drivers_with_different_logs_is_bound_when_both_bind_at_once(files: Objects) -> None:
     """Their logs do not fence each other. Fails if ``bind`` does not look again, or leaves its file behind."""
     first, second = Binding(files), Binding(files)
     first.bind(BOUND, 4)

@@ -84,12 +84,12 @@ def test_no_frame_exceeds_the_size_limit(record: Record, max_bytes: int) -> None
     assert max(map(len, encode(record, max_bytes=max_bytes))) <= max_bytes
 
 
-def test_a_record_takes_one_frame_if_it_fits_and_several_otherwise() -> None:
+def test_a_record_takes_one_frame_if_it_fits_and_several_if_not() -> None:
     assert len(ONE) == 1
     assert len(MANY) > 3
 
 
-def test_a_size_limit_below_the_header_is_a_bug() -> None:
+def test_a_size_limit_below_the_header_is_reported_as_a_bug() -> None:
     with pytest.raises(AssertionError, match="header"):
         encode(DECISION, max_bytes=106)
 
@@ -179,12 +179,12 @@ CHECK = "0" * 16
         "",
     ],
 )
-def test_a_malformed_header_is_damage(head: str) -> None:
+def test_a_malformed_header_counts_as_damage(head: str) -> None:
     with pytest.raises(DecisionLogDamagedError, match="offset 5"):
         decode([(5, head.encode() + b"\n{}")])
 
 
-def test_a_newer_format_is_named_in_the_error() -> None:
+def test_a_newer_format_is_mentioned_in_the_error() -> None:
     later = ONE[0].replace(b"twopc/2", b"twopc/12", 1)
     with pytest.raises(
         DecisionLogDamagedError, match=r"twopc/12, but this version reads twopc/2: use the version that wrote it"
@@ -193,7 +193,7 @@ def test_a_newer_format_is_named_in_the_error() -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"type":"later"}', b'{"type":"begin"}', b"[]", b"{", b""])
-def test_a_body_of_an_unknown_shape_is_damage(body: bytes) -> None:
+def test_a_body_of_an_unknown_shape_counts_as_damage(body: bytes) -> None:
     with pytest.raises(DecisionLogDamagedError, match="cannot be decoded"):
         decode([(0, frame_of(body))])
 

@@ -125,7 +125,7 @@ def test_one_shuffle_is_written_if_spark_compares_its_rows() -> None:
         (_ROWS, [_WRITTEN.replace("#3L", "#4L")], _ON, "reads only the batch"),
     ],
 )
-def test_any_other_plan_is_refused_and_the_message_names_the_way_out(
+def test_any_other_plan_is_refused_and_the_message_gives_the_way_out(
     query: str, frames: list[str], checksums: Checksums, reason: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"batch 7.*Nothing was written.*{reason}.*deterministic_plan=True"):

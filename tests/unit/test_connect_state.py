@@ -82,7 +82,7 @@ def test_every_store_of_a_join_is_looked_for(tmp_path: Path) -> None:
     state_of(tmp_path, Batch()).complete()
 
 
-def test_the_newest_metadata_says_how_many_partitions_there_are(tmp_path: Path) -> None:
+def test_the_newest_metadata_gives_the_number_of_partitions(tmp_path: Path) -> None:
     written(tmp_path, "0/2.delta", metadata="_metadata/v2/10", partitions=2)
     written(tmp_path, metadata="_metadata/v2/9", partitions=1)
     with pytest.raises(ConfigurationError, match="state/0/1"):

@@ -196,7 +196,7 @@ def test_a_report_that_spark_has_dropped_stops_the_query(spark: Spark, address: 
         shuffles.check("a", run_batch(spark), nothing_kept)
 
 
-def test_jobs_of_others_that_spark_has_forgotten_before_a_batch_stop_the_query_and_a_restart_writes_it(
+def test_forgotten_jobs_of_others_before_a_batch_stop_the_query_and_a_restart_writes_it(
     spark: Spark, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any of them may have written a part of the batch's shuffle, which is older than the call."""
@@ -359,6 +359,6 @@ def test_an_address_is_accepted(address: str) -> None:
     "address",
     ["127.0.0.1:4040", "http://", "ftp://host", "http://host:x", "http://user@host:4040", "http://host?a=b", 4040],
 )
-def test_anything_else_is_refused_by_name(address: Any) -> None:
+def test_anything_else_is_rejected_with_an_error_that_identifies_it(address: Any) -> None:
     with pytest.raises(ConfigurationError, match="spark_ui must be an address"):
         CheckpointConfig(spark_ui=address)

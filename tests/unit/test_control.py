@@ -158,7 +158,7 @@ def test_a_query_that_returns_to_a_sink_after_another_query_is_not_taken_for_a_l
     assert (store.record.decided, owner.lacks_decisions(newest)) == (0, False)
 
 
-def test_of_two_copies_that_have_decided_the_first_to_commit_stays_the_newest(store: Store) -> None:
+def test_the_first_to_commit_of_two_copies_that_have_decided_stays_the_newest(store: Store) -> None:
     copies = [Committer(store), Committer(store), Committer(store)]
     decisions = []
     for number, copy in enumerate(copies):
@@ -195,7 +195,7 @@ def test_a_record_that_is_not_ours_stops_the_start_and_is_left_alone(held: bytes
     assert store.held == held
 
 
-def test_a_failure_before_the_decision_names_the_sink_and_the_step(store: Store) -> None:
+def test_the_error_of_a_failure_before_the_decision_identifies_the_sink_and_the_step(store: Store) -> None:
     class Refusing(Committer):
         def load(self, step: Store) -> bytes | None:
             del step
@@ -206,7 +206,7 @@ def test_a_failure_before_the_decision_names_the_sink_and_the_step(store: Store)
     assert str(Committer(store).explain(TimeoutError(), "sink 's', reading")) == "sink 's', reading: TimeoutError"
 
 
-def test_a_swap_that_refuses_what_was_just_read_is_a_bug_and_no_endless_loop(store: Store) -> None:
+def test_a_swap_that_refuses_the_value_just_read_is_reported_as_a_bug_without_an_endless_loop(store: Store) -> None:
     class Refusing(Committer):
         def swap(self, step: Store, old: bytes | None, new: bytes) -> bool:
             del step, old, new

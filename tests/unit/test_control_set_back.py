@@ -143,7 +143,7 @@ def test_a_sweep_of_a_store_that_was_set_back_says_why_it_did_nothing(
     ]
 
 
-def test_a_driver_that_another_one_has_fenced_is_told_so(store: Store) -> None:
+def test_a_driver_fenced_by_another_one_gets_an_error_that_says_so(store: Store) -> None:
     owner = Markers(store, list)
     owner.acquire(FIRST, NOBODY)
     attempt: Any = owner.begin_attempt()

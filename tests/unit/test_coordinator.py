@@ -68,7 +68,7 @@ def test_a_replayed_batch_is_only_evaluated(cluster: Cluster) -> None:
     assert cluster.store.visible() == all_rows(0, 1, 2)
 
 
-def test_a_batch_without_rows_is_a_decision_without_handles(cluster: Cluster) -> None:
+def test_a_batch_without_rows_gives_a_decision_without_handles(cluster: Cluster) -> None:
     query = cluster.start()
     query.engine.rows = {0: [], 1: []}
     query.run(0)
@@ -171,7 +171,7 @@ def test_a_fatal_error_is_not_retried(cluster: Cluster) -> None:
     assert len(query.engine.works) == 1
 
 
-def test_a_setting_below_one_is_refused_by_name() -> None:
+def test_a_setting_below_one_is_rejected_with_an_error_that_identifies_it() -> None:
     with pytest.raises(ConfigurationError, match="max_attempts must be 1 or more, got 0"):
         Settings(max_attempts=0)
     with pytest.raises(ConfigurationError, match="keep_batches must be 1 or more, got 0"):

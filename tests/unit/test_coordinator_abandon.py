@@ -33,7 +33,7 @@ def abandoned(cluster: Cluster) -> list[int]:
     return [begin.first_batch - 1 for begin in begins if begin.abandons]
 
 
-def test_a_loss_that_was_left_behind_is_given_up_by_the_setting_that_the_error_names(cluster: Cluster) -> None:
+def test_a_loss_that_was_left_behind_is_given_up_with_the_setting_from_the_error(cluster: Cluster) -> None:
     kept = lose_some(cluster)
     with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0\)\."):
         cluster.start().run(1)
@@ -73,7 +73,7 @@ def test_a_replay_with_other_rows_is_evaluated_only_once_its_batch_is_given_up(c
 
 
 @pytest.mark.parametrize("batch", [0, 1], ids=["replayed", "left behind"])
-def test_a_batch_that_can_never_be_proven_can_be_given_up_and_holds_nobody_back(
+def test_a_batch_that_can_never_be_proven_can_be_given_up_and_holds_no_later_batch_back(
     batch: int, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     die_at(cluster, cluster.start(), "driver.decided", 0)

@@ -85,7 +85,7 @@ REFUSED: dict[str, Callable[[Query], None]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_refused_start_changes_nothing_and_fences_nobody(case: str, cluster: Cluster) -> None:
+def test_a_refused_start_changes_nothing_and_fences_no_driver(case: str, cluster: Cluster) -> None:
     healthy = cluster.start()
     healthy.run(0, 1, 2)
     before, driver_epoch, sweeps = fingerprint(cluster), cluster.store.driver_epoch, cluster.store.sweeps
@@ -206,7 +206,7 @@ def test_the_last_decision_before_a_gap_is_finished_first(cluster: Cluster) -> N
     assert cluster.store.visible() == all_rows(0, 4)
 
 
-def test_a_gap_is_still_known_after_truncation(cluster: Cluster) -> None:
+def test_a_gap_is_still_noticed_after_truncation(cluster: Cluster) -> None:
     cluster.start().run(0)
     settings = Settings(overrides=Overrides(resume_at_batch=4), keep_batches=1)
     cluster.start(settings=settings).run(*range(4, 8))
@@ -280,9 +280,10 @@ def test_a_query_that_crashed_while_it_was_adopted_is_not_an_older_copy(owned: C
     assert owned.store.visible() == all_rows(5)
 
 
-def test_a_query_that_crashed_after_it_abandoned_a_batch_is_not_an_older_copy_until_another_run_continues(
+def test_a_query_that_crashed_after_abandoning_a_batch_does_not_yet_count_as_an_older_copy(
     owned: Cluster, tmp_path: Path
 ) -> None:
+    """Its backup counts as an older copy once another run has continued the query."""
     die_at(owned, owned.start(), "driver.committing", 0)
     owned.store.expire(1)
     die_at(owned, owned.start(settings=Settings(overrides=Overrides(abandon_batch=0))), "driver.confirmed", 1)

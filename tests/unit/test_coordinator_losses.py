@@ -96,7 +96,7 @@ def test_a_repair_is_not_repeated_after_a_crash(point: str, cluster: Cluster) ->
         {0: [0, 1], 1: [10, 11]},
     ],
 )
-def test_a_replay_with_other_rows_is_in_doubt_and_names_what_is_committed(
+def test_a_replay_with_other_rows_is_in_doubt_and_the_error_lists_what_is_committed(
     rows: dict[int, list[int]], cluster: Cluster
 ) -> None:
     die_at(cluster, cluster.start(), "driver.committing", 0)
@@ -246,7 +246,7 @@ def test_transactions_that_are_lost_repeatedly_stop_the_query(cluster: Cluster) 
     assert cluster.store.visible() == all_rows(0)
 
 
-def test_an_unproven_commit_blocks_and_names_its_transactions(cluster: Cluster) -> None:
+def test_an_unproven_commit_blocks_with_an_error_that_lists_its_transactions(cluster: Cluster) -> None:
     cluster.store.unreachable = True
     with pytest.raises(CommitBlockedError) as blocked:
         cluster.start().run(0)

@@ -78,7 +78,7 @@ def test_drop_raises_a_retriable_error_and_delay_raises_none() -> None:
         ("driver.decided@-1=raise", "'-1'"),
     ],
 )
-def test_an_invalid_spec_is_refused_by_name(spec: str, named: str) -> None:
+def test_an_invalid_spec_is_rejected_with_an_error_that_identifies_it(spec: str, named: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(named)):
         arm_from(spec)
     assert crash_points._armed == {}

@@ -88,7 +88,7 @@ def test_a_batch_is_one_version_and_a_start_is_another(shop: Shop) -> None:
     assert len(shop.records()) == 2, "a record is deleted at the second commit after it"
 
 
-def test_the_history_names_the_sink_and_the_batch(shop: Shop) -> None:
+def test_the_history_mentions_the_sink_and_the_batch(shop: Shop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     driver.commit([prepare(driver, shop.sink, 1, 2, batch=7)], scan_start)
@@ -123,7 +123,7 @@ def test_a_commit_that_a_successor_refuses_leaves_no_record(shop: Shop) -> None:
     assert len(shop.records()) == 2
 
 
-def test_a_driver_that_is_replaced_between_its_look_and_its_commit_adds_nothing(shop: Shop) -> None:
+def test_a_driver_that_is_replaced_between_its_check_and_its_commit_adds_nothing(shop: Shop) -> None:
     """Whoever loads the table again to commit would find the other driver's pointer there, and replace it."""
     loser = Driver(shop.sink)
     scan_start = loser.begin()
@@ -144,7 +144,7 @@ def test_a_driver_that_is_replaced_between_its_look_and_its_commit_adds_nothing(
 # -- several drivers ---------------------------------------------------------------------------------------------------
 
 
-def test_of_many_drivers_that_start_at_once_one_has_the_sink(shop: Shop) -> None:
+def test_only_one_of_many_drivers_that_start_at_once_gets_the_sink(shop: Shop) -> None:
     committers = [shop.sink.create_committer() for _ in range(5)]
     seen = [committer.inspect() for committer in committers]
     won: list[int] = []

@@ -59,7 +59,7 @@ def test_a_driver_never_commits_ahead_of_a_restored_log(shop: Shop) -> None:
     ],
     ids=["deleted", "cut short", "another one"],
 )
-def test_a_record_that_was_changed_is_named(shop: Shop, damage: object, why: str) -> None:
+def test_a_record_that_was_changed_is_reported(shop: Shop, damage: object, why: str) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1)
@@ -72,7 +72,7 @@ def test_a_record_that_was_changed_is_named(shop: Shop, damage: object, why: str
     assert shop.values() == []
 
 
-def test_a_log_with_a_gap_is_named(shop: Shop) -> None:
+def test_a_log_with_a_gap_is_reported(shop: Shop) -> None:
     Driver(shop.sink)
     shop.append(1)
     (shop.path / "_delta_log" / f"{1:020}.json").unlink()

@@ -244,7 +244,7 @@ def passed_through(world: World) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", range(_SCHEDULES))
-def test_a_decided_batch_is_there_once_whatever_happens(number: int, tmp_path: Path) -> None:
+def test_a_decided_batch_is_visible_once_whatever_happens(number: int, tmp_path: Path) -> None:
     given = os.environ.get("TWOPC_SEED")
     seed = secrets.randbits(32) if given is None else int(given) + number
     print(f"schedule {number}: seed {seed}")  # noqa: T201 - pytest shows it if the test fails

@@ -213,12 +213,12 @@ def test_a_malformed_count_that_is_set_after_the_decision_does_not_stop_the_comm
 
 
 @pytest.mark.parametrize("feature", ["geospatial", "catalogManaged"])
-def test_a_feature_that_deltalake_cannot_read_is_named(feature: str, tmp_path: Path) -> None:
+def test_a_feature_that_deltalake_cannot_read_is_reported(feature: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="Use a table without this feature"):
         Driver(made(tmp_path, protocol=with_features(reader=(feature,))))
 
 
-def test_a_table_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_table_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="Create the table, or correct table_uri"):
         Driver(DeltaSink(name="orders", table_uri=str(tmp_path / "nothing")))
 

@@ -208,7 +208,7 @@ def test_a_type_that_the_table_cannot_take_is_refused(source: Any, target: Any, 
     ],
     ids=str,
 )  # fmt: skip
-def test_a_row_that_the_table_can_never_hold_is_a_bad_record(
+def test_a_row_that_the_table_can_never_hold_counts_as_a_bad_record(
     source: Any, target: Any, why: str, tmp_path: Path
 ) -> None:
     fields: list[Any] = [pa.field("row", pa.int64()), target]
@@ -241,7 +241,7 @@ def test_columns_are_matched_by_name_and_missing_ones_are_null(tmp_path: Path) -
         (["row", "row"], "unclear which"),
     ],
 )
-def test_columns_that_do_not_fit_are_named(names: list[str], why: str, tmp_path: Path) -> None:
+def test_columns_that_do_not_fit_are_reported(names: list[str], why: str, tmp_path: Path) -> None:
     fields: list[Any] = [pa.field("row", pa.int64(), nullable=False), pa.field("value", pa.int64())]
     DeltaTable.create(str(tmp_path / "orders"), pa.schema(fields))
     with pytest.raises(SchemaError, match=why):

@@ -78,7 +78,7 @@ def test_every_metric_that_is_exported_is_on_the_board(exported: dict[str, set[s
     assert families - {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown} == set()
 
 
-def test_the_rules_cover_every_state_that_must_wake_somebody() -> None:
+def test_the_rules_cover_every_state_that_needs_an_operator() -> None:
     read = {name for expression in IN_RULES for name, _ in _selected(expression)}
     assert {
         "twopc_checkpoints_total",

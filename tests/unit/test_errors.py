@@ -46,13 +46,13 @@ def test_a_decision_in_doubt_is_not_retriable() -> None:
     assert issubclass(DecisionInDoubtError, InDoubtError)
 
 
-def test_an_in_doubt_error_names_its_transactions() -> None:
+def test_an_in_doubt_error_lists_its_transactions() -> None:
     error = InDoubtError("batch 3", committed=["a", "b"], lost=["c"])
     assert str(error) == "batch 3; committed: a, b; lost: c"
     assert (error.committed, error.lost, error.unknown) == (("a", "b"), ("c",), ())
 
 
-def test_a_blocked_commit_error_names_its_transactions() -> None:
+def test_a_blocked_commit_error_lists_its_transactions() -> None:
     assert str(CommitBlockedError("batch 3", transactions=["a", "b"])) == "batch 3; not yet proven: a, b"
     assert str(CommitBlockedError("batch 3")) == "batch 3"
 

@@ -271,7 +271,7 @@ def test_every_row_is_visible_once_after_each_operation_has_failed(fault: Fault,
 
 @pytest.mark.parametrize("then", [None, lose_the_request, lose_the_answer])
 @pytest.mark.parametrize("restarts_first", ["the query", "its copy"])
-def test_every_row_is_visible_once_though_a_copy_runs_before_each_operation(
+def test_every_row_is_visible_once_even_if_a_copy_runs_before_each_operation(
     restarts_first: str, then: Fault | None, store: Store
 ) -> None:
     copies: list[MemoryFiles] = []

@@ -57,7 +57,7 @@ def test_a_removed_name_can_be_put_again(any_files: Files) -> None:
     assert any_files.put_if_absent("x", b"2")
 
 
-def test_memory_is_limited_and_the_error_says_by_how_much_and_where_there_is_more() -> None:
+def test_memory_is_limited_and_the_error_gives_the_sizes_and_an_alternative() -> None:
     memory = MemoryFiles(limit_bytes=10)
     assert memory.put_if_absent("x", b"1234567")
     with pytest.raises(

@@ -47,7 +47,7 @@ def _json(*arguments: object) -> dict[str, Any]:
     return found
 
 
-def test_show_names_tasks_that_were_tried_again_orphans_and_how_large_the_state_was(tmp_path: Path) -> None:
+def test_show_lists_retried_tasks_orphans_and_the_size_of_the_state(tmp_path: Path) -> None:
     sizes = {"rocksdbSstFileSize": 12_345}
     state = StateSize(operator="stateStoreSave", rows=1_000, memory_bytes=65_536, commit_ms=40, sizes=sizes)
     tried = vote(partition=3, attempt=2)
@@ -108,7 +108,7 @@ def test_show_prints_the_details_of_a_checkpoint(checkpoint: Path) -> None:
     assert f"BadRecordError in prepare: {EVIL}" in _run("show", checkpoint, 10).stdout
 
 
-def test_show_of_a_missing_checkpoint_names_the_existing_ones(checkpoint: Path) -> None:
+def test_show_of_a_missing_checkpoint_lists_the_existing_ones(checkpoint: Path) -> None:
     result = _run("show", checkpoint, 77)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "has no checkpoint 77: it has 0 to 10" in result.stderr

@@ -209,7 +209,7 @@ def test_a_rule_holds_for_its_kind_and_comes_first(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
-def test_a_rule_does_not_hold_for_what_only_looks_like_it(case: Case) -> None:
+def test_a_rule_does_not_apply_to_a_merely_similar_case(case: Case) -> None:
     for alike in case.alike:
         assert case.rule not in {one.rule for one in _found(alike)}
 

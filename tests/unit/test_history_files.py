@@ -145,7 +145,9 @@ def test_a_checkpoint_that_is_planned_and_not_done_is_in_progress(tmp_path: Path
     ],
     ids=["foreign", "newer", "empty"],
 )
-def test_files_that_are_not_a_history_of_this_release_are_named(lines: list[bytes], says: str, tmp_path: Path) -> None:
+def test_files_that_are_not_a_history_of_this_release_are_reported(
+    lines: list[bytes], says: str, tmp_path: Path
+) -> None:
     if not lines:
         _directory(tmp_path).mkdir(parents=True)
         (tmp_path / "metadata").touch()

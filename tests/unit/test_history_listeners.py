@@ -77,7 +77,7 @@ def test_metrics_count_outcomes_rows_and_durations_by_phase(registry: Any) -> No
     assert (value("late_acknowledgements_total"), value("checkpoints_total", outcome="expired")) == (2, 1)
 
 
-def test_the_age_of_open_transactions_is_known_while_they_are_open(registry: Any) -> None:
+def test_the_age_of_open_transactions_is_available_while_they_are_open(registry: Any) -> None:
     metrics = PrometheusMetrics("q", registry=registry)
 
     def ratio() -> float:

@@ -101,7 +101,7 @@ def test_two_queries_with_one_sink_name_keep_their_rows(
     assert second.values() == sorted([*all_rows(*known), *all_rows(0, 1, 2)])
 
 
-def test_a_second_query_is_refused_as_long_as_nobody_says_that_the_first_one_has_ended(
+def test_a_second_query_is_refused_until_the_user_says_that_the_first_one_has_ended(
     shop: Shop, kind: str, tmp_path: Path
 ) -> None:
     Query(Case(shop.sink, numbers, shop.values), tmp_path / "first").run(0)
@@ -158,7 +158,7 @@ def test_a_table_that_was_renamed_keeps_its_rows_under_the_new_name(shop: Shop, 
     assert values() == all_rows(0, 1, 2)
 
 
-def test_a_table_that_is_renamed_after_the_decision_blocks_by_name(shop: Shop) -> None:
+def test_a_table_renamed_after_the_decision_blocks_with_an_error_that_identifies_it(shop: Shop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1)

@@ -55,7 +55,7 @@ def test_a_batch_is_one_snapshot_and_a_start_is_another(shop: Shop) -> None:
     assert len(shop.table().metadata.snapshot_log) == 4, "the second start is not in the history of the branch"
 
 
-def test_the_snapshot_names_the_sink_and_the_batch(shop: Shop) -> None:
+def test_the_snapshot_mentions_the_sink_and_the_batch(shop: Shop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     driver.commit([prepare(driver, shop.sink, 1, 2, batch=7)], scan_start)
@@ -157,7 +157,7 @@ def without_main(content: dict[str, Any]) -> None:
     content["current-snapshot-id"] = -1
 
 
-def test_of_two_drivers_that_start_on_a_table_without_a_main_branch_one_is_fenced(shop: Shop) -> None:
+def test_one_of_two_drivers_that_start_on_a_table_without_a_main_branch_is_fenced(shop: Shop) -> None:
     """No sequence number protects such a start: only the tag does."""
     Driver(shop.sink)
     shop.edit(without_main)
@@ -226,7 +226,7 @@ def test_the_retention_of_the_branch_is_kept(shop: Shop) -> None:
     assert (main.max_ref_age_ms, main.max_snapshot_age_ms, main.min_snapshots_to_keep) == (5_000, 6_000, 7)
 
 
-def test_a_deleted_tag_is_named_before_the_decision_and_after_it(shop: Shop) -> None:
+def test_a_deleted_tag_is_reported_before_the_decision_and_after_it(shop: Shop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)
@@ -242,7 +242,7 @@ def test_a_deleted_tag_is_named_before_the_decision_and_after_it(shop: Shop) -> 
     assert shop.values() == []
 
 
-def test_a_tag_that_was_moved_is_named(shop: Shop) -> None:
+def test_a_tag_that_was_moved_is_reported(shop: Shop) -> None:
     driver = Driver(shop.sink)
     first = shop.table().metadata.refs[TAG].snapshot_id
     scan_start = driver.begin()
@@ -282,7 +282,7 @@ def test_a_table_that_is_altered_after_the_decision_takes_the_files_as_they_are(
     assert task.file.spec_id == 0
 
 
-def test_files_whose_partitioning_was_removed_from_the_table_are_a_proven_loss(shop: Shop) -> None:
+def test_files_whose_partitioning_was_removed_from_the_table_count_as_a_proven_loss(shop: Shop) -> None:
     """``expire_snapshots`` with ``clean_expired_metadata`` removes one that no snapshot uses; a repair helps."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()
@@ -316,7 +316,7 @@ def test_a_catalog_that_does_not_answer_ends_the_attempt(shop: Shop) -> None:
         driver.begin()
 
 
-def test_a_row_without_a_required_value_is_a_bad_row(shop: Shop) -> None:
+def test_a_row_without_a_required_value_counts_as_a_bad_row(shop: Shop) -> None:
     driver = Driver(shop.sink)
     driver.begin()
     with pytest.raises(BadRecordError, match="column 'value' is null, but the table requires a value"):

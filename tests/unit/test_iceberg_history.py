@@ -54,7 +54,7 @@ def test_a_gap_before_a_decision_makes_it_incomplete(
     assert complete_decisions(table(*kept), "s") == complete
 
 
-def test_a_look_creates_no_tables_in_a_catalog(tmp_path: Path) -> None:
+def test_a_check_creates_no_tables_in_a_catalog(tmp_path: Path) -> None:
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
     committer = IcebergSink(name="s", catalog=catalog, table="shop.orders").create_committer()
     with pytest.raises(ConfigurationError, match="does not contain an Iceberg catalog"):

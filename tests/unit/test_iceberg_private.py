@@ -61,7 +61,7 @@ def test_the_signatures_are_those_that_the_sink_calls() -> None:
         assert list(inspect.signature(function).parameters) == names, function.__qualname__
 
 
-def test_a_parquet_file_is_written_in_row_groups_and_knows_its_size(shop: Shop) -> None:
+def test_a_parquet_file_is_written_in_row_groups_and_reports_its_size(shop: Shop) -> None:
     table = shop.table()
     path = f"{table.location()}/data/one.parquet"
     file = ParquetFile(table.io, table.metadata, path)

@@ -97,7 +97,7 @@ def _close() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("name", "value", "why"), REFUSED)
-def test_a_value_that_a_write_cannot_use_is_named(name: str, value: str, why: str, tmp_path: Path) -> None:
+def test_a_value_that_a_write_cannot_use_is_reported(name: str, value: str, why: str, tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.edit(lambda table: table["properties"].update({name: value}))
     for refused in (lambda: Driver(shop.sink), lambda: shop.sink.check_schema(numbers([1]).schema)):
@@ -109,7 +109,7 @@ def test_a_value_that_a_write_cannot_use_is_named(name: str, value: str, why: st
 
 
 @pytest.mark.parametrize(("name", "value"), ACCEPTED)
-def test_a_value_that_no_write_reads_or_that_iceberg_allows_is_accepted(name: str, value: str, tmp_path: Path) -> None:
+def test_an_unused_or_allowed_value_is_accepted(name: str, value: str, tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.edit(lambda table: table["properties"].update({name: value}))
     driver = Driver(shop.sink)
@@ -119,7 +119,7 @@ def test_a_value_that_no_write_reads_or_that_iceberg_allows_is_accepted(name: st
     assert [path for path in shop.files() if path.suffix == ".parquet"]
 
 
-def test_a_class_for_the_storage_that_does_not_exist_is_named(tmp_path: Path) -> None:
+def test_a_missing_storage_class_is_reported(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.edit(lambda table: table["properties"].update({"py-io-impl": "absent.Class"}))
     with pytest.raises(ConfigurationError, match=r"table shop.orders: .*absent.Class.*Fix the property py-io-impl"):

@@ -28,7 +28,7 @@ def case(shop: Shop) -> Case:
     return Case(shop.sink, numbers, shop.values)
 
 
-def test_a_tag_that_was_made_anew_on_an_older_snapshot_does_not_add_the_last_batch_twice(
+def test_a_tag_that_was_created_again_on_an_older_snapshot_does_not_add_the_last_batch_twice(
     shop: Shop, case: Case, tmp_path: Path
 ) -> None:
     """The newest snapshot of the sink has expired without its tag, and the error for the deleted tag names an older one."""
@@ -50,7 +50,7 @@ def test_a_tag_that_was_made_anew_on_an_older_snapshot_does_not_add_the_last_bat
     assert shop.values() == [*all_rows(0, 1, 2), 9_999]
 
 
-def test_a_tag_that_is_deleted_between_two_runs_is_named(shop: Shop, case: Case, tmp_path: Path) -> None:
+def test_a_tag_that_is_deleted_between_two_runs_is_reported(shop: Shop, case: Case, tmp_path: Path) -> None:
     query = Query(case, tmp_path)
     query.run(0)
     shop.change(lambda table: table.manage_snapshots().remove_tag(TAG).commit())
@@ -58,7 +58,7 @@ def test_a_tag_that_is_deleted_between_two_runs_is_named(shop: Shop, case: Case,
         query.run(1)
 
 
-def test_a_tag_that_is_deleted_with_all_that_the_sink_wrote_is_refused(shop: Shop, case: Case, tmp_path: Path) -> None:
+def test_a_tag_deleted_with_everything_the_sink_wrote_is_refused(shop: Shop, case: Case, tmp_path: Path) -> None:
     query = Query(case, tmp_path)
     query.run(0)
     shop.append(9)

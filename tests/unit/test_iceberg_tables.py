@@ -67,7 +67,7 @@ REST = {"type": "rest", "uri": "https://catalog.example"}
         ({"catalog": {"type": "sql", "uri": "sqlite://"}}, "an in-memory catalog"),
     ],
 )
-def test_a_wrong_argument_is_named(wrong: dict[str, Any], message: str) -> None:
+def test_a_wrong_argument_is_reported(wrong: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"name": "orders", "table": TABLE, "catalog": REST}
     with pytest.raises(ConfigurationError, match=message):
         IcebergSink(**{**given, **wrong})
@@ -141,7 +141,7 @@ def test_a_place_at_which_files_would_overwrite_each_other_is_refused(place: str
 
 @pytest.mark.parametrize("names", [("a", "A"), ("a.b", "a_x2Eb")])
 @pytest.mark.parametrize("is_nested", [True, False])
-def test_columns_with_names_that_are_alike_are_refused(
+def test_columns_with_names_that_are_equal_in_parquet_are_refused(
     *, names: tuple[str, str], is_nested: bool, tmp_path: Path
 ) -> None:
     """One value of the batch would go to both, or the statistics of one would count for the other."""
@@ -277,20 +277,22 @@ def rows(**columns: pa.Array[Any]) -> pa.RecordBatch:
         ("ID", pa.int64(), "the columns 'id' and 'ID' both match shop.orders.id"),
     ],
 )
-def test_a_column_that_does_not_fit_is_named(sink: IcebergSink, column: str, kind: pa.DataType, message: str) -> None:
+def test_a_column_that_does_not_fit_is_reported(
+    sink: IcebergSink, column: str, kind: pa.DataType, message: str
+) -> None:
     fields = {"id": pa.int64(), column: kind}
     with pytest.raises(SchemaError, match=message):
         sink.check_schema(pa.schema(fields))
 
 
-def test_a_type_that_arrow_does_not_have_is_named_as_the_engine_does(sink: IcebergSink) -> None:
+def test_a_type_unknown_to_arrow_is_reported_with_the_engines_name(sink: IcebergSink) -> None:
     odd: pa.Field[Any] = pa.field("price", pa.null(), metadata={TYPE_NAME: b"interval month"})
     with pytest.raises(SchemaError, match="column 'price' is interval month"):
         sink.check_schema(schema_of(odd))
     sink.check_schema(schema_of(odd.remove_metadata()))
 
 
-def test_a_required_column_must_be_there(sink: IcebergSink) -> None:
+def test_a_required_column_must_exist(sink: IcebergSink) -> None:
     with pytest.raises(SchemaError, match="the DataFrame has no column 'id'"):
         sink.check_schema(pa.schema({"price": pa.decimal128(9, 2)}))
 
@@ -323,7 +325,7 @@ def test_a_required_column_must_be_there(sink: IcebergSink) -> None:
         ),
     ],
 )
-def test_a_row_that_cannot_be_written_is_named(sink: IcebergSink, column: str, values: Any, message: str) -> None:
+def test_a_row_that_cannot_be_written_is_reported(sink: IcebergSink, column: str, values: Any, message: str) -> None:
     row = 0 if pa.types.is_null(values.type) else 1
     with pytest.raises(BadRecordError, match=f"{message}.*, in row {row} of an Arrow batch of 2 rows"):
         sink.check_rows(rows(**{column: values}))

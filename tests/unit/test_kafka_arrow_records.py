@@ -135,7 +135,7 @@ def test_a_column_that_holds_no_bytes_is_refused() -> None:
         Spans(pa.array([1]))
 
 
-def test_the_rest_after_a_full_queue_is_enqueued_later_and_nothing_twice() -> None:
+def test_the_rest_after_a_full_queue_is_enqueued_later_without_duplicates() -> None:
     """Caught mutation: the rest begins one row later, or at the first row again."""
     rows = pa.record_batch({"value": pa.array([b"%d" % number for number in range(10)], pa.binary())})
     for make in (plain, detailed):
@@ -151,7 +151,7 @@ def test_the_rest_after_a_full_queue_is_enqueued_later_and_nothing_twice() -> No
         assert refusals
 
 
-def test_the_first_record_that_is_refused_is_the_one_that_is_named() -> None:
+def test_the_error_identifies_the_first_refused_record() -> None:
     rows = pa.record_batch({"value": pa.array([b"a", b"b", b"c"], pa.binary())})
     for make in (plain, detailed):
         recorder = Recorder(lambda call: KafkaError.MSG_SIZE_TOO_LARGE if call >= 1 else 0)
@@ -211,7 +211,7 @@ def test_pairs_behind_a_null_list_belong_to_no_row() -> None:
 
 
 @pytest.mark.parametrize("headers", [[None], [{"key": None, "value": b"v"}]], ids=["no pair", "no key"])
-def test_a_header_without_a_key_is_a_bad_record(headers: list[Any]) -> None:
+def test_a_header_without_a_key_counts_as_a_bad_record(headers: list[Any]) -> None:
     """Its name would be read at address 0."""
     rows = pa.record_batch({"value": pa.array([b"v"], pa.binary()), "headers": pa.array([headers], HEADERS)})
     recorder: Any = Recorder()

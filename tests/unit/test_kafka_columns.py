@@ -24,7 +24,7 @@ def test_a_columns_name_may_have_any_letter_case() -> None:
     ]
 
 
-def test_of_two_columns_that_differ_in_letter_case_the_one_of_sparks_own_writer_counts() -> None:
+def test_the_column_of_sparks_own_writer_is_chosen_if_two_differ_only_in_case() -> None:
     for names in (("value", "Value"), ("VALUE", "value")):
         chosen = WITH_TOPIC.choose_columns(pa.schema([(name, pa.binary()) for name in names]))
         assert [column.source for column in chosen] == ["value"]
@@ -44,7 +44,7 @@ def test_which_of_several_columns_is_meant_is_not_guessed(names: tuple[str, ...]
         WITH_TOPIC.choose_columns(pa.schema([(name, pa.binary()) for name in names]))
 
 
-def test_two_columns_of_one_name_that_no_record_has_do_not_matter() -> None:
+def test_two_columns_with_the_same_name_do_not_matter_if_no_record_uses_them() -> None:
     chosen = WITH_TOPIC.choose_columns(pa.schema([(name, pa.binary()) for name in ("id", "value", "id", "ID")]))
     assert [column.source for column in chosen] == ["value"]
 
@@ -104,7 +104,7 @@ def rows_to(*topics: str | None) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("topic", [None, *RESERVED])
-def test_a_row_that_names_no_topic_or_a_ledger_is_a_bad_record_before_it_is_written(topic: str | None) -> None:
+def test_a_row_without_a_topic_or_with_a_ledger_as_topic_counts_as_a_bad_record(topic: str | None) -> None:
     """In a ledger it would be a damaged decision, and every later start would fail."""
     with pytest.raises(BadRecordError, match="'topic' column"):
         NAMED.check_rows(rows_to("out", topic))

@@ -122,7 +122,7 @@ def test_no_other_answer_proves_anything(answer: str) -> None:
     ("answer", "said"),
     [(NO_ANSWER, "broker 3: no response"), (NOT_AUTHORIZED, "broker 3: not authorized. Allow Write")],
 )
-def test_the_error_names_what_blocks_the_proof_of_a_commit_and_the_time_left(answer: str, said: str) -> None:
+def test_the_error_gives_the_reason_for_an_unproven_commit_and_the_time_left(answer: str, said: str) -> None:
     """Without it the error reads "restart when every broker answers", while a right is missing and transactions expire."""
     committer = Asked(answer, unread="the markers were deleted")
     assert committer.commit([HANDLE], {}) == {HANDLE: Evidence.UNKNOWN}

@@ -111,7 +111,7 @@ def test_an_unanswered_request_leaves_the_decision_in_doubt(
         log._read_back(OFFSET, b"decision")
 
 
-def test_a_closed_log_leaves_no_client_behind_even_if_somebody_still_holds_it(log: KafkaDecisionLog) -> None:
+def test_a_closed_log_leaves_no_client_behind_even_if_it_is_still_referenced(log: KafkaDecisionLog) -> None:
     """PySpark keeps the traceback of a query's error, and so the log. Its admin client would look for brokers forever."""
     admin = weakref.ref(log.admin)
     log.close()
@@ -209,7 +209,7 @@ def acquired_by(*sinks: str) -> list[Record]:
 
 
 @pytest.mark.parametrize("sinks", [(), ("",), ("s",), ("", "s"), ("s", "t")])
-def test_a_ledger_belongs_to_the_first_sink_that_acquired_it_and_a_refused_guest_harms_it_no_more(
+def test_a_ledger_belongs_to_the_first_sink_to_acquire_it_and_a_refused_guest_does_no_harm(
     log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch, sinks: tuple[str, ...]
 ) -> None:
     """Two sinks that start together both find it empty; a record may name no sink."""

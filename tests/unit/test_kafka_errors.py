@@ -10,7 +10,10 @@ from twopc.sinks.kafka.errors import translate
 
 
 @pytest.mark.parametrize(("code", "advises"), [(KafkaError._MSG_TIMED_OUT, True), (KafkaError._TRANSPORT, False)])
-def test_a_message_that_timed_out_names_the_settings_of_batching_and_delivery(code: int, advises: bool) -> None:  # noqa: FBT001
+def test_the_error_of_a_timed_out_message_mentions_the_settings_of_batching_and_delivery(
+    code: int,
+    advises: bool,  # noqa: FBT001
+) -> None:
     error = translate(KafkaException(KafkaError(code)), "s.1.w.0: writing to t")
     assert isinstance(error, RetriableError)
     settings = (

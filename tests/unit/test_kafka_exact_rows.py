@@ -52,7 +52,7 @@ def test_a_header_whose_key_is_not_utf8_is_refused() -> None:
         (None, "'topic' column is null"),
     ],
 )
-def test_a_row_whose_topic_nobody_can_have_is_a_bad_record(topic: bytes | None, why: str) -> None:
+def test_a_row_with_an_impossible_topic_counts_as_a_bad_record(topic: bytes | None, why: str) -> None:
     """Caught mutation: a name is not checked, librdkafka cuts it off at a NUL character, and the row goes to another topic."""
     topics = raw(b"fine", b"fine") if topic is None else raw(b"fine", topic)
     if topic is None:

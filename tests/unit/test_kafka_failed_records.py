@@ -79,14 +79,14 @@ def test_purged_records_alone_prevent_the_vote() -> None:
         serve(reporting([("out", PURGED)]))
 
 
-def test_the_transactions_own_error_is_named_rather_than_that_a_record_was_given_up_for_it() -> None:
+def test_the_transactions_own_error_is_reported_rather_than_the_purged_record() -> None:
     cause = KafkaError(KafkaError.INVALID_PRODUCER_ID_MAPPING, "the mapping", txn_requires_abort=True)
     with pytest.raises(RetriableError, match=r"the mapping.*transactional\.id\.expiration\.ms") as caught:
         serve(reporting([("out", PURGED)], cause=cause))
     assert "Purged" not in str(caught.value)
 
 
-def test_a_record_that_is_refused_for_an_earlier_one_names_that_one() -> None:
+def test_an_error_caused_by_an_earlier_record_identifies_that_record() -> None:
     ready = reporting([], [], [("out", TOO_LARGE)])
     with pytest.raises(BadRecordError, match="writing to out"):
         writer_of_three()._enqueue_all(ready, OneByOne(ready.producer, [("other", b"v")]))

@@ -77,5 +77,5 @@ def test_the_other_name_of_the_mechanism_in_librdkafka_gets_the_same_answer() ->
     assert "generate_auth_token" in refusal(**{"sasl.mechanisms": "aws_msk_iam"})
 
 
-def test_every_login_module_names_a_mechanism() -> None:
+def test_every_login_module_has_a_mechanism() -> None:
     assert all("kafka.sasl.mechanism=" in module.settings for module in LOGIN_MODULES.values())

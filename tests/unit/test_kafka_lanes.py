@@ -64,7 +64,7 @@ def test_few_requests_need_one_connection() -> None:
     assert first.sent == ANSWERS[: _MANY - 1]
 
 
-def test_many_requests_are_shared_out_once_there_are_more_connections() -> None:
+def test_many_requests_are_shared_out_once_more_connections_exist() -> None:
     """Fails if the answers come in a different order from the requests."""
     first, opened = Connection(), Opened()
     lanes = lanes_over(first, opened)

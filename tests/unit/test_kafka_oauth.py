@@ -207,7 +207,7 @@ def test_principal_and_extensions_reach_both_clients() -> None:
     assert (tokens()[0], *tokens("ignored")[2:]) == ("t", "ann", {"pool": "p=1"})
 
 
-def test_a_callback_that_fails_is_named_at_once_by_both_clients() -> None:
+def test_a_callback_that_fails_is_reported_at_once_by_both_clients() -> None:
     def fails(_config: str | None) -> tuple[str, float]:
         raise LookupError("no credentials")
 
@@ -235,7 +235,7 @@ def test_a_timeout_without_a_token_says_why_and_another_error_does_not() -> None
     assert "ZeroDivisionError" not in error(KafkaError.NOT_LEADER_FOR_PARTITION)
 
 
-def test_a_supply_that_nobody_uses_any_more_is_not_named_as_the_reason() -> None:
+def test_an_unused_token_supply_is_not_reported_as_the_reason() -> None:
     tokens = Tokens(lambda _config: None, "f")
     with contextlib.suppress(ConfigurationError):
         tokens()
@@ -270,7 +270,7 @@ def test_client_credentials_are_sent_as_oauth_has_it(endpoint: TokenEndpoint) ->
         (200, None, RetriableError, "cannot be used"),
     ],
 )
-def test_a_refusal_of_the_endpoint_is_named_without_secrets(
+def test_a_refusal_of_the_endpoint_is_reported_without_secrets(
     endpoint: TokenEndpoint, status: int, body: Any, kind: type[Exception], expected: str
 ) -> None:
     endpoint.answer = (status, b"no JSON" if body is None else json.dumps(body).encode())

@@ -101,7 +101,7 @@ def test_a_reader_reads_committed_records_and_never_skips_deleted_ones() -> None
     assert Consumer.config["auto.offset.reset"] == "error"
 
 
-def test_a_read_ends_with_the_record_it_looks_for_and_not_before() -> None:
+def test_a_read_ends_with_the_requested_record_and_not_before() -> None:
     assert read(ROW, END, BARRIER, ROW) == [ROW, BARRIER]
 
 
@@ -109,7 +109,7 @@ def test_a_read_without_such_a_record_ends_at_the_end_of_the_partition() -> None
     assert read(ROW, END, BARRIER, up_to=None) == [ROW]
 
 
-def test_an_end_below_the_known_one_comes_from_a_lagging_broker() -> None:
+def test_an_end_below_the_known_end_comes_from_a_lagging_broker() -> None:
     assert read(ROW, END, BARRIER, END, up_to=None, end=6) == [ROW, BARRIER]
     with pytest.raises(RetriableError, match="up to its end"):
         read(ROW, END, up_to=None, end=6)

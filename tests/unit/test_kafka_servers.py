@@ -56,7 +56,7 @@ def test_both_clients_get_the_same_servers(written: str, read: list[str]) -> Non
         ("a:1,ssl://b:2", r"'ssl://b:2' is for SSL, but kafka\.security\.protocol is PLAINTEXT"),
     ],
 )
-def test_an_invalid_server_is_refused_by_name_and_at_once(written: str, named: str) -> None:
+def test_an_invalid_server_is_rejected_at_once_with_an_error_that_identifies_it(written: str, named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         sink(written)
 

@@ -86,7 +86,7 @@ def test_a_broker_that_joined_later_is_looked_for_at_once() -> None:
     assert len(manager.refreshed) == 1
 
 
-def test_a_broker_that_is_known_and_not_ready_is_only_reported() -> None:
+def test_a_known_broker_that_is_not_ready_is_only_reported() -> None:
     client, manager = client_that_knows({})
     manager.error = kafka_errors.NodeNotReadyError(DEAD)
     assert client._connection.send_all([("request", DEAD)]) == [manager.error]
@@ -140,7 +140,7 @@ def test_a_broker_that_has_the_requests_is_accepted(version: tuple[int, int], mo
 
 
 @pytest.mark.parametrize(("version", "pattern"), [((4, 0), None), ((4, 1), r"a\-b\..*")])
-def test_brokers_are_asked_for_the_ids_of_one_sink_if_they_can_choose(
+def test_brokers_that_can_filter_are_asked_only_for_the_ids_of_the_sink(
     version: tuple[int, int], pattern: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An older one lists all; the client drops what is not the sink's. Real ones: `tests/live/operate/test_many_sinks.py`."""

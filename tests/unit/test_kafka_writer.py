@@ -67,7 +67,7 @@ def test_an_unknown_guarantee_is_refused(guarantee: Any) -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, None, "30 s", True, float("nan"), float("inf")])
-def test_an_invalid_time_is_refused_by_name(timeout_ms: Any) -> None:
+def test_an_invalid_time_is_rejected_with_an_error_that_identifies_it(timeout_ms: Any) -> None:
     with pytest.raises(ConfigurationError, match=rf"timeout_ms={timeout_ms!r}\): timeout_ms must be a positive number"):
         KafkaSink(name="s", bootstrap_servers="b:1", timeout_ms=timeout_ms)
 

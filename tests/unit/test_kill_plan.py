@@ -112,7 +112,9 @@ def test_kill_loop_refuses_a_missing_function_too_few_rows_and_victims_without_c
         kill_loop(list, directory=tmp_path, **given)
 
 
-def test_an_older_spark_and_a_missing_package_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_spark_and_a_missing_package_are_rejected_with_errors_that_identify_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("pyspark.__version__", "3.5.9")
     with pytest.raises(ServiceError, match=r"needs PySpark 4\.0 or newer, but this is 3\.5\.9"):
         require_connect()

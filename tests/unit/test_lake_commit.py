@@ -145,7 +145,7 @@ def test_without_any_answer_the_outcome_is_unknown_until_the_table_can_be_read(s
     assert shop.values() == [1, 2]
 
 
-def test_a_commit_of_somebody_else_in_between_costs_one_more_try(shop: LakeShop) -> None:
+def test_a_foreign_commit_in_between_costs_one_more_try(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)
@@ -162,7 +162,7 @@ def test_a_commit_of_somebody_else_in_between_costs_one_more_try(shop: LakeShop)
 # -- several drivers ---------------------------------------------------------------------------------------------------
 
 
-def test_of_two_drivers_that_start_on_a_new_table_one_is_fenced(shop: LakeShop) -> None:
+def test_one_of_two_drivers_that_start_on_a_new_table_is_fenced(shop: LakeShop) -> None:
     loser = shop.sink.create_committer()
     seen = loser.inspect()
 
@@ -213,7 +213,7 @@ def test_a_rollback_of_the_table_is_respected(shop: LakeShop) -> None:
     assert shop.values() == [3]
 
 
-def test_a_table_that_was_created_again_is_named_while_a_driver_runs(shop: LakeShop) -> None:
+def test_a_table_that_was_created_again_is_reported_while_a_driver_runs(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1)
@@ -258,7 +258,9 @@ def test_a_file_that_was_cut_short_before_the_decision_voids_the_attempt(shop: L
         driver.committer.confirm([handle], 0)
 
 
-def test_files_that_are_gone_after_the_decision_are_a_proven_loss_and_the_others_are_committed(shop: LakeShop) -> None:
+def test_files_that_are_gone_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed(
+    shop: LakeShop,
+) -> None:
     """ABORTED must be final, even if the files come back: their rows are written again."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()

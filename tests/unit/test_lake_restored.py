@@ -59,7 +59,7 @@ def test_a_table_that_was_restored_to_before_the_last_batch_gets_it_again(
     assert shop.values() == all_rows(0, 1, 2)
 
 
-def test_a_table_that_is_restored_while_a_query_runs_is_named(shop: LakeShop, case: Case, tmp_path: Path) -> None:
+def test_a_table_that_is_restored_while_a_query_runs_is_reported(shop: LakeShop, case: Case, tmp_path: Path) -> None:
     query = Query(case, tmp_path / "query")
     running = query.start()
     query.continue_with(running, 0)

@@ -60,7 +60,7 @@ def test_files_of_earlier_batches_and_drivers_stay(shop: LakeShop) -> None:
 
 
 @pytest.mark.parametrize("is_published", [True, False])
-def test_the_files_of_a_repair_stay_although_another_query_does_not_know_them(
+def test_the_files_of_a_repair_stay_although_another_query_has_no_record_of_them(
     *, is_published: bool, shop: LakeShop
 ) -> None:
     """A later driver has repaired the batch of an earlier one, and then a new query takes over the sink."""
@@ -96,7 +96,7 @@ def test_files_of_dead_drivers_are_deleted_and_those_of_a_successor_are_not(shop
     assert successor.committer.orphans_ended() == 2
 
 
-def test_a_driver_that_is_fenced_after_its_look_does_not_even_list_the_files_of_its_successor(shop: LakeShop) -> None:
+def test_a_driver_fenced_after_its_check_does_not_even_list_the_files_of_its_successor(shop: LakeShop) -> None:
     """A step that only reads is not fenced when it deletes, so the driver epoch in the path is what protects them."""
     Driver(shop.sink)
     successor = Driver(shop.sink)

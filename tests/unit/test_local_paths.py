@@ -29,7 +29,7 @@ __all__ = ["checkpoint"]
         ("./hdfs:/a", "hdfs:/a"),
     ],
 )
-def test_a_local_place_is_a_path(given: str, path: str) -> None:
+def test_a_local_location_is_converted_to_a_path(given: str, path: str) -> None:
     assert local_path(given) == Path(path)
 
 

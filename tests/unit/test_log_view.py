@@ -100,25 +100,25 @@ def test_the_decision_after_a_repair_is_not_repaired() -> None:
     ],
     ids=["another batch", "another query", "another task"],
 )
-def test_a_repair_that_does_not_match_the_decision_is_damage(wrong: Repair) -> None:
+def test_a_repair_that_does_not_match_the_decision_counts_as_damage(wrong: Repair) -> None:
     view = view_of(BEGIN, decision(0, task(0, s="x")), wrong)
     assert view.status is LogStatus.CORRUPT
     assert "repair record at offset 2" in str(view.damage)
 
 
-def test_a_repair_without_a_decision_is_damage() -> None:
+def test_a_repair_without_a_decision_counts_as_damage() -> None:
     assert view_of(BEGIN, repair(0)).status is LogStatus.CORRUPT
 
 
 @pytest.mark.parametrize("wrong", [decision(3), decision(6), decision(5, query_id="b")])
-def test_a_decision_out_of_sequence_is_damage(wrong: Decision) -> None:
+def test_a_decision_out_of_sequence_counts_as_damage(wrong: Decision) -> None:
     view = view_of(Begin(query_id="a", first_batch=3, prior_offsets=()), decision(3), decision(4), wrong)
     assert view.status is LogStatus.CORRUPT
     assert "does not follow the decision for batch 4" in str(view.damage)
 
 
 @pytest.mark.parametrize("wrong", [decision(2), decision(4), decision(3, query_id="b")])
-def test_a_first_decision_other_than_the_begin_records_first_batch_is_damage(wrong: Decision) -> None:
+def test_a_first_decision_other_than_the_begin_records_first_batch_counts_as_damage(wrong: Decision) -> None:
     begin = Begin(query_id="a", first_batch=3, prior_offsets=())
     assert view_of(begin, decision(3)).damage is None
     assert view_of(begin, wrong).status is LogStatus.CORRUPT
@@ -139,13 +139,13 @@ def test_a_log_that_starts_at_its_recorded_truncation_is_undamaged() -> None:
 
 
 @pytest.mark.parametrize("start", [1, 10, 11])
-def test_a_log_that_starts_above_its_last_recorded_truncation_is_damage(start: int) -> None:
+def test_a_log_that_starts_above_its_last_recorded_truncation_counts_as_damage(start: int) -> None:
     assert view_of(decision(7), start=start).status is LogStatus.CORRUPT
     view = fold(LogContents(start + 10, (LogEntry(start + 10, truncation(start + 9)),)))
     assert view.status is LogStatus.CORRUPT
 
 
-def test_a_log_that_lost_every_record_is_damage() -> None:
+def test_a_log_that_lost_every_record_counts_as_damage() -> None:
     assert fold(LogContents(12, ())).status is LogStatus.CORRUPT
 
 

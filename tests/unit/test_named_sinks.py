@@ -68,7 +68,9 @@ def test_a_sink_several_sinks_or_a_function_are_imported_from_the_current_direct
         ("", "not in the form module:name"),
     ],
 )
-def test_what_is_wrong_is_named_without_the_text_of_the_users_error(module: str, name: str, words: str) -> None:
+def test_a_wrong_sink_reference_is_reported_without_the_text_of_the_users_error(
+    module: str, name: str, words: str
+) -> None:
     with pytest.raises(ConfigurationError, match=words) as raised:
         load_sinks(f"{module}:{name}")
     assert "top-secret" not in str(raised.value)
@@ -86,12 +88,12 @@ def test_a_kafka_sink_among_them_needs_no_other_address(module: str) -> None:
     assert Connection(None, sinks=f"{module}:KAFKA").bound_sinks({}) == ()
 
 
-def test_a_module_that_does_not_exist_is_named() -> None:
+def test_a_missing_module_is_reported() -> None:
     with pytest.raises(ConfigurationError, match="No module named 'no_such_module'"):
         load_sinks("no_such_module:SINKS")
 
 
-def test_without_a_checkpoint_there_is_nothing_to_compare_with() -> None:
+def test_nothing_is_compared_without_a_checkpoint() -> None:
     for words in (["orders"], []):
         said = command(
             "status", *words, "--bootstrap-servers", "127.0.0.1:1", "--sinks", "tests.live.stores.named:SINKS"

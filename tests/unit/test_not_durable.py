@@ -79,7 +79,7 @@ def test_no_driver_acquires_a_log_that_does_not_sync(cluster: Cluster, disk: Dis
 
 
 @pytest.mark.parametrize("write", ["put", "bind", "id"])
-def test_a_file_that_is_already_there_is_synced_before_it_counts(tmp_path: Path, disk: Disk, write: str) -> None:
+def test_an_existing_file_is_synced_before_it_counts(tmp_path: Path, disk: Disk, write: str) -> None:
     """The first try's file was there, but not durable. Fails if the second try finds it and accepts it."""
     files = LocalFiles(tmp_path)
     files.put_if_absent("registers/x", b"")
@@ -98,7 +98,7 @@ def test_a_file_that_is_already_there_is_synced_before_it_counts(tmp_path: Path,
     acts[write]()
 
 
-def test_a_new_directory_that_was_not_synced_is_not_there(tmp_path: Path, disk: Disk) -> None:
+def test_a_new_directory_that_was_not_synced_does_not_count_as_existing(tmp_path: Path, disk: Disk) -> None:
     """Fails if the next try takes it for a durable one, and syncs only its content."""
     files = LocalFiles(tmp_path / "a" / "b")
     disk.is_broken = True

@@ -125,7 +125,7 @@ def test_orphans_may_be_aborted() -> None:
     require_abortable([one(Standing.ORPHAN), one(Standing.ABANDONED)], is_forced=False)
 
 
-def test_an_id_that_is_not_open_is_named() -> None:
+def test_an_id_without_an_open_transaction_is_reported() -> None:
     with pytest.raises(ForbiddenError, match=r"has no open transaction s\.9"):
         chosen(STATE, ["s.9"], {Standing.ORPHAN})
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def test_a_retried_start_fences_only_the_driver_that_its_first_look_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retried_start_fences_only_the_driver_found_by_its_first_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second look shows a newer driver, which would otherwise be fenced by the older one."""
     fenced = _record(monkeypatch, iter([Owner("q", 1), Owner("q", 2)]))
     participants = Participants([FakeSink(World())])
@@ -24,7 +24,7 @@ def test_a_retried_start_fences_only_the_driver_that_its_first_look_found(monkey
     assert fenced == [Owner("q", 1)]
 
 
-def test_the_first_look_at_a_sink_counts_even_if_another_sink_did_not_answer_then(
+def test_the_first_check_of_a_sink_counts_even_if_another_sink_did_not_answer_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one, other, newer = Owner("q", 1), Owner("q", 5), Owner("q", 2)

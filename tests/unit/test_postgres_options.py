@@ -55,7 +55,7 @@ def test_a_string_that_cannot_be_read_is_not_quoted(dsn: str) -> None:
         ("host=db replication=database", "the sink itself sets 'replication'"),
     ],
 )
-def test_a_parameter_that_the_sink_sets_is_refused_by_name(dsn: str, reason: str) -> None:
+def test_a_parameter_that_the_sink_sets_is_rejected_with_an_error_that_identifies_it(dsn: str, reason: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         Address(dsn)
     assert reason in str(refused.value)

@@ -123,7 +123,7 @@ def test_brokers_that_take_every_request_pass() -> None:
     assert (found.result, found.subject) == (Result.PASS, "broker 1, 2")
 
 
-def test_a_request_that_one_broker_does_not_take_is_named_with_its_use() -> None:
+def test_a_request_unsupported_by_one_broker_is_reported_with_its_use() -> None:
     without = {api: offer for api, offer in ALL.items() if api != ApiKey.ListTransactions}
     (found,) = apis.check_apis(target(ALL, without))
     assert (found.result, found.subject) == (Result.FAIL, "broker 2")
@@ -131,7 +131,7 @@ def test_a_request_that_one_broker_does_not_take_is_named_with_its_use() -> None
     assert "a dead driver" in found.why
 
 
-def test_a_request_without_which_the_sink_only_warns_is_a_warning() -> None:
+def test_a_missing_request_that_the_sink_can_do_without_causes_a_warning() -> None:
     without = {api: offer for api, offer in ALL.items() if api != ApiKey.DeleteRecords}
     (found,) = apis.check_apis(target(without))
     assert (found.result, "truncating the ledger" in found.why) == (Result.WARN, True)
@@ -140,19 +140,19 @@ def test_a_request_without_which_the_sink_only_warns_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("api", "offer"), [(ApiKey.FindCoordinator, (0, 0)), (ApiKey.EndTxn, (4, 5)), (ApiKey.InitProducerId, (0, 2))]
 )
-def test_a_request_whose_versions_do_not_meet_is_named(api: ApiKey, offer: tuple[int, int]) -> None:
+def test_a_request_without_a_common_version_is_reported(api: ApiKey, offer: tuple[int, int]) -> None:
     (found,) = apis.check_apis(target({**ALL, api: offer}))
     assert found.result is Result.FAIL
     assert found.why.startswith(f"{api.name}, ")
     assert f"accepts versions {offer[0]} to {offer[1]}" in found.why
 
 
-def test_a_silent_broker_has_its_line() -> None:
+def test_a_silent_broker_is_reported() -> None:
     silent, rest = apis.check_apis(target(RetriableError("x"), ALL))
     assert (silent.result, silent.subject, rest.result) == (Result.FAIL, "broker 1", Result.PASS)
 
 
-def test_a_check_that_cannot_finish_has_its_line_and_the_others_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_cannot_finish_is_reported_and_the_others_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(_: object) -> Iterator[Finding]:
         yield PASS
         raise RetriableError("no leader")

@@ -74,16 +74,14 @@ def test_a_completed_checkpoint_is_reported_with_its_phases_and_counts(query: Qu
     assert sum(second.phases.values()) <= second.took_ms
 
 
-def test_a_replay_that_writes_nothing_has_no_steps_and_says_that_it_evaluated(
-    cluster: Cluster, seen: Recording
-) -> None:
+def test_a_replay_that_writes_nothing_has_no_steps_and_reports_an_evaluation(cluster: Cluster, seen: Recording) -> None:
     die_at(cluster, cluster.start(), "driver.committed", 0)
     cluster.start(listeners=[seen]).run(0)
     assert (seen.last.outcome, seen.last.steps, seen.last.rows) == ("completed", (), 0)
     assert "evaluate" in seen.last.phases
 
 
-def test_a_repaired_checkpoint_names_its_step(cluster: Cluster, seen: Recording) -> None:
+def test_a_repaired_checkpoint_reports_its_step(cluster: Cluster, seen: Recording) -> None:
     die_at(cluster, cluster.start(), "driver.committing", 0)
     cluster.store.expire(1)
     cluster.start(listeners=[seen]).run(0)
@@ -150,7 +148,7 @@ class Declining:
         self._engine.evaluate()
 
 
-def test_the_error_of_a_declined_checkpoint_names_the_slowest_task(query: Query, seen: Recording) -> None:
+def test_the_error_of_a_declined_checkpoint_identifies_the_slowest_task(query: Query, seen: Recording) -> None:
     engine = Declining(query)
     query.engine.prepare = engine.prepare  # type: ignore[method-assign]
     with pytest.raises(
@@ -181,7 +179,7 @@ def test_a_late_vote_is_counted_and_its_transaction_is_aborted(cluster: Cluster,
     assert cluster.store.visible() == all_rows(0)
 
 
-def test_a_listener_that_fails_stops_nothing_and_is_named_once(
+def test_a_listener_that_fails_stops_nothing_and_is_reported_once(
     cluster: Cluster, seen: Recording, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = cluster.start(listeners=[Broken(), seen])

@@ -52,7 +52,7 @@ def test_cluster_groups_cover_one_hash_slot_each_and_keep_their_order(commands: 
     assert sum(group.count for group in groups.values()) == commands.count
 
 
-def test_without_a_cluster_there_is_one_group() -> None:
+def test_all_keys_form_one_group_without_a_cluster() -> None:
     commands = Commands("DEL", 1, [b"a", b"b"])
     assert by_slot(commands, cluster=False) == {NO_SLOT: commands}
 

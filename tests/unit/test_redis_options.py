@@ -60,7 +60,7 @@ def test_an_option_is_refused_alike_in_the_url_and_in_options(option: str, value
         ("redis://h/0#replica", "nothing can follow a '#'"),
     ],
 )
-def test_the_error_names_the_fault_of_a_url(url: str, words: str) -> None:
+def test_the_error_identifies_the_fault_of_a_url(url: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         sink(url)
 
@@ -82,7 +82,7 @@ def test_a_password_that_is_not_escaped_is_explained_and_not_shown(password: str
         ("rediss://h", {"ssl_cert_reqs": "perhaps"}, "redis-py rejected a value.*perhaps"),
     ],
 )
-def test_the_error_names_the_fault_of_the_options(url: str, options: dict[str, Any], words: str) -> None:
+def test_the_error_identifies_the_fault_of_the_options(url: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         sink(url, options)
 
@@ -104,7 +104,7 @@ def test_the_error_names_the_fault_of_the_options(url: str, options: dict[str, A
         ("redis://h?require_full_coverage=false", {}, "'require_full_coverage' cannot be written as text"),
     ],
 )
-def test_the_error_names_what_a_cluster_does_not_accept(url: str, options: dict[str, Any], words: str) -> None:
+def test_the_error_identifies_what_a_cluster_does_not_accept(url: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         sink(url, options, cluster=True)
 

@@ -38,7 +38,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("position", "log", "batch", "history", "way_out"), CASES, ids=lambda case: str(case)[:20])
-def test_a_refusal_names_the_log_the_batch_and_the_literal_setting(
+def test_a_refusal_mentions_the_log_the_batch_and_the_literal_setting(
     position: Position, log: LogView, batch: int, history: str, way_out: str
 ) -> None:
     mine = batch_of(batch, query_id=MINE, history=history)

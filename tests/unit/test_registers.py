@@ -63,7 +63,7 @@ def test_a_run_that_acquires_again_keeps_its_driver_epoch(log: RegisterLog, file
     assert len(records(log)) == 2
 
 
-def test_records_of_one_append_share_an_offset(log: RegisterLog) -> None:
+def test_records_of_the_same_append_share_an_offset(log: RegisterLog) -> None:
     position = log.append([BEGIN, decision(0)])
     assert (*log.inspect().entries,)[1:] == (LogEntry(position, BEGIN), LogEntry(position, decision(0)))
 

@@ -86,14 +86,14 @@ def test_a_failed_truncation_is_logged_only(
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2, 3])
-def test_a_gap_is_damage(missing: int, log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_gap_counts_as_damage(missing: int, log: RegisterLog, files: FaultyFiles) -> None:
     fill(log, 4)
     files.remove(name(missing))
     with pytest.raises(DecisionLogDamagedError, match=rf"registers \[{missing}\] are missing"):
         RegisterLog(files).inspect()
 
 
-def test_a_gap_above_a_truncation_is_damage(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_gap_above_a_truncation_counts_as_damage(log: RegisterLog, files: FaultyFiles) -> None:
     fill(log, 6)
     truncate(log, 4)
     files.remove(name(4))
@@ -101,7 +101,7 @@ def test_a_gap_above_a_truncation_is_damage(log: RegisterLog, files: FaultyFiles
         RegisterLog(files).inspect()
 
 
-def test_a_log_with_nothing_but_its_identity_is_damage(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_log_with_nothing_but_its_identity_counts_as_damage(log: RegisterLog, files: FaultyFiles) -> None:
     fill(log, 2)
     for number in range(3):
         files.remove(name(number))
@@ -116,7 +116,7 @@ def test_a_driver_whose_own_acquisition_is_gone_reports_damage(log: RegisterLog,
 
 
 @pytest.mark.parametrize("rest", [b"", b"x", b"\n", b"twopc-register/1 \n"])
-def test_a_torn_register_is_damage(rest: bytes, log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_torn_register_counts_as_damage(rest: bytes, log: RegisterLog, files: FaultyFiles) -> None:
     fill(log, 1)
     files.remove(name(1))
     files.put_if_absent(name(1), rest)
@@ -124,7 +124,7 @@ def test_a_torn_register_is_damage(rest: bytes, log: RegisterLog, files: FaultyF
         log.inspect()
 
 
-def test_a_newer_register_format_is_named_in_the_error(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_newer_register_format_is_mentioned_in_the_error(log: RegisterLog, files: FaultyFiles) -> None:
     files.put_if_absent(name(1), with_check(b'{"format":"twopc-register/2","log":{}}'))
     with pytest.raises(DecisionLogDamagedError, match="use the version that wrote it"):
         log.inspect()
@@ -187,7 +187,7 @@ def run_far_ahead(root: Path, *, truncate_to: int) -> RegisterLog:
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 5])
-def test_a_paused_driver_is_fenced_though_its_next_register_looks_free(
+def test_a_paused_driver_is_fenced_even_if_its_next_register_looks_free(
     ahead: int, log: RegisterLog, files: FaultyFiles
 ) -> None:
     winner = run_far_ahead(files._root, truncate_to=1 + ahead)
@@ -211,7 +211,7 @@ def test_two_paused_drivers_do_not_confirm_each_other(log: RegisterLog, files: F
         log.append([BEGIN, decision(0)])
 
 
-def test_a_driver_paused_in_acquire_since_the_log_was_empty_looks_again(files: FaultyFiles) -> None:
+def test_a_driver_paused_in_acquire_since_the_log_was_empty_checks_again(files: FaultyFiles) -> None:
     paused = RegisterLog(files)
     files.before_put = lambda: assert_equal(run_far_ahead(files._root, truncate_to=5).name, "registers")
     assert paused.acquire(claim("paused")) == 11
@@ -232,7 +232,7 @@ def test_a_fenced_drivers_leftover_below_the_truncation_is_ignored_and_then_remo
     assert log.inspect().start == 6
 
 
-def test_a_write_stays_valid_though_the_register_before_it_is_dropped_meanwhile(
+def test_a_write_stays_valid_even_if_the_register_before_it_is_dropped_meanwhile(
     log: RegisterLog, files: FaultyFiles
 ) -> None:
     def successor() -> None:

@@ -176,7 +176,7 @@ def test_other_rows_are_in_doubt_and_the_error_lists_each_transaction_by_its_evi
     assert (doubt.committed, doubt.lost, doubt.unknown) == (("fake/0",), ("fake/1",), ("fake/2",))
 
 
-def test_an_in_doubt_error_names_the_batch_and_the_reason() -> None:
+def test_an_in_doubt_error_gives_the_batch_and_the_reason() -> None:
     text = str(in_doubt(DECISION.batch_id, HANDLES, EVIDENCE, "because"))
     assert "batch 4" in text
     assert "because" in text

@@ -191,7 +191,9 @@ def test_an_existing_checkpoint_is_not_overwritten(checkpoint: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("harm", ["altered", "gone", "torn manifest", "altered manifest", "newer"])
-def test_a_damaged_savepoint_is_named_and_the_one_before_is_taken(checkpoint: Path, tmp_path: Path, harm: str) -> None:
+def test_a_damaged_savepoint_is_reported_and_the_previous_one_is_used(
+    checkpoint: Path, tmp_path: Path, harm: str
+) -> None:
     kept = tmp_path / "kept"
     good = create_savepoint(checkpoint, kept)
     put(checkpoint / "commits/4", "v1\n{}")
@@ -294,7 +296,7 @@ def test_a_query_stops_with_a_savepoint_when_it_is_asked(checkpoint: Path, tmp_p
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
 
 
-def test_a_request_that_nobody_answers_is_withdrawn(checkpoint: Path, tmp_path: Path) -> None:
+def test_an_unanswered_request_is_withdrawn(checkpoint: Path, tmp_path: Path) -> None:
     done = command("savepoint", "stop-with-savepoint", str(checkpoint), str(tmp_path / "kept"), "--wait", "0")
     assert done.status == 2 and "did not respond" in done.error
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
@@ -370,7 +372,7 @@ def test_an_answer_that_comes_with_the_end_of_the_wait_counts(checkpoint: Path, 
     assert request_savepoint(checkpoint, tmp_path / "kept", stop=True, timeout_s=1, is_over=go_on) is not None
 
 
-def test_a_savepoint_whose_last_sync_fails_is_not_there(
+def test_a_savepoint_whose_last_sync_fails_does_not_count_as_existing(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = tmp_path / "kept"

@@ -17,11 +17,11 @@ TOTALS = RedisSink(name="totals", url="redis://nowhere", mapping=IncrBy(key="{id
 KINDS: dict[str, Any] = {"n": pa.int64(), "other": pa.int64(), "id": pa.string()}
 
 
-def test_a_sink_that_names_no_columns_takes_all() -> None:
+def test_a_sink_without_a_column_list_takes_all_columns() -> None:
     assert FakeSink(World()).choose_columns(pa.schema(KINDS)) == tuple(SinkColumn(name, name) for name in KINDS)
 
 
-def test_a_sink_takes_the_columns_it_names_in_the_batchs_order() -> None:
+def test_a_sink_takes_its_listed_columns_in_the_batchs_order() -> None:
     assert TOTALS.choose_columns(pa.schema(KINDS)) == (SinkColumn("n", "n"), SinkColumn("id", "id"))
 
 

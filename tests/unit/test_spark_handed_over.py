@@ -40,7 +40,7 @@ def files_with(root: Path, *handovers: dict[str, Any]) -> LocalFiles:
     ],
     ids=["none", "nothing, done", "nothing, next", "the next batch", "an older one", "another query's"],
 )
-def test_a_batch_that_nobody_has_begun_needs_no_take_over(
+def test_a_batch_that_has_not_begun_needs_no_take_over(
     handovers: list[dict[str, Any]], number: int, tmp_path: Path
 ) -> None:
     require_taken_over(files_with(tmp_path, *handovers), batch(number))

@@ -70,7 +70,7 @@ def test_a_misspelt_setting_is_an_error_in_the_editor_and_at_run_time(tmp_path: 
         ({"override": [EndQuery("a"), EndQuery("b")]}, "each kind of override only once"),
     ],
 )
-def test_invalid_settings_are_refused_by_name(settings: dict[str, Any], named: str) -> None:
+def test_invalid_settings_are_rejected_with_errors_that_identify_them(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         exactly_once(kafka_sink(), checkpoint_location="/nowhere", **settings)
 
@@ -89,14 +89,16 @@ def test_invalid_settings_are_refused_by_name(settings: dict[str, Any], named: s
         ("history", "yes", "True, False or None"),
     ],
 )
-def test_an_invalid_value_of_the_checkpoints_is_named_with_what_is_valid(name: str, wrong: Any, valid: str) -> None:
+def test_an_invalid_value_of_the_checkpoints_is_reported_with_the_valid_values(
+    name: str, wrong: Any, valid: str
+) -> None:
     with pytest.raises(ConfigurationError) as caught:
         CheckpointConfig(**{name: wrong})
     assert str(caught.value) == f"CheckpointConfig({name}={wrong!r}): {name} must be {valid}"
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, None, 1e6, "10 MB", 10**40])
-def test_an_invalid_limit_of_the_driver_is_named(wrong: Any) -> None:
+def test_an_invalid_limit_of_the_driver_is_reported(wrong: Any) -> None:
     with pytest.raises(
         ConfigurationError, match=r"DriverUpTo\(max_bytes=.*\): max_bytes must be a number of bytes from 1024 to"
     ):
@@ -126,7 +128,7 @@ def test_a_version_of_spark_that_was_not_proven_is_warned_about(
     assert "Spark 4.20.1" in caplog.text and "4.2, 4.3" in caplog.text
 
 
-def test_a_ledger_of_any_name_is_known_to_every_sink_of_the_query() -> None:
+def test_every_sink_of_the_query_recognizes_a_ledger_of_any_name() -> None:
     """A row in it would be read as a damaged decision, at every start of the other sink."""
     audit = KafkaSink(name="audit", bootstrap_servers="x:1", topic="t", ledger_topic="decisions")
     by_row = KafkaSink(name="s", bootstrap_servers="x:1")

@@ -127,7 +127,7 @@ def watching(store: Store) -> Watched:
     return watched
 
 
-def test_a_batch_of_stages_that_ran_once_is_decided_without_a_look_at_other_jobs() -> None:
+def test_a_batch_whose_stages_ran_once_is_decided_without_examining_other_jobs() -> None:
     store = Store(ONE_JOB)
     watching(store).check("a", {RESULT})
     assert not store.asked
@@ -164,7 +164,7 @@ def test_observations_of_collected_rows_do_not_count_for_a_later_job_of_tasks() 
         watched.check("a", {4})
 
 
-def test_observations_of_one_attempt_do_not_count_for_the_next() -> None:
+def test_observations_of_an_attempt_do_not_count_for_the_next_one() -> None:
     store = Store(dict(ONE_JOB))
     watched = marked(store)
     store.jobs["b"] = [Job(2, (3,), is_over=True)]
@@ -180,7 +180,7 @@ def test_a_mark_that_is_never_reported_stops_the_query(monkeypatch: pytest.Monke
         marked(Store(dict(ONE_JOB))).check("a", ())
 
 
-def test_a_stage_that_read_a_shuffle_and_ran_again_stops_the_query_and_every_later_call_of_the_run() -> None:
+def test_a_rerun_stage_that_read_a_shuffle_stops_the_query_and_every_later_call() -> None:
     watched = watching(Store(ONE_JOB, {**plain(), M2: attempts_at(M2, 2)}))
     with pytest.raises(FatalError, match=r"Spark ran stage 1 again.*Restart the query"):
         watched.check("a", {RESULT})
@@ -209,7 +209,7 @@ def read_twice(*results: StageAttempt, rewritten: int) -> Store:
 
 
 @pytest.mark.parametrize("begins", [[50], [41, 50]], ids=["before the result stage", "during the result stage"])
-def test_a_shuffle_that_is_written_again_between_two_stages_that_read_it_stops_the_query(begins: list[int]) -> None:
+def test_a_shuffle_written_again_between_two_reading_stages_stops_the_query(begins: list[int]) -> None:
     """RDD 2 is the shuffle's rows, which both stages compute. Each has read a different write."""
     results = [StageAttempt("COMPLETE", 5, number, (2, 6), 9, 0, begin) for number, begin in enumerate(begins)]
     with pytest.raises(FatalError, match="Spark ran stage 0 again"):
@@ -217,9 +217,7 @@ def test_a_shuffle_that_is_written_again_between_two_stages_that_read_it_stops_t
 
 
 @pytest.mark.parametrize(("rdd", "rewritten"), [(6, 45), (2, 5)], ids=["read once", "written again before both"])
-def test_a_shuffle_that_is_written_again_before_a_stage_that_does_not_share_it_is_decided(
-    rdd: int, rewritten: int
-) -> None:
+def test_a_shuffle_written_again_before_an_unrelated_stage_does_not_stop_the_query(rdd: int, rewritten: int) -> None:
     store = read_twice(StageAttempt("COMPLETE", 5, 0, (rdd, 7), 9, 0, 50), rewritten=rewritten)
     watching(store).check("a", {5})
 
@@ -258,7 +256,7 @@ def test_a_broadcast_that_ran_once_before_the_call_is_decided() -> None:
     watching(broadcast_before(1)).check("b", {3}, lambda: 0)
 
 
-def test_a_job_that_ran_again_for_somebody_else_does_not_stop_a_query_without_broadcasts() -> None:
+def test_a_rerun_job_of_another_query_does_not_stop_a_query_without_broadcasts() -> None:
     watching(broadcast_before(2)).check("b", {3})
 
 
@@ -316,13 +314,13 @@ def test_two_broadcasts_whose_shuffle_was_written_again_in_between_stop_the_quer
         watching(Store(jobs, stages, moment=NEW)).check("b", {6}, lambda: 0)
 
 
-def test_rows_that_the_driver_collected_in_a_stage_that_ran_again_are_repeated() -> None:
+def test_rows_collected_by_the_driver_in_a_rerun_stage_are_repeated() -> None:
     store = Store({}, {**plain(), RESULT: attempts_at(RESULT, 2)}, marked=ONE_JOB)
     with pytest.raises(RetriableError, match="stage 2 was rerun"):
         marked(store).check("a", ())
 
 
-def test_two_jobs_of_the_attempt_that_share_a_stage_that_ran_again_stop_the_query() -> None:
+def test_two_jobs_of_the_attempt_with_a_shared_rerun_stage_stop_the_query() -> None:
     """Two broadcasts at the same time. One may have read the first write, and the other one the second write."""
     jobs = [Job(0, (M1, 4), is_over=True), Job(1, (M1, 5), is_over=True), Job(2, (6,), is_over=True)]
     stages = {M1: attempts_at(M1, 2), 4: result(4, 14), 5: result(5, 15), 6: result(6, 16, reads=0)}
@@ -339,7 +337,7 @@ def test_merged_blocks_of_the_first_write_stop_a_batch_whose_shuffle_was_written
         watched.check("a", {RESULT})
 
 
-def test_a_shuffle_that_was_written_twice_is_known_though_a_lazy_checkpoint_has_cut_its_lineage() -> None:
+def test_a_shuffle_written_twice_is_noticed_even_if_a_lazy_checkpoint_has_cut_its_lineage() -> None:
     """From the second job on, the stage that writes the shuffle has the checkpoint's RDD, 20, instead of RDD 4."""
     jobs = {"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (3, 5), is_over=True)]}
     stages = {M1: [attempt_of(M1, 0, 6, 5, 4)], 4: result(4, 8), 3: [attempt_of(3, 0, 6, 5, 20)], 5: result(5, 9)}
@@ -424,7 +422,7 @@ def test_two_jobs_with_shuffles_of_their_own_are_decided() -> None:
     watching(store).check("b", {5})
 
 
-def test_a_batch_without_rows_that_others_may_keep_does_not_look_at_their_jobs() -> None:
+def test_the_jobs_of_others_are_not_examined_if_the_batch_reads_no_shared_rows() -> None:
     """Other queries run many jobs, and of many jobs Spark has forgotten some stages."""
     others = [Job(number, (M1,), is_over=True) for number in range(5)]
     store = Store({"": others, "b": [Job(5, (5,), is_over=True)]}, {5: result(5, 6, reads=0)})
@@ -476,7 +474,7 @@ def test_a_job_is_examined_once_and_its_shuffles_are_remembered() -> None:
         watched.check("d", {11})
 
 
-def test_a_job_that_runs_at_the_same_moment_and_shares_a_stage_that_ran_again_stops_the_query() -> None:
+def test_a_job_running_at_the_same_moment_and_sharing_a_rerun_stage_stops_the_query() -> None:
     """It may have written the shuffle again while a task of the batch had read the first write."""
     jobs = {"": [Job(0, (M1, RESULT), is_over=False)], "b": [Job(1, (M1, 5), is_over=True)]}
     store = Store(jobs, {M1: attempts_at(M1, 2), RESULT: attempts_at(RESULT), 5: result(5, 6)})
@@ -490,12 +488,12 @@ def sharing(ours: int, other: int) -> Store:
     return Store(jobs, {M1: attempts_at(M1, 2), RESULT: attempts_at(RESULT), 5: result(5, 6)})
 
 
-def test_a_job_that_began_after_the_batchs_job_and_shares_a_stage_that_ran_again_stops_the_query() -> None:
+def test_a_job_begun_after_the_batchs_job_and_sharing_a_rerun_stage_stops_the_query() -> None:
     with pytest.raises(FatalError, match="Spark ran stage 0 again"):
         watching(sharing(ours=0, other=1)).check("b", {5})
 
 
-def test_a_job_that_another_query_has_examined_and_that_shares_a_stage_that_ran_again_stops_the_query() -> None:
+def test_a_job_sharing_a_rerun_stage_stops_the_query_even_if_another_query_has_examined_it() -> None:
     """All queries share the history. The other query's check comes while the batch's job still runs."""
     store = sharing(ours=0, other=1)
     history = JobHistory(store)
@@ -506,7 +504,7 @@ def test_a_job_that_another_query_has_examined_and_that_shares_a_stage_that_ran_
         watched.check("b", {5})
 
 
-def test_a_stage_that_ran_again_is_decided_if_jobs_that_do_not_share_it_began_later() -> None:
+def test_a_rerun_stage_does_not_stop_the_query_if_only_unrelated_jobs_began_later() -> None:
     store = Store(ONE_JOB | {"": [Job(1, (7,), is_over=True)]}, {**plain(), M1: attempts_at(M1, 3), 7: result(7, 70)})
     watching(store).check("a", {RESULT})
 
@@ -578,7 +576,7 @@ def test_rows_that_were_kept_before_another_job_wrote_their_shuffle_again_are_de
     watching(kept_while_rewritten(44, written)).check("b", {5})
 
 
-def test_a_cache_without_its_lineage_that_was_filled_again_by_another_job_stops_the_query() -> None:
+def test_a_cache_without_lineage_refilled_by_another_job_stops_the_query() -> None:
     """``localCheckpoint()`` cuts the lineage: the batch's job does not show the shuffle."""
     jobs = {"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (5,), is_over=True)]}
     stages = {M1: attempts_at(M1), 4: result(4, 3, attempts=2), 5: result(5, 3, reads=0)}
@@ -666,7 +664,7 @@ def test_a_report_that_spark_dropped_before_the_attempts_own_jobs_is_not_needed(
     read_after_a_drop(store)
 
 
-def test_a_report_that_spark_dropped_after_a_shuffle_that_the_attempt_reads_was_planned_stops_the_query() -> None:
+def test_a_report_dropped_by_spark_after_planning_the_attempts_shuffle_stops_the_query() -> None:
     """The query planned the shuffle before its call. Another job may have written the shuffle twice."""
     store = Store({"b": [Job(0, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=NEW)
     with pytest.raises(FatalError, match="Spark has dropped 1 of its reports"):
@@ -674,7 +672,7 @@ def test_a_report_that_spark_dropped_after_a_shuffle_that_the_attempt_reads_was_
 
 
 @pytest.mark.parametrize("is_cached", [False, True])
-def test_a_report_that_spark_dropped_is_needed_only_for_old_rows_that_spark_keeps(*, is_cached: bool) -> None:
+def test_a_report_dropped_by_spark_is_needed_only_for_old_cached_rows(*, is_cached: bool) -> None:
     """Each batch computes the rows of a table once more, unless the table is cached."""
     store = Store({"b": [Job(0, (5,), is_over=True)]}, {5: result(5, 3, reads=0)}, moment=NEW)
     store.cached = {3} if is_cached else set()
@@ -682,9 +680,7 @@ def test_a_report_that_spark_dropped_is_needed_only_for_old_rows_that_spark_keep
         read_after_a_drop(store)
 
 
-def test_a_report_that_spark_dropped_before_a_local_checkpoint_and_after_its_shuffle_was_planned_stops_the_query() -> (
-    None
-):
+def test_a_report_dropped_before_a_local_checkpoint_and_after_planning_its_shuffle_stops_the_query() -> None:
     """The attempt's jobs show only the local checkpoint, which is newer than the drop."""
     store = Store({"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (5,), is_over=True)]}, moment=NEW)
     store.stages = {M1: attempts_at(M1), 4: result(4, 13), 5: result(5, 13, reads=0)}
@@ -709,7 +705,7 @@ def test_the_end_of_a_job_is_waited_for() -> None:
 SETTINGS = "spark.ui.retainedJobs, spark.ui.retainedStages .* and spark.scheduler.listenerbus.eventqueue.capacity"
 
 
-def test_a_job_that_spark_does_not_report_stops_the_query_at_once_and_names_the_settings(
+def test_a_job_not_reported_by_spark_stops_the_query_at_once_and_the_error_mentions_the_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shuffles, "_STATUS_TIMEOUT_S", 0.01)
@@ -717,7 +713,7 @@ def test_a_job_that_spark_does_not_report_stops_the_query_at_once_and_names_the_
         watching(Store({"a": []})).check("a", {RESULT})
 
 
-def test_a_job_of_somebody_else_that_is_just_beginning_is_awaited() -> None:
+def test_a_job_of_another_query_that_is_just_beginning_is_awaited() -> None:
     """Spark enters such a job before its stages."""
 
     class Beginning(Store):
@@ -734,7 +730,7 @@ def test_a_job_of_somebody_else_that_is_just_beginning_is_awaited() -> None:
     assert 9 in store.stages
 
 
-def test_a_stage_that_spark_has_forgotten_stops_the_query_and_names_the_settings(
+def test_a_stage_forgotten_by_spark_stops_the_query_and_the_error_mentions_the_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
@@ -752,7 +748,7 @@ def of_somebody_else(skipped: int, *, ended_ms: int | None = 95) -> Store:
     return Store(jobs, stages | {8: attempts_at(8, of=M1, status="SKIPPED"), 9: result(9, 90)})
 
 
-def test_a_skipped_stage_of_somebody_else_that_spark_has_dropped_is_not_missed() -> None:
+def test_a_dropped_skipped_stage_of_another_query_does_not_stop_the_query() -> None:
     watching(of_somebody_else(skipped=3)).check("a", {RESULT})
 
 
@@ -813,7 +809,7 @@ def test_a_job_of_the_batch_that_spark_has_dropped_is_missed_if_another_has_read
         watching(store).check("b", {5})
 
 
-def test_a_stage_that_a_job_of_the_batch_has_yet_to_run_needs_no_job_that_wrote_it() -> None:
+def test_a_pending_stage_of_the_batch_needs_no_writing_job() -> None:
     """The driver has collected the batch. A stateful batch is then evaluated once more, without output."""
     running = Job(1, (3, 5), is_over=False)
     pending = {stage: [StageAttempt("PENDING", stage, 0, (30 + stage,), 0, 0)] for stage in (3, 5)}
@@ -874,7 +870,7 @@ def test_a_run_that_starts_after_spark_has_forgotten_a_job_uses_what_an_earlier_
         restarted.check("d", {11})
 
 
-def test_a_query_that_was_idle_looks_only_at_jobs_since_the_last_moment() -> None:
+def test_a_query_that_was_idle_examines_only_jobs_since_the_last_moment() -> None:
     """Others ran so many jobs that Spark has forgotten most of them."""
     store = Store({"b": [Job(900, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=NEW)
     history = JobHistory(store)
@@ -910,7 +906,7 @@ def test_old_moments_are_thinned_and_the_newest_and_the_first_are_kept(monkeypat
     assert 8 < len(set(found)) <= 17
 
 
-def test_rows_that_were_last_used_so_long_ago_that_their_stages_are_dropped_stop_the_query(
+def test_reuse_of_rows_whose_stages_were_dropped_long_ago_stops_the_query(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job_history, "_MAX_RDDS", 3)

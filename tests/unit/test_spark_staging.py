@@ -84,7 +84,7 @@ class Deleted:
         raise FileNotFoundError(path)
 
 
-def test_slices_that_the_driver_does_not_see_are_an_error_that_names_one(tmp_path: Path) -> None:
+def test_slices_invisible_to_the_driver_cause_an_error_that_identifies_one_of_them(tmp_path: Path) -> None:
     """The workers write to a separate directory."""
     own, other = tmp_path / "driver", tmp_path / "worker"
     seen = staged(str(own), 0, 0)
@@ -109,6 +109,6 @@ def test_a_location_is_the_same_in_every_notation(form: str, tmp_path: Path) -> 
     assert rows.to_pylist() == [{"value": 1}]
 
 
-def test_a_location_that_pyarrow_cannot_open_is_named() -> None:
+def test_a_location_that_pyarrow_cannot_open_is_reported() -> None:
     with pytest.raises(ConfigurationError, match="staging='gopher://x/y'"):
         open_location("gopher://x/y")

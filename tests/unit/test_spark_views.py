@@ -149,7 +149,7 @@ def test_a_dead_letter_for_a_row_that_is_too_large_is_small(value: Any, expected
     assert json.loads(letter or b"") == {"value": expected, "id": 7}
 
 
-def test_of_a_row_with_too_many_values_the_letter_has_the_beginning() -> None:
+def test_the_dead_letter_of_a_row_with_too_many_values_has_the_first_ones() -> None:
     rows = pa.record_batch({"many": pa.array([[1234] * 300_000]), CAUSE: pa.array(["it is large"])})
     (letter,) = View(columns=(("many", 0),), of_bad_rows=True).of(rows).column("value").to_pylist()
     text = json.loads(letter or b"")["row"]

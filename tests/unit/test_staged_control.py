@@ -36,7 +36,7 @@ def test_hbase_has_no_record_before_the_first_driver_creates_the_table(without_t
     assert without_table.binding() == {"id": ""}
 
 
-def test_hbase_names_a_table_that_was_dropped_and_blames_no_other_driver(without_table: HBaseCommitter) -> None:
+def test_hbase_reports_a_dropped_table_and_blames_no_other_driver(without_table: HBaseCommitter) -> None:
     without_table._run = "run"  # it has acquired the sink
     with pytest.raises(ConfigurationError, match="there is no table 'twopc'"):
         without_table.has_newer_decision({})

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["checkpoint"]
 
 
-def test_a_failed_checkpoint_is_named_until_one_is_completed(checkpoint: Path) -> None:
+def test_a_failed_checkpoint_is_reported_until_one_is_completed(checkpoint: Path) -> None:
     broken = failed(4, "CheckpointExpiredError", "its tasks did not finish", reason="expired")
     write(checkpoint, [ended(3), broken])
     (checkpoint / "metadata").write_text('{"id":"old"}')

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["checkpoint"]
 
 
-def test_each_look_reads_the_checkpoint_again(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_check_reads_the_checkpoint_again(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     binding = checkpoint / "twopc/binding-000001.json"
     bound = binding.read_bytes()
     binding.unlink()

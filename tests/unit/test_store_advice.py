@@ -180,7 +180,7 @@ def test_what_the_decisions_do_not_name_is_unknown_without_them() -> None:
     assert replace(state, is_known=False).facts()["leftovers"] is None
 
 
-def test_sinks_that_were_not_named_are_listed_and_kafkas_are_not() -> None:
+def test_sinks_that_were_not_given_are_listed_except_kafka_sinks() -> None:
     bound = replace(CHECKPOINT, sinks={"k": {"ledger": "l"}, **SINKS, "t": {"id": "j"}})
     found = not_examined(bound, frozenset())
     assert found is not None and found.what.endswith("their stores: s, t")

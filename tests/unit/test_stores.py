@@ -123,7 +123,7 @@ def publish(owner: Markers, log: Log, batch: int) -> None:
     owner.commit([Prepared(f"s-{batch}", 1)], scan_start)
 
 
-def test_a_batch_that_is_decided_and_published_between_two_looks_is_no_finding(sink: Sink, owner: Markers) -> None:
+def test_a_batch_decided_and_published_between_two_observations_is_not_reported(sink: Sink, owner: Markers) -> None:
     log = Log()
     publish(owner, log, 0)
     batches = iter([1, 2])
@@ -137,7 +137,7 @@ def test_a_batch_that_is_decided_and_published_between_two_looks_is_no_finding(s
     assert sink.looks == 3
 
 
-def test_a_store_that_stays_ahead_is_a_finding(sink: Sink, owner: Markers) -> None:
+def test_a_store_that_stays_ahead_is_reported(sink: Sink, owner: Markers) -> None:
     log = Log()
     publish(owner, log, 0)
     older = log.view
@@ -147,7 +147,7 @@ def test_a_store_that_stays_ahead_is_a_finding(sink: Sink, owner: Markers) -> No
     assert sink.looks == 2
 
 
-def test_a_query_that_overtakes_each_look_is_not_compared_but_does_not_need_somebody(
+def test_a_query_that_overtakes_each_observation_is_not_compared_but_needs_no_operator(
     sink: Sink, owner: Markers
 ) -> None:
     log = Log()
@@ -158,7 +158,7 @@ def test_a_query_that_overtakes_each_look_is_not_compared_but_does_not_need_some
     assert (advice.urgency, sink.looks) == (Urgency.WATCH, 3)
 
 
-def test_another_store_is_named_even_if_each_look_is_overtaken(sink: Sink, owner: Markers) -> None:
+def test_another_store_is_reported_even_if_each_observation_is_overtaken(sink: Sink, owner: Markers) -> None:
     log = Log()
     publish(owner, log, 0)
     batches = iter(range(1, 100))
@@ -167,7 +167,7 @@ def test_another_store_is_named_even_if_each_look_is_overtaken(sink: Sink, owner
     assert (advice.urgency, advice.anchor) == (Urgency.ACT, "the-start-is-refused")
 
 
-def test_a_problem_that_grows_with_each_batch_is_a_finding(sink: Sink, owner: Markers) -> None:
+def test_a_problem_that_grows_with_each_batch_is_reported(sink: Sink, owner: Markers) -> None:
     """Its text differs at each look, because the query is running."""
     log = Log()
     batches = iter(range(100))
@@ -181,7 +181,7 @@ def test_a_problem_that_grows_with_each_batch_is_a_finding(sink: Sink, owner: Ma
     assert (advice.urgency, advice.anchor, sink.looks) == (Urgency.ACT, "the-rows-of-a-batch-differ", 2)
 
 
-def test_the_checkpoint_is_read_again_at_each_look(sink: Sink, owner: Markers) -> None:
+def test_the_checkpoint_is_read_again_at_each_observation(sink: Sink, owner: Markers) -> None:
     """The query binds its checkpoint and publishes its first batch after the first look at the checkpoint."""
     log = Log()
     found = iter([Decisions(replace(checkpoint(sink.store), log=None, sinks={}), log.read())])
@@ -199,7 +199,7 @@ def test_the_checkpoint_is_read_again_at_each_look(sink: Sink, owner: Markers) -
     assert (advice.anchor, sink.looks) == ("healthy", 2)
 
 
-def test_an_error_of_the_users_sink_is_named_without_its_text(sink: Sink, owner: Markers) -> None:
+def test_an_error_of_the_users_sink_is_reported_without_its_text(sink: Sink, owner: Markers) -> None:
     class Broken(Sink):
         def create_committer(self) -> Markers:
             raise RuntimeError("cannot open mysql://me:top-secret@db")
@@ -211,7 +211,7 @@ def test_an_error_of_the_users_sink_is_named_without_its_text(sink: Sink, owner:
     assert "RuntimeError in " in str(state.problem) and "top-secret" not in str(state.problem)
 
 
-def test_an_abandoned_batch_is_named(sink: Sink, owner: Markers) -> None:
+def test_an_abandoned_batch_is_reported(sink: Sink, owner: Markers) -> None:
     log = Log()
     publish(owner, log, 0)
     publish(owner, log, 1)
@@ -222,7 +222,7 @@ def test_an_abandoned_batch_is_named(sink: Sink, owner: Markers) -> None:
     assert advice.what == "batch 1 was abandoned, and no later batch is decided yet"
 
 
-def test_a_look_changes_neither_the_record_nor_a_marker(sink: Sink, owner: Markers) -> None:
+def test_a_check_changes_neither_the_record_nor_a_marker(sink: Sink, owner: Markers) -> None:
     log = Log()
     publish(owner, log, 0)
     log.decide(1, owner.begin_attempt(), "s-1")
@@ -281,7 +281,7 @@ def test_a_store_that_cannot_be_read_is_looked_at_once(
     del owner
 
 
-def test_a_handle_of_another_kind_is_named(sink: Sink, owner: Markers) -> None:
+def test_a_handle_of_another_kind_is_reported(sink: Sink, owner: Markers) -> None:
     log = Log()
     publish(owner, log, 0)
 

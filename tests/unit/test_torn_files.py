@@ -151,7 +151,7 @@ def test_the_id_of_the_registers_is_written_again_as_the_error_says() -> None:
     assert cluster.store.visible() == all_rows(0, 1, 2)
 
 
-def test_a_handover_that_is_damaged_is_never_taken_for_another_one() -> None:
+def test_a_damaged_handover_is_never_mistaken_for_another_one() -> None:
     """With another batch in it, rows that are already in the output would be written again."""
     files, batch = MemoryFiles(), batch_of(7)
     bounds = {"out": {0: Bounds(start=10, exact=11, end=20)}}
@@ -167,7 +167,7 @@ def test_a_handover_that_is_damaged_is_never_taken_for_another_one() -> None:
         assert said is None or re.search(r"handover-000001\.json cannot be read.*`twopc migrate cutover` again", said)
 
 
-def test_an_operators_act_that_is_damaged_is_named(tmp_path: Path) -> None:
+def test_a_damaged_operator_act_is_reported(tmp_path: Path) -> None:
     write_down(tmp_path, "abort", "s", {"t": "undecided"}, "why")
     file = tmp_path / "operator-000001.json"
     whole, known = file.read_bytes(), acts_in(tmp_path)
@@ -177,7 +177,7 @@ def test_an_operators_act_that_is_damaged_is_named(tmp_path: Path) -> None:
         assert said is None or re.search(r"operator-000001\.json cannot be read: .*No data depends on the file", said)
 
 
-def test_a_line_of_the_history_that_is_damaged_is_skipped_and_named_and_no_other_is_lost(tmp_path: Path) -> None:
+def test_a_damaged_line_of_the_history_is_skipped_and_reported_and_no_other_is_lost(tmp_path: Path) -> None:
     writing = AppendingWriter(tmp_path / "twopc/history")
     for batch in range(2):
         writing.ended(ended(batch))
@@ -230,7 +230,7 @@ def _savepoint(directory: Path, batch: int) -> Path:
     return path
 
 
-def test_a_request_for_a_savepoint_that_is_damaged_stops_no_query(tmp_path: Path) -> None:
+def test_a_damaged_savepoint_request_stops_no_query(tmp_path: Path) -> None:
     whole = msgspec.json.encode(Request(directory=str(tmp_path / "kept"), stop=False))
     written: list[int] = []
     each = saving(lambda _, batch: written.append(batch), tmp_path)

@@ -31,7 +31,7 @@ def test_a_checkpoint_without_a_kafka_sink_has_no_transactions(words: str, check
     assert "no sink of this checkpoint (r, t) is a Kafka sink" in said.error and "twopc status" in said.error
 
 
-def test_status_names_the_sinks_that_it_has_not_compared(checkpoint: Path) -> None:
+def test_status_lists_the_sinks_that_it_has_not_compared(checkpoint: Path) -> None:
     said = command("status", str(checkpoint), "--json")
     [others] = [one for one in said.facts["advice"] if one["urgency"] == "watch"]
     assert (said.status, others["what"]) == (0, "not compared with their stores: r, t")

@@ -77,7 +77,7 @@ def test_decisions_are_not_kept_where_two_drivers_could_both_write_them(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_file_system_is_named_and_nothing_stays(small: Path) -> None:
+def test_a_full_file_system_is_reported_and_no_file_is_left_behind(small: Path) -> None:
     (small / "filler").write_bytes(bytes(os.statvfs(small).f_bavail * os.statvfs(small).f_frsize))
     with pytest.raises(
         ConfigurationError,
@@ -89,14 +89,14 @@ def test_a_full_file_system_is_named_and_nothing_stays(small: Path) -> None:
     assert tried(files) is files
 
 
-def test_a_read_only_file_system_is_named(small: Path) -> None:
+def test_a_read_only_file_system_is_reported(small: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", small], check=True)  # noqa: S607
     with pytest.raises(ConfigurationError, match=r"creating a file failed.*Read-only file system"):
         tried(LocalFiles(small / "twopc"))
 
 
 @pytest.mark.parametrize("broken", ["overwrites", "forgets", "cannot list"])
-def test_a_file_system_that_breaks_the_contract_is_named(tmp_path: Path, broken: str) -> None:
+def test_a_file_system_that_breaks_the_contract_is_reported(tmp_path: Path, broken: str) -> None:
     class Broken(LocalFiles):
         def put_if_absent(self, name: str, data: bytes) -> bool:
             if broken == "overwrites":

@@ -80,7 +80,7 @@ def test_parts_are_combined_unambiguously() -> None:
         ("value", None, None),
     ],
 )
-def test_a_number_is_a_64_bit_integer_or_none(text: str, value: bytes | None, number: int | None) -> None:
+def test_a_number_is_parsed_as_a_64_bit_integer_or_none(text: str, value: bytes | None, number: int | None) -> None:
     assert parse(text).number_of(message(value=value)) == number
 
 

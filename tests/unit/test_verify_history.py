@@ -38,7 +38,7 @@ def at(end: int) -> str:
     return f'{{"t":{{"0":{end},"1":5}}}}'
 
 
-def test_every_batch_knows_the_offsets_of_the_batch_before_it() -> None:
+def test_every_batch_has_the_offsets_of_the_previous_batch() -> None:
     found = history(ACQUIRE, BEGIN, decision(0), ACQUIRE, decision(1))
     assert [(key, batch.prior) for key, batch in found.batches.items()] == [
         (BatchId("a", 0), None),
@@ -47,7 +47,7 @@ def test_every_batch_knows_the_offsets_of_the_batch_before_it() -> None:
     assert (found.last, sorted(found.acquisitions), found.is_complete) == (BatchId("a", 1), [0, 3], True)
 
 
-def test_a_repair_replaces_the_handles_it_names_and_a_rewrite_all_of_them() -> None:
+def test_a_repair_replaces_its_listed_handles_and_a_rewrite_replaces_all_of_them() -> None:
     found = history(
         BEGIN,
         decision(0, task(0, s="t0"), task(1, s="t1")),
@@ -62,7 +62,7 @@ def test_a_repair_replaces_the_handles_it_names_and_a_rewrite_all_of_them() -> N
     assert (second.superseded, second.repairs, second.rewrites) == ([{"s": {"t": "u0"}}], 0, 1)
 
 
-def test_a_batch_that_was_given_up_is_known_as_such_and_the_next_one_follows_it() -> None:
+def test_a_batch_that_was_given_up_is_marked_as_such_and_the_next_one_follows_it() -> None:
     begin = Begin(query_id="a", first_batch=1, prior_offsets=("a0",), abandons=True)
     found = history(BEGIN, decision(0, task(0, s="t")), begin, decision(1))
     assert [(batch.abandoned, batch.prior) for batch in found.batches.values()] == [(True, None), (False, ("a0",))]
@@ -108,7 +108,7 @@ def test_source_records_are_counted_if_every_source_is_kafka(
     assert records_between(prior, offsets) == records
 
 
-def test_offsets_that_go_back_and_ranges_that_differ_from_the_rows_are_found() -> None:
+def test_decreasing_offsets_and_ranges_that_differ_from_the_rows_are_found() -> None:
     batches = dict([batch(0, 3, 3, None), batch(1, 5, 1, (at(3),)), batch(2, 4, 0, (at(5),))])
     found = list(check_sources(batches, {}, one_to_one=True))
     assert [(one.kind, one.where) for one in found] == [
@@ -210,7 +210,7 @@ def read_all(checkpoint: Path) -> None:
         *[("sources/0/0", torn) for torn in (b'\0v1\n{"in":', b"\0v1\n\xff")],
     ],
 )
-def test_a_torn_checkpoint_file_is_named(checkpoint: Path, name: str, torn: bytes) -> None:
+def test_a_torn_checkpoint_file_is_reported(checkpoint: Path, name: str, torn: bytes) -> None:
     (checkpoint / name).write_bytes(torn)
     with pytest.raises(ConfigurationError, match=f"{checkpoint}/{name} cannot be read .*backup"):
         read_all(checkpoint)

@@ -136,7 +136,7 @@ def test_only_errors_fail_a_report_and_it_shows_all_findings() -> None:
     assert "error t: doubled (duplicates)" in shown.getvalue()
 
 
-def test_the_verdict_names_what_was_not_compared() -> None:
+def test_the_verdict_lists_what_was_not_compared() -> None:
     not_compared = Finding(Kind.NOT_COMPARED, "t", "the number of records (7, for 2 decided rows): the ledger is short")
     shown = io.StringIO()
     report(not_compared).show(Console(file=shown, width=100))

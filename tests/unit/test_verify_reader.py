@@ -144,7 +144,7 @@ def test_records_deleted_before_they_were_read_prevent_the_comparison(tmp_path: 
         (True, {0: 10, 1: 4}, Kind.NOT_COMPARED),  # the missing record may be behind an open transaction
     ],
 )
-def test_a_missing_number_is_a_gap_only_if_no_commit_is_in_progress(
+def test_a_missing_number_counts_as_a_gap_only_if_no_commit_is_in_progress(
     *, is_quiescent: bool, ends: dict[int, int], kind: Kind, tmp_path: Path
 ) -> None:
     output = opened(tmp_path, sequence="value")

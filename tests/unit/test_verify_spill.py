@@ -28,7 +28,7 @@ def count() -> list[int]:
 
 @FIXTURE_IS_SHARED
 @given(st.lists(st.tuples(st.binary(max_size=2), st.integers(0, 2))))
-def test_every_record_after_the_first_with_its_identity_is_a_duplicate(
+def test_every_record_after_the_first_with_its_identity_counts_as_a_duplicate(
     tmp_path: Path, count: list[int], records: list[tuple[bytes, int]]
 ) -> None:
     count[0] += 1
@@ -43,7 +43,7 @@ def test_every_record_after_the_first_with_its_identity_is_a_duplicate(
 @given(
     records=st.lists(st.tuples(st.sampled_from([b"a", b"b"]), st.integers(-(2**63), 2**63 - 1) | st.integers(0, 20)))
 )
-def test_a_gap_is_a_missing_number_between_those_of_one_group(
+def test_a_missing_number_between_those_of_the_same_group_counts_as_a_gap(
     tmp_path: Path,
     count: list[int],
     monkeypatch: pytest.MonkeyPatch,
@@ -72,7 +72,7 @@ def test_examples_are_few_and_locate_the_records(tmp_path: Path) -> None:
     assert examples == [(Place(3, 1, offset), Place(3, 1, offset + 1)) for offset in range(EXAMPLES)]
 
 
-def test_an_example_names_the_earlier_record_first(tmp_path: Path) -> None:
+def test_an_example_lists_the_earlier_record_first(tmp_path: Path) -> None:
     seen = Spill(tmp_path / "keys")
     for partition, offset in ((1, 4), (0, 9), (1, 2), (0, 7)):
         seen.add(b"same", 0, partition, offset)

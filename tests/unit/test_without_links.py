@@ -79,7 +79,7 @@ def refuse(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_request_that_cannot_be_written_is_named(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_cannot_be_written_is_reported(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(ConfigurationError, match=r"checkpoint/twopc.*No space left.*nothing has changed"):
         request_savepoint(checkpoint, checkpoint.parent / "kept", stop=False, timeout_s=1)

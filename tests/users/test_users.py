@@ -46,7 +46,7 @@ def test_a_seed_draws_the_same_program_and_each_is_python() -> None:
         assert program == drawn(seed)
 
 
-def test_a_sample_of_programs_is_right_or_refused_by_name(
+def test_a_sample_of_programs_is_right_or_refused_with_a_clear_error(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     add_summary(f"seeds {_SAMPLE}")
@@ -57,7 +57,7 @@ def test_a_sample_of_programs_is_right_or_refused_by_name(
 
 @pytest.mark.whole
 @pytest.mark.timeout(0)
-def test_many_programs_are_right_or_refused_by_name(add_summary: Callable[[str], None]) -> None:
+def test_many_programs_are_right_or_refused_with_a_clear_error(add_summary: Callable[[str], None]) -> None:
     first = random.SystemRandom().randrange(_LARGEST_SEED)
     totals = run(first, _LARGEST_SEED, float(os.environ.get("TWOPC_USERS_MINUTES", "10")))
     add_summary(f"seeds from {first} on: {totals}")

@@ -137,7 +137,7 @@ def test_spark_maintains_the_table_beside_the_sink(spark: DeltaSpark, tmp_path: 
     assert values(spark, table) == [0, 1, 2, 3, 4, 6, 100, 101, 102, 1000, 1001, 1002, 1003]
 
 
-def test_spark_commits_between_a_look_and_a_commit(spark: DeltaSpark, tmp_path: Path) -> None:
+def test_spark_commits_between_the_check_and_the_commit(spark: DeltaSpark, tmp_path: Path) -> None:
     table, sink = created(spark, tmp_path / "t", "value BIGINT NOT NULL, note STRING")
     driver = Driver(sink)
     scan_start = driver.begin()
@@ -152,7 +152,9 @@ def test_spark_commits_between_a_look_and_a_commit(spark: DeltaSpark, tmp_path: 
     assert values(spark, table) == [1, 2, 9]
 
 
-def test_what_spark_adds_to_a_table_is_refused_by_name(spark: DeltaSpark, tmp_path: Path) -> None:
+def test_table_features_added_by_spark_are_rejected_with_an_error_that_identifies_them(
+    spark: DeltaSpark, tmp_path: Path
+) -> None:
     table, sink = created(spark, tmp_path / "t", "value BIGINT NOT NULL, note STRING")
     Driver(sink)
     spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT positive CHECK (value > 0)")

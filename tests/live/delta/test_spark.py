@@ -72,7 +72,7 @@ def test_a_table_and_a_topic_have_every_row_once_after_a_crash_at(
     assert values(topic) == VALUES
 
 
-def test_two_sinks_of_one_query_write_the_same_table_though_it_crashes_between_their_commits(
+def test_two_sinks_of_a_query_write_to_the_same_table_even_if_it_crashes_between_their_commits(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Each sink finds its own commit, although the other sink's commit is newer."""
@@ -153,7 +153,9 @@ def test_bad_rows_become_dead_letters_and_the_others_are_written(
     assert len(values(letters)) == 1
 
 
-def test_a_column_that_the_table_lacks_is_named_before_anything_is_written(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_column_missing_from_the_table_is_reported_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     sink = created(tmp_path, COLUMNS[:1] + COLUMNS[2:])
     query = Query(spark, tmp_path, (sink,))
     query.feed(*BATCHES[0])

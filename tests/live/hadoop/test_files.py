@@ -67,7 +67,7 @@ def test_a_store_without_rename_that_lists_late_holds_the_binding(spark: SparkSe
 
 
 @pytest.mark.whole
-def test_of_many_writers_on_hdfs_one_creates_the_file(spark: SparkSession, hdfs: LocalHdfs) -> None:
+def test_only_one_of_many_writers_on_hdfs_creates_the_file(spark: SparkSession, hdfs: LocalHdfs) -> None:
     context: Any = spark.sparkContext
     files = HadoopFiles(
         context._gateway, context._jsc.hadoopConfiguration(), f"{hdfs.url}/{uuid.uuid4().hex}/checkpoint"
@@ -92,7 +92,7 @@ def test_of_many_writers_on_hdfs_one_creates_the_file(spark: SparkSession, hdfs:
     assert files.put_if_absent("x/0", b"again")
 
 
-def test_a_staged_file_on_s3_is_read_as_it_was_written_and_not_at_all_if_it_was_altered_or_cut(
+def test_a_staged_file_on_s3_is_read_back_and_rejected_if_it_was_altered_or_cut_off(
     s3: LateListing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for setting, value in s3.environment().items():

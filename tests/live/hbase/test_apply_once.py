@@ -65,7 +65,7 @@ def sleeper(sink: HBaseSink) -> Iterator[Sleeper]:
 
 @pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("applied", range(5))
-def test_a_commit_that_died_after_any_chunk_is_resumed_there(
+def test_a_commit_that_died_after_any_chunk_resumes_after_that_chunk(
     applied: int, sink: HBaseSink, sleeper: Sleeper, totals: Any, *, recorded: bool
 ) -> None:
     driver = Driver(sink)
@@ -80,7 +80,7 @@ def test_a_commit_that_died_after_any_chunk_is_resumed_there(
     assert totals() == TOTALS
 
 
-def test_rows_are_applied_once_though_any_answer_is_lost(
+def test_rows_are_applied_once_even_if_any_answer_is_lost(
     sink: HBaseSink, totals: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lose_answers(monkeypatch, RegionServer, Master)
@@ -302,7 +302,7 @@ class Swapped:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_lost_slice_is_written_again_though_a_replay_has_its_rows_in_another_task(
+def test_a_lost_slice_is_written_again_even_if_the_replay_has_its_rows_in_another_task(
     lost: int, store: Store, sink: HBaseSink, totals: Any, tmp_path: Path
 ) -> None:
     """A row records its content by task. With the number of a task whose slice is already applied, the rows would be left out."""

@@ -138,13 +138,13 @@ def test_many_large_appends_to_different_rows_are_not_taken_for_one_cell(store: 
     assert [len(store.value(row) or b"") for row in (1, 2, 3)] == [8_000_000, 4_000_000, 4_000_000]
 
 
-def test_a_missing_table_is_named(store: Store) -> None:
+def test_a_missing_table_is_reported(store: Store) -> None:
     with pytest.raises(ConfigurationError, match="table 'nowhere' does not exist"):
         Driver(sink_of(store, Put("{id}", CELL), table="nowhere"))
 
 
 @pytest.mark.parametrize("mapping", [Put("{id}", {"zz:v": "v"}), Delete("{id}", ["d:v", "zz:v"])])
-def test_a_missing_family_is_named(mapping: Mapping, store: Store) -> None:
+def test_a_missing_family_is_reported(mapping: Mapping, store: Store) -> None:
     with pytest.raises(ConfigurationError, match="has no family 'zz'"):
         Driver(sink_of(store, mapping))
 
@@ -197,7 +197,9 @@ def test_a_sink_of_another_query_is_refused(store: Store, tmp_path: Path) -> Non
         ({"chunk_rows": 0}, "chunk_rows=0"),
     ],
 )
-def test_an_invalid_argument_is_named(arguments: dict[str, Any], words: str) -> None:
+def test_an_invalid_argument_is_rejected_with_an_error_that_identifies_it(
+    arguments: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigurationError, match=words):
         HBaseSink(**{"name": "a", "zookeeper": "h:1", "table": "t", "mapping": Put("{id}", CELL), **arguments})
 

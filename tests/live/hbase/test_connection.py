@@ -52,7 +52,7 @@ def server(listener: socket.socket) -> Iterator[RegionServer]:
         yield made
 
 
-def test_a_silent_server_is_a_connection_error(server: RegionServer) -> None:
+def test_a_silent_server_causes_a_connection_error(server: RegionServer) -> None:
     with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:\d+: timed out"):
         server.send_request(client_pb.MultiRequest(), "Multi")
 
@@ -72,7 +72,7 @@ def test_a_connection_starts_with_the_given_user(server: RegionServer, listener:
         assert b"tests" in accepted.recv(1_000)
 
 
-def test_an_unreachable_quorum_is_named_within_the_sinks_timeout(store: Store, listener: socket.socket) -> None:
+def test_an_unreachable_quorum_is_reported_within_the_sinks_timeout(store: Store, listener: socket.socket) -> None:
     nobody = f"127.0.0.1:{listener.getsockname()[1]}"
     listener.close()
     sink = sink_of(store, Put("{id}", {"d:v": "v"}), zookeeper=nobody, timeout_ms=500)
@@ -98,7 +98,7 @@ def test_a_silent_quorum_is_asked_once_and_not_once_per_row(
     assert asked == [0.2]
 
 
-def test_a_failed_look_up_leaves_no_client_behind(store: Store) -> None:
+def test_a_failed_lookup_leaves_no_client_behind(store: Store) -> None:
     before = threading.active_count()
     with pytest.warns(UserWarning, match="chroot"), pytest.raises(ConnectionError, match="no /hbase/master"):
         locate_master(f"{store.zookeeper}/nowhere", 10)

@@ -38,7 +38,7 @@ def deleting(store: Store, cells: tuple[str, ...] = (), **arguments: Any) -> HBa
 
 
 @pytest.mark.parametrize(("cells", "remain"), [((), set()), (("d:v", "d:w"), {"other"}), (("d:absent",), set(NAMES))])
-def test_delete_removes_a_row_or_the_named_cells_with_all_versions(
+def test_delete_removes_a_row_or_all_versions_of_the_given_cells(
     cells: tuple[str, ...], remain: set[str], store: Store
 ) -> None:
     for number in (1, 2, 3):

@@ -126,7 +126,7 @@ def test_a_disabled_table_delays_a_decided_batch_and_loses_no_row(store: Store) 
     "operation",
     [pytest.param("put", marks=pytest.mark.whole), "increment", pytest.param("append", marks=pytest.mark.whole)],
 )
-def test_rows_are_applied_once_though_hbase_dies_between_chunks(
+def test_rows_are_applied_once_even_if_hbase_dies_between_chunks(
     operation: str, store: Store, local_hbase_server: LocalHBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = sink_of(store, MAPPINGS[operation](store.prefix + ":{id}"), chunk_rows=150, timeout_ms=60_000)
@@ -141,7 +141,7 @@ def test_rows_are_applied_once_though_hbase_dies_between_chunks(
 
 @pytest.mark.whole
 @pytest.mark.parametrize("operation", MAPPINGS)
-def test_rows_are_applied_once_though_hbase_dies_during_concurrent_chunks(
+def test_rows_are_applied_once_even_if_hbase_dies_during_concurrent_chunks(
     operation: str, store: Store, local_hbase_server: LocalHBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The other chunks' timeout runs while HBase restarts.
@@ -163,7 +163,7 @@ def test_rows_are_applied_once_though_hbase_dies_during_concurrent_chunks(
 @pytest.mark.whole
 @pytest.mark.timeout(900)  # as many restarts as a slow machine needs
 @pytest.mark.parametrize("seed", [1, 2])
-def test_rows_are_applied_once_though_hbase_dies_at_random_moments(
+def test_rows_are_applied_once_even_if_hbase_dies_at_random_moments(
     seed: int, store: Store, local_hbase_server: LocalHBase, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     sink = sink_of(store, Append(store.prefix + ":{id}", {"d:v": "one"}), chunk_rows=50, timeout_ms=1_500)

@@ -144,8 +144,8 @@ def test_a_commit_held_back_past_a_fence_is_refused(stage: Stage, *, is_cut_off:
     stage.check(0, 1, 2, next_batch=3)
 
 
-def test_on_a_table_without_a_main_branch_only_the_tag_refuses_a_commit_held_back_past_a_fence(stage: Stage) -> None:
-    """The branch is missing as before, and no parent's sequence number is compared."""
+def test_the_tag_alone_refuses_a_late_commit_to_a_table_without_a_main_branch(stage: Stage) -> None:
+    """The commit is held back past a fence. The branch is missing as before, and no parent's sequence number is compared."""
     driver = stage.begin()
     stage.drop_main()
     late = Late(stage, driver)
@@ -214,7 +214,7 @@ def test_a_commit_that_lands_after_its_successors_check_counts_once(stage: Stage
 
 @pytest.mark.whole
 @pytest.mark.parametrize("round_", range(10))
-def test_of_a_late_commit_and_a_start_that_arrive_together_either_may_win(
+def test_either_a_late_commit_or_a_simultaneous_start_may_win(
     stage: Stage, round_: int, add_summary: Callable[[str], None]
 ) -> None:
     """A real race, so each run may have another winner."""
@@ -245,7 +245,7 @@ def test_a_commit_released_while_its_successors_commit_is_on_its_way_is_refused(
     stage.check(0, 1, 2, next_batch=3)
 
 
-def test_a_commit_that_lands_between_its_drivers_look_and_its_repetition_counts_once(stage: Stage) -> None:
+def test_a_commit_that_lands_between_its_drivers_check_and_its_repetition_counts_once(stage: Stage) -> None:
     driver = stage.begin()
     first = stage.first.on(BATCH_1).strand()
     second = stage.first.on(BATCH_1, nth=2).hold()

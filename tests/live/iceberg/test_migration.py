@@ -53,7 +53,7 @@ def delta(directory: Path) -> tuple[Any, dict[str, str], Callable[[], pa.Table]]
 
 
 @pytest.mark.parametrize("kind", ["iceberg", "delta"])
-def test_a_batch_in_the_table_that_spark_has_not_recorded_is_refused_and_then_recorded_by_the_old_query(
+def test_a_batch_written_but_not_recorded_by_spark_is_refused_until_the_old_query_records_it(
     kind: str, spark: SparkSession, rest_warehouse: RestWarehouse, tmp_path: Path
 ) -> None:
     sink, writing, rows = iceberg(rest_warehouse) if kind == "iceberg" else delta(tmp_path)

@@ -84,7 +84,7 @@ def test_a_table_and_a_topic_have_every_row_once_after_a_crash_at(
     assert values(topic) == VALUES
 
 
-def test_two_sinks_of_one_query_write_the_same_table_though_it_crashes_between_their_commits(
+def test_two_sinks_of_a_query_write_to_the_same_table_even_if_it_crashes_between_their_commits(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Each sink finds its own snapshot, although the other sink's snapshot is newer."""
@@ -150,7 +150,9 @@ def test_sparks_types_arrive_as_they_are(spark: SparkSession, tmp_path: Path) ->
         }
 
 
-def test_a_column_that_the_table_lacks_is_named_before_anything_is_written(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_column_missing_from_the_table_is_reported_before_anything_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     schema = Schema(NestedField(1, "id", StringType()))
     warehouse, sink = created(tmp_path, schema)
     query = Query(spark, tmp_path, (sink,))

@@ -79,7 +79,7 @@ def test_the_page_runs_from_its_first_command_to_its_last(
     assert ran == [*commands, "migrate rollback", "python"]
 
 
-def test_the_rehearsals_page_names_the_options_and_the_ways_that_there_are() -> None:
+def test_the_rehearsals_page_lists_the_existing_options_and_ways() -> None:
     """The rehearsal itself is run, and its steps are compared with the page, in test_rehearsal.py."""
     text = _REHEARSAL.read_text()
     result = CliRunner().invoke(app, ["migrate", "rehearse", "--help"], terminal_width=200)

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclo
 
 
 @pytest.mark.whole
-def test_a_checkpoint_that_fails_after_the_flush_duplicates_exactly_the_records_of_that_batch(
+def test_a_checkpoint_failing_after_the_flush_duplicates_exactly_the_records_of_its_batch(
     old_kafka: LocalOldKafka, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = OldPipeline(old_kafka.bootstrap_servers, tmp_path)

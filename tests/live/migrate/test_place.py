@@ -46,14 +46,14 @@ def test_a_hand_over_that_no_listing_has_yet_is_in_force(tmp_path: Path) -> None
     assert newest.batch_id == 2
 
 
-def test_a_directory_that_is_not_there_is_named() -> None:
+def test_a_missing_directory_is_reported() -> None:
     words = ["--bootstrap-servers", "127.0.0.1:1", "--sink", "s", "--checkpoint", "/no/such/place"]
     result = CliRunner().invoke(app, ["migrate", "rollback", *words])
     assert result.exit_code == 2
     assert "/no/such/place is not a directory" in result.output
 
 
-def test_a_file_system_that_does_not_answer_is_a_line(spark: SparkSession) -> None:
+def test_a_file_system_that_does_not_answer_is_reported_without_a_traceback(spark: SparkSession) -> None:
     assert spark.version  # without a session, the command would start one
     words = [
         "--bootstrap-servers",

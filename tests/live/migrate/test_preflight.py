@@ -96,7 +96,7 @@ def test_a_current_source_needs_no_setting_and_a_missing_topic_fails(kafka: Kafk
     assert findings(report, "source") == [(kafka.bootstrap_servers, "pass"), ("no-such-topic", "fail")]
 
 
-def test_keys_that_another_partitioner_has_placed_are_found_with_the_setting_that_fits(kafka: KafkaService) -> None:
+def test_keys_placed_by_another_partitioner_are_found_and_the_right_setting_is_suggested(kafka: KafkaService) -> None:
     topic = written(kafka.bootstrap_servers, "consistent_random")
     report = preflight(kafka.bootstrap_servers, "--topic", topic)
     assert findings(report, "partitioner") == [(topic, "fail")]

@@ -89,7 +89,7 @@ def test_a_group_is_judged_by_what_it_reads(
     assert [*committed(servers, topic).values()] == [2], "one committed record in each partition, as it says"
 
 
-def test_the_probes_own_topic_is_named_and_deleted(kafka: KafkaService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_probes_own_topic_is_reported_and_deleted(kafka: KafkaService, monkeypatch: pytest.MonkeyPatch) -> None:
     servers, group = kafka.bootstrap_servers, f"g{uuid.uuid4().hex[:10]}"
     readers = contextlib.ExitStack()
 

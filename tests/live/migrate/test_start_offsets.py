@@ -66,7 +66,7 @@ def test_a_topic_that_is_not_handed_over_is_refused(kafka: KafkaService, tmp_pat
     assert "--start-offsets names misspelt, but --topic does not" in output
 
 
-def test_a_file_where_a_directory_should_be_is_a_line(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_directory_is_reported_without_a_traceback(tmp_path: Path) -> None:
     """A disk that fails, or a directory that may not be read, is not a bug."""
     (tmp_path / "commits").write_text("no directory")
     code, output = cutover("127.0.0.1:1", tmp_path, "orders", {})

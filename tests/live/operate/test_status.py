@@ -50,7 +50,7 @@ def test_a_running_query_is_healthy_and_continues(play: Play) -> None:
     assert play.visible() == VISIBLE + VISIBLE
 
 
-def test_a_query_that_writes_batch_after_batch_never_needs_somebody(play: Play) -> None:
+def test_a_query_that_writes_batch_after_batch_never_needs_an_operator(play: Play) -> None:
     """Each check comes at some moment of a batch. A commit in progress must not wake anybody."""
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
@@ -94,7 +94,7 @@ def test_status_waits_for_a_commit_in_progress(play: Play, monkeypatch: pytest.M
     assert state.transactions == ()
 
 
-def test_a_dead_query_with_a_decision_that_is_not_committed_needs_somebody(play: Play) -> None:
+def test_a_dead_query_with_a_decision_that_is_not_committed_needs_an_operator(play: Play) -> None:
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     crash(play.driver(), play, 1, ROWS, "driver.decided")
     checkpoint = spark_files(play, finished=0, planned=1)
@@ -117,7 +117,7 @@ def test_undecided_transactions_are_distinguished_from_decided_ones(play: Play) 
     assert anchors(found.facts, play) == ["a-batch-is-being-written"]
 
 
-def test_a_foreign_transaction_that_holds_readers_back_is_named(play: Play) -> None:
+def test_a_foreign_transaction_that_holds_readers_back_is_reported(play: Play) -> None:
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     foreign = play.open_foreign(f"{play.name}-foreign", play.topic, 0)
     found = ask(play, "status", play.name, "--json")
@@ -152,9 +152,7 @@ def test_a_sink_is_watched(play: Play) -> None:
     assert "last decided batch 0" in shown.out and "\x1b" not in shown.out
 
 
-def test_every_sink_of_a_cluster_is_shown_and_one_that_cannot_be_read_does_not_hide_the_others(
-    fresh_kafka: LocalKafka, tmp_path: Path
-) -> None:
+def test_an_unreadable_sink_of_a_cluster_does_not_hide_the_others(fresh_kafka: LocalKafka, tmp_path: Path) -> None:
     kafka = KafkaService(fresh_kafka.bootstrap_servers)
     with playing(kafka, tmp_path / "one") as one, playing(kafka, tmp_path / "other") as other:
         one.driver().process(one.batch(0), Tasks(one, ROWS))

@@ -108,7 +108,7 @@ def test_orphans_are_aborted_without_force(play: Play) -> None:
     require_next_batch(play, 0, VISIBLE)
 
 
-def test_a_transaction_that_may_still_be_decided_is_aborted_with_a_reason_that_is_kept(play: Play) -> None:
+def test_a_possibly_undecided_transaction_is_aborted_with_force_and_a_reason_that_is_kept(play: Play) -> None:
     driver = play.driver()
     crash(driver, play, 0, ROWS, "driver.confirmed")
     checkpoint = spark_files(play, finished=-1, planned=0)
@@ -170,7 +170,7 @@ def test_resolve_leads_from_a_decided_batch_to_nothing_in_doubt(play: Play) -> N
     assert play.visible() == VISIBLE
 
 
-def test_resolve_tells_a_loss_that_a_replay_repairs_from_one_that_nothing_does(play: Play) -> None:
+def test_resolve_distinguishes_a_loss_repairable_by_a_replay_from_an_irreparable_one(play: Play) -> None:
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     lost, other = play.decided(0)
     play.fence(lost.transactional_id)

@@ -118,7 +118,7 @@ def test_a_change_after_the_decision_that_the_rows_fit_stops_nothing(
     assert values(database) == [1, 2]
 
 
-def test_a_table_locked_by_somebody_delays_the_publish_until_the_restart(
+def test_a_table_locked_by_another_session_delays_the_publish_until_the_restart(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = case_of(database, timeout_ms=600)
@@ -201,7 +201,7 @@ def put_back(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_database_that_lost_its_newest_batch_gets_it_again_and_one_that_lost_more_is_refused(
+def test_a_database_gets_its_lost_newest_batch_again_but_is_refused_after_losing_more(
     lost: int, database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = case_of(database)

@@ -61,7 +61,7 @@ def sink(database: str) -> PostgresSink:
     return sink_of(database, timeout_ms=1_000)
 
 
-def test_nobody_concludes_anything_while_a_stopped_backend_may_still_commit(
+def test_no_outcome_is_concluded_while_a_stopped_backend_may_still_commit(
     local_postgres: LocalPostgres, database: str, sink: PostgresSink
 ) -> None:
     stopped = Stopped(local_postgres, sink, asked=True)
@@ -133,7 +133,7 @@ def test_a_killed_backend_has_committed_nothing_although_it_was_asked_to(
     assert values(database) == [1, 2, 3]
 
 
-def test_a_driver_whose_host_is_gone_does_not_hold_the_lock_for_longer_than_its_timeout(sink: PostgresSink) -> None:
+def test_a_driver_whose_host_is_gone_holds_the_lock_no_longer_than_its_timeout(sink: PostgresSink) -> None:
     """No packet tells the server, so the connection stays open."""
     dead = committer_of(Driver(sink))
     held = dead.step()
@@ -209,7 +209,7 @@ def test_what_was_given_up_is_not_confirmed(sink: PostgresSink) -> None:
         driver.committer.confirm([handle], 0)
 
 
-def test_a_slice_whose_stage_is_still_there_is_not_published_again(
+def test_a_slice_whose_stage_still_exists_is_not_published_again(
     database: str, sink: PostgresSink, connection: psycopg.Connection[Any]
 ) -> None:
     driver = Driver(sink)

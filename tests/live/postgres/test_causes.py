@@ -60,7 +60,7 @@ def test_too_many_connections_may_be_fewer_later(database: str, connection: Conn
             Driver(sink_of(dsn))
 
 
-def test_a_role_that_may_not_log_in_is_named(database: str, connection: Connection) -> None:
+def test_a_role_that_may_not_log_in_is_reported(database: str, connection: Connection) -> None:
     with new_role(database) as dsn:
         run(connection, f"ALTER ROLE {conninfo_to_dict(dsn)['user']} NOLOGIN")
         with pytest.raises(ConfigurationError, match="is not permitted to log in"):
@@ -68,7 +68,7 @@ def test_a_role_that_may_not_log_in_is_named(database: str, connection: Connecti
 
 
 @pytest.mark.parametrize("table", ["nobody", "nowhere.target", "Target"])
-def test_a_table_that_does_not_exist_is_named(table: str, database: str) -> None:
+def test_a_missing_table_is_reported(table: str, database: str) -> None:
     case_of(database)
     if table == "Target":  # without quotes, SQL reads it as target
         assert apply(sink_of(database, table), numbers([1]))
@@ -82,7 +82,7 @@ def test_a_table_name_that_sql_cannot_read_is_refused(database: str) -> None:
         Driver(sink_of(database, "a.b.c.d.e"))
 
 
-def test_a_sinks_own_table_that_somebody_dropped_is_named(database: str, connection: Connection) -> None:
+def test_a_dropped_internal_table_of_the_sink_is_reported(database: str, connection: Connection) -> None:
     case_of(database)
     driver = Driver(sink_of(database))
     run(connection, "DROP TABLE twopc.slice")
@@ -93,7 +93,7 @@ def test_a_sinks_own_table_that_somebody_dropped_is_named(database: str, connect
         driver.prepare(numbers([1]))
 
 
-def test_a_standby_is_refused_by_name() -> None:
+def test_a_standby_is_rejected_with_an_error_that_identifies_it() -> None:
     with tempfile.TemporaryDirectory(prefix="twopc-postgres-test-") as directory:
         Path(directory).chmod(0o711)
         home = Path(directory, "server")

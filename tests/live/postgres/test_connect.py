@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _CANARY = "canary-1234"
 
 
-def test_a_connection_names_its_sink_and_needs_a_server_that_takes_writes(database: str) -> None:
+def test_a_connection_identifies_its_sink_and_hides_its_password(database: str) -> None:
     with contextlib.closing(Address(database).connect("orders", timeout_ms=5_000)) as connection:
         assert connection.execute("SHOW application_name").fetchone() == ("twopc/orders",)
         assert connection.execute("SHOW client_encoding").fetchone() == ("UTF8",)

@@ -83,7 +83,7 @@ def test_a_deadlock_at_the_vote_is_an_error_of_the_attempt(database: str, connec
 
 
 @pytest.mark.parametrize("vote", ["staged", "prepared"])
-def test_a_publish_that_takes_longer_than_the_timeout_names_it_and_leaves_no_session(
+def test_the_error_of_a_slow_publish_mentions_the_timeout_and_no_session_is_left(
     vote: Vote, database: str, connection: Connection, tmp_path: Path
 ) -> None:
     """Such as one into a table that has grown many indexes."""
@@ -114,7 +114,7 @@ def _sessions(connection: Connection, condition: str) -> int:
     return int(count)
 
 
-def test_a_table_that_somebody_has_locked_fails_the_attempt_and_names_the_lock(
+def test_a_table_locked_by_another_session_fails_the_attempt_with_an_error_that_mentions_the_lock(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
     run(connection, "CREATE TABLE target (value bigint)")

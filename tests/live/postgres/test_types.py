@@ -42,7 +42,7 @@ def shown(connection: Connection, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "values", "literal", "column"), PAIRS)
-def test_a_value_is_stored_as_insert_stores_it_or_is_a_bad_record_exactly_if_insert_rejects_it(
+def test_a_value_is_stored_as_by_insert_or_counts_as_a_bad_record_if_insert_rejects_it(
     typed: Connection, kind: pa.DataType, values: Sequence[Any], literal: str, column: str
 ) -> None:
     _compare(typed, kind, values, literal, column)

@@ -136,7 +136,9 @@ def test_a_batch_of_nothing_but_keys_inserts_what_is_missing(database: str, conn
     assert content(connection) == [(1, 1), (2, None)]
 
 
-def test_an_upsert_writes_quoted_names_defaults_and_computed_columns(database: str, connection: Connection) -> None:
+def test_an_upsert_writes_quoted_identifiers_defaults_and_computed_columns(
+    database: str, connection: Connection
+) -> None:
     run(
         connection,
         'CREATE SCHEMA "My ""own"',

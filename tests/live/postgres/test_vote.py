@@ -127,7 +127,7 @@ def test_a_batch_has_one_vote_and_is_visible_at_one_instant(
     assert found == [(0, []), (1, []), (1, []), (0, all_rows(0))]
 
 
-def test_somebody_who_alters_the_table_waits_for_the_batch(database: str, connection: Connection) -> None:
+def test_an_alteration_of_the_table_waits_for_the_batch(database: str, connection: Connection) -> None:
     """After the vote, nothing can take its yes back."""
     driver = Driver(prepared_of(database).sink)
     scan_start = driver.begin()
@@ -186,7 +186,9 @@ def test_a_trigger_that_fills_in_a_required_column_comes_too_late(database: str,
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_without_prepared_transactions_is_refused_by_name(older_connection: Connection) -> None:
+def test_a_server_without_prepared_transactions_is_rejected_with_an_error_that_says_so(
+    older_connection: Connection,
+) -> None:
     info = older_connection.info
     run(older_connection, "CREATE TABLE target (value bigint)")
     sink = sink_of(f"{info.dsn} password={info.password}", vote="prepared")

@@ -76,7 +76,7 @@ def test_the_next_start_commits_a_decided_vote_even_without_its_stages(
 
 
 @pytest.mark.parametrize("more", [[], ["DELETE FROM twopc.slice"]], ids=["staged", "lost"])
-def test_a_decided_vote_that_somebody_rolled_back_is_published_from_its_stages_or_repaired(
+def test_a_decided_vote_that_was_rolled_back_is_published_from_its_stages_or_repaired(
     more: list[str], database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = prepared_of(database)
@@ -142,7 +142,7 @@ def test_another_role_may_not_end_a_vote_and_says_so_until_the_previous_one_is_b
 # -- other drivers -----------------------------------------------------------------------------------------------------
 
 
-def test_a_fenced_driver_commits_no_vote_although_nobody_has_swept_it_yet(database: str) -> None:
+def test_a_fenced_driver_commits_no_vote_even_before_the_vote_is_swept(database: str) -> None:
     """On a copy of the checkpoint, it may have decided."""
     case = prepared_of(database)
     loser, handle, scan_start = confirmed(case.sink, 1)
@@ -153,7 +153,7 @@ def test_a_fenced_driver_commits_no_vote_although_nobody_has_swept_it_yet(databa
     assert case.visible() == []
 
 
-def test_a_start_from_an_older_copy_sees_a_decision_whose_driver_died_right_after_the_vote_was_committed(
+def test_a_start_from_an_older_copy_sees_a_decision_whose_driver_died_after_committing_the_vote(
     database: str, tmp_path: Path
 ) -> None:
     case = prepared_of(database)

@@ -40,7 +40,7 @@ def test_a_driver_with_staged_votes_also_rolls_back_a_late_vote(database: str, c
     assert (votes(connection), left_behind(database)["slice"]) == ([], 0)
 
 
-def test_a_vote_that_nobody_here_may_end_does_not_keep_the_others(database: str, connection: Connection) -> None:
+def test_a_vote_that_this_role_may_not_end_does_not_keep_the_others(database: str, connection: Connection) -> None:
     case = prepared_of(database)
     confirmed(case.sink, 1)
     [theirs] = votes(connection)
@@ -56,7 +56,7 @@ def test_a_vote_that_nobody_here_may_end_does_not_keep_the_others(database: str,
     assert left == [theirs]
 
 
-def test_a_statement_that_waits_for_the_vote_of_a_dead_driver_does_not_stop_the_start_that_ends_the_vote(
+def test_a_statement_waiting_for_a_dead_drivers_vote_does_not_block_the_start_that_ends_it(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = prepared_of(database)

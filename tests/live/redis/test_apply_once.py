@@ -81,7 +81,9 @@ def apply_chunk(sink: RedisSink, handle: RedisHandle, scan_start: dict[str, Any]
 
 
 @pytest.mark.parametrize("applied", range(5))
-def test_a_commit_that_died_after_any_chunk_is_resumed_there(applied: int, sink: RedisSink, totals: Any) -> None:
+def test_a_commit_that_died_after_any_chunk_resumes_after_that_chunk(
+    applied: int, sink: RedisSink, totals: Any
+) -> None:
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(ROWS)
@@ -112,7 +114,7 @@ def test_a_chunk_that_failed_halfway_is_resumed_at_the_failed_row(sink: RedisSin
     assert [int(client.get(f"{key}:{number}")) for number in (1, 2, 3)] == [4, 12, 1]
 
 
-def test_increments_are_applied_once_though_answers_are_lost(
+def test_increments_are_applied_once_even_if_answers_are_lost(
     sink: RedisSink, totals: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute, asked = Pipeline.execute, iter(range(1_000_000))

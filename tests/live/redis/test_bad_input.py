@@ -180,13 +180,13 @@ def test_a_full_server_delays_a_decided_batch_and_loses_no_row() -> None:
         assert client.llen("rows") == 100
 
 
-def test_a_wrong_password_is_a_configuration_error(redis_server: RedisService) -> None:
+def test_a_wrong_password_causes_a_configuration_error(redis_server: RedisService) -> None:
     sink = sink_of(redis_server.url.replace("redis://", "redis://nobody:wrong@"), ListPush("rows", "v"))
     with pytest.raises(ConfigurationError, match="user and password"):
         sink.create_committer().inspect()
 
 
-def test_a_sink_of_another_query_is_refused_unless_end_query_id_names_it(
+def test_a_sink_of_another_query_is_refused_unless_end_query_id_identifies_that_query(
     redis_server: RedisService, client: Any, tmp_path: Path
 ) -> None:
     sink = sink_of(redis_server.url, ListPush("{k}", "v"))
@@ -212,14 +212,16 @@ def test_a_sink_of_another_query_is_refused_unless_end_query_id_names_it(
         ({"wait_replicas": -1}, "wait_replicas=-1"),
     ],
 )
-def test_an_invalid_argument_is_named(arguments: dict[str, Any], words: str) -> None:
+def test_an_invalid_argument_is_rejected_with_an_error_that_identifies_it(
+    arguments: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigurationError, match=words):
         RedisSink(**{"name": "a", "url": "redis://x", "mapping": ListPush("rows", "v"), **arguments})
 
 
 @pytest.mark.parametrize("expire_ms", [0, -1, 2**63 - 1, 2**63, 1.5, True])
 @pytest.mark.parametrize("make", [lambda ms: Set("k", "v", expire_ms=ms), lambda ms: Expire("k", ms)])
-def test_a_time_to_live_that_redis_would_reject_is_named(make: Callable[[Any], Mapping], expire_ms: Any) -> None:
+def test_a_time_to_live_that_redis_would_reject_is_reported(make: Callable[[Any], Mapping], expire_ms: Any) -> None:
     with pytest.raises(
         ConfigurationError, match=rf"expire_ms={expire_ms}\): pass an integer from 1 to 9223118634553975808"
     ):
@@ -227,6 +229,6 @@ def test_a_time_to_live_that_redis_would_reject_is_named(make: Callable[[Any], M
 
 
 @pytest.mark.parametrize("by", [2**63, -(2**63) - 1, 1.5, True, None])
-def test_an_increment_that_redis_would_reject_is_named(by: Any) -> None:
+def test_an_increment_that_redis_would_reject_is_reported(by: Any) -> None:
     with pytest.raises(ConfigurationError, match=rf"IncrBy\(by={by}\): pass an integer from -9223372036854775808"):
         IncrBy("k", by)

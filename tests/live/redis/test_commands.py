@@ -145,7 +145,7 @@ def test_slices_of_any_size_are_applied_whole(
     assert client.lrange(key, 0, -1) == [b"%d" % number for number in range(rows)]
 
 
-def test_a_large_row_is_a_separate_chunk(redis_server: RedisService, client: redis.Redis, key: str) -> None:
+def test_a_large_row_forms_a_separate_chunk(redis_server: RedisService, client: redis.Redis, key: str) -> None:
     write(redis_server, ListPush(key, "v"), chunk_rows=1000, v=[b"a", b"x" * 3_000_000, b"b"])
     assert [client.lindex(key, at) for at in (0, 2)] == [b"a", b"b"]
     assert len(client.lindex(key, 1) or b"") == 3_000_000

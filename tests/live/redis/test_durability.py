@@ -53,7 +53,7 @@ def killing(server: LocalRedis, *, seed: int) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.whole)])
-def test_rows_are_applied_once_though_a_durable_server_crashes(seed: int, tmp_path: Path) -> None:
+def test_rows_are_applied_once_even_if_a_durable_server_crashes(seed: int, tmp_path: Path) -> None:
     with LocalRedis(options=DURABLE) as server:
         sink = sink_of(server.url, HashIncrBy("totals", ("a", "b")), chunk_rows=100, timeout_ms=400)
         rows = batch(a=[1] * _ROWS, b=list(range(_ROWS)))

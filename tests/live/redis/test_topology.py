@@ -147,7 +147,7 @@ def test_a_task_applied_in_one_slot_and_lost_in_another_is_left_unchanged(
         assert not other._tombstone(handle, scan_start["base"])
 
 
-def test_rows_are_applied_once_though_slots_move_before_the_commit(own_cluster: list[LocalRedis]) -> None:
+def test_rows_are_applied_once_even_if_slots_move_before_the_commit(own_cluster: list[LocalRedis]) -> None:
     key = unique()
     sink = cluster_sink(own_cluster, key, timeout_ms=5_000)
     task = Decided(sink, batch(id=IDS))
@@ -337,7 +337,7 @@ def test_a_cluster_and_a_single_server_are_distinguished(
 
 
 @pytest.mark.whole
-def test_a_commit_follows_the_primary_named_by_sentinel() -> None:
+def test_a_commit_follows_the_primary_reported_by_sentinel() -> None:
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(LocalRedis(options=DURABLE))
         second = stack.enter_context(LocalRedis(options={**DURABLE, "replicaof": f"127.0.0.1 {first.port}"}))

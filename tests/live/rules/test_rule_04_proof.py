@@ -214,7 +214,7 @@ def test_looking_for_evidence_ends_no_transaction_of_the_same_driver(play: Play)
     assert play.visible() == VISIBLE
 
 
-def test_a_truncated_decision_log_is_damage(play: Play) -> None:
+def test_a_truncated_decision_log_counts_as_damage(play: Play) -> None:
     """The decisions are deleted from outside. Fails if the log's start is ignored: every batch would be written again.
 
     A new driver has seen none of them and must stop; the running driver continues.

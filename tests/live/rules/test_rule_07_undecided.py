@@ -120,7 +120,7 @@ def test_a_transaction_that_may_be_decided_is_never_swept(
     require_nothing_open(play)
 
 
-def test_a_decision_that_cannot_be_read_back_may_be_there(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decision_that_cannot_be_read_back_is_in_doubt(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if an error of the read-back counts as a refusal of the record, even with another class."""
     driver = play.driver()
     driver.recover(play.batch(0))

@@ -38,7 +38,7 @@ def named_setting(error: object) -> Settings:
     return Settings(overrides=Overrides(abandon_batch=int(batch)))
 
 
-def test_a_lost_batch_that_was_left_behind_is_given_up_with_the_setting_that_the_error_names(play: Play) -> None:
+def test_a_lost_batch_that_was_left_behind_is_given_up_with_the_setting_from_the_error(play: Play) -> None:
     """Rule 9. Caught mutations: the setting abandons any batch (``is_abandoned``), or its record is not read again."""
     decide_and_die(play, 1)
     for _ in range(2):

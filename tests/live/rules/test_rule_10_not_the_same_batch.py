@@ -88,7 +88,7 @@ def test_another_history_of_a_checkpoint_is_refused_and_the_running_query_contin
     assert play.visible() == {"0": 1, "1": 1, "2": 1, "3": 1}
 
 
-def test_a_gap_is_accepted_at_the_batch_that_the_refusal_names_and_at_no_other(play: Play) -> None:
+def test_a_gap_is_accepted_only_at_the_batch_given_in_the_refusal(play: Play) -> None:
     """Rule 10. Caught mutations: any gap is accepted once the setting is there; the begin record ends the query itself."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     play.offsets[3] = ("offset-3",)

@@ -201,7 +201,7 @@ def test_a_driver_that_died_before_its_decision_has_bound_nothing(play: Play) ->
         assert renamed.visible() == {"0": 1}
 
 
-def test_of_two_first_drivers_with_different_sinks_only_one_decides(play: Play) -> None:
+def test_only_one_of_two_first_drivers_with_different_sinks_decides(play: Play) -> None:
     """Fails if ``bind`` ignores a binding that another driver wrote first: both would write the batch."""
     with playing_renamed(play) as other:
         with (
@@ -259,7 +259,9 @@ def test_a_removed_sink_is_refused_and_the_running_query_continues(kept: int, pa
 
 
 @pytest.mark.parametrize("bound", [0, 1], ids=["new one sorts last", "new one sorts first"])
-def test_a_sink_joins_only_if_add_sink_names_it_and_the_deciding_log_stays(bound: int, pair: tuple[Play, Play]) -> None:
+def test_a_sink_joins_only_if_it_is_given_in_add_sink_and_the_deciding_log_stays(
+    bound: int, pair: tuple[Play, Play]
+) -> None:
     """Fails if new sinks are always accepted, or if the log is chosen again when a new sink sorts first."""
     old, new = pair[bound], pair[1 - bound]
     healthy = driver_of(old, [old.sink])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
 
 
-def test_two_sinks_of_one_query_with_the_same_ledger_are_refused_until_one_of_them_has_its_own(
+def test_two_sinks_of_a_query_with_the_same_ledger_are_refused_until_each_has_its_own(
     play: Play, tmp_path: Path
 ) -> None:
     """Rule 13. Caught mutation: ``Participants.bindings`` compares nothing (the first restart is then refused forever)."""
@@ -47,7 +47,7 @@ def test_two_sinks_of_one_query_with_the_same_ledger_are_refused_until_one_of_th
     assert play.visible() == other.visible() == {"0": 1, "1": 1}
 
 
-def test_a_sink_that_is_given_another_sinks_ledger_is_refused_and_fences_nobody(
+def test_a_sink_that_is_given_another_sinks_ledger_is_refused_and_fences_no_driver(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """Rule 13. Caught mutation: ``KafkaDecisionLog.inspect`` accepts every acquired record."""
@@ -70,7 +70,7 @@ def test_a_sink_that_is_given_another_sinks_ledger_is_refused_and_fences_nobody(
         assert owner.visible() == {"0": 1, "1": 1, "2": 1}
 
 
-def test_a_guest_that_started_when_the_ledger_was_empty_is_refused_and_its_record_refuses_nobody(
+def test_a_guest_that_started_on_an_empty_ledger_is_refused_without_blocking_the_owner(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """Rule 13. Seen: its record was the first of its kind that a truncation had left, so the owner never started again."""

@@ -101,7 +101,7 @@ def test_attempts_never_repeat_over_restarts_without_a_decision(play: Play) -> N
     assert play.visible() == {"a": 1, "b": 1}
 
 
-def test_attempts_of_one_driver_never_repeat(play: Play) -> None:
+def test_attempts_of_the_same_driver_never_repeat(play: Play) -> None:
     """Fails if the counter does not increase: all attempts of a driver would have one name."""
     engine = Speculating(play, [["a"]])
     engine.failures = 2

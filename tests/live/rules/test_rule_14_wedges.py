@@ -219,7 +219,7 @@ def test_a_decision_without_its_last_parts_is_ignored(play: Play) -> None:
 
 
 @pytest.mark.parametrize("wanted", [slice(1, None), slice(0, None, 2)], ids=["without the first", "without the second"])
-def test_a_decision_without_other_parts_is_damage(wanted: slice, play: Play) -> None:
+def test_a_decision_without_other_parts_counts_as_damage(wanted: slice, play: Play) -> None:
     """Fails if ``decode`` skips it."""
     write_parts(play, wanted)
     before = frames(play)
@@ -234,7 +234,7 @@ def test_a_decision_without_other_parts_is_damage(wanted: slice, play: Play) -> 
 # -- batches that take too long ----------------------------------------------------------------------------------------
 
 
-def test_a_batch_that_outlives_its_transactions_fails_once_and_names_the_setting(
+def test_a_batch_that_outlives_its_transactions_fails_once_with_an_error_that_mentions_the_setting(
     kafka: KafkaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails if ``confirm`` ignores the time that is left, or if its error is retriable."""
@@ -381,7 +381,7 @@ def test_a_crash_between_the_truncations_record_and_the_truncation_does_no_damag
     assert play.visible() == {f"{batch}": 1 for batch in range(7)}
 
 
-def test_a_foreign_truncation_is_damage(play: Play, admin: AdminClient) -> None:
+def test_a_foreign_truncation_counts_as_damage(play: Play, admin: AdminClient) -> None:
     """Fails if ``fold`` does not compare the log's start with the recorded one: batch 0 would be duplicated."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     (where,) = admin.delete_records([TopicPartition(play.sink.ledger, 0, -1)]).values()

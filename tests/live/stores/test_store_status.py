@@ -57,7 +57,7 @@ def test_a_published_batch_is_healthy(query: Checkpointed) -> None:
     assert "batch 1 is decided and published" in query.status().out
 
 
-def test_a_look_fences_nobody_and_writes_nothing(query: Checkpointed, shop: Shop) -> None:
+def test_a_check_fences_no_driver_and_writes_nothing(query: Checkpointed, shop: Shop) -> None:
     running = query.start()
     query.continue_with(running, 0, 1)
     before = shop.content()
@@ -68,7 +68,7 @@ def test_a_look_fences_nobody_and_writes_nothing(query: Checkpointed, shop: Shop
     assert shop.case.visible() == all_rows(0, 1, 2)
 
 
-def test_a_query_that_writes_batch_after_batch_never_needs_somebody(query: Checkpointed, shop: Shop) -> None:
+def test_a_query_that_writes_batch_after_batch_never_needs_an_operator(query: Checkpointed, shop: Shop) -> None:
     """Each look comes at some moment of a batch."""
     if isinstance(shop.case.sink, IcebergSink):
         pytest.skip("the catalog of these tests is a SQLite file, whose lock may take longer than its timeout")
@@ -87,7 +87,7 @@ def test_a_query_that_writes_batch_after_batch_never_needs_somebody(query: Check
     assert shop.case.visible() == all_rows(0, *batches)
 
 
-def test_a_look_at_a_batch_between_decision_and_commit_writes_nothing(query: Checkpointed, shop: Shop) -> None:
+def test_a_check_between_decision_and_commit_writes_nothing(query: Checkpointed, shop: Shop) -> None:
     crash(query, 0, "driver.decided")
     before = shop.content()
     assert query.look()[0] == 0
@@ -104,7 +104,7 @@ def test_a_decided_batch_that_is_not_published_is_reported_until_the_next_start(
     assert query.look()[2] == HEALTHY
 
 
-def test_an_undecided_batch_is_told_from_a_decided_one_and_continues(query: Checkpointed, shop: Shop) -> None:
+def test_an_undecided_batch_is_distinguished_from_a_decided_one_and_continues(query: Checkpointed, shop: Shop) -> None:
     query.run(0)
     looks: list[Any] = []
     crash_points.arm("driver.prepared", lambda: looks.append(query.look()))
@@ -185,7 +185,7 @@ def test_a_batch_with_other_rows_than_decided_is_noticed(query: Checkpointed, sh
     assert store["differing"] == ["batch 1: 10 rows decided, 9 in the table's history"]
 
 
-def test_a_store_that_does_not_answer_is_named(query: Checkpointed, shop: Shop) -> None:
+def test_a_store_that_does_not_answer_is_reported(query: Checkpointed, shop: Shop) -> None:
     if shop.case.silence is None:
         pytest.skip("see the sinks with a server below")
     query.run(0)
@@ -218,7 +218,7 @@ def test_a_prepared_transaction_of_no_decision_is_listed(request: pytest.Fixture
     ],
     ids=lambda sink: type(sink).__name__,
 )
-def test_an_unreachable_server_is_named_without_its_password(sink: Any, tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported_without_its_password(sink: Any, tmp_path: Path) -> None:
     query = Checkpointed(Case(sink, numbers, list), tmp_path / "checkpoint")
     status, _, advice = query.look()
     assert (status, advice) == (1, [("act", "a-store-does-not-respond")])
