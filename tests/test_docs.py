@@ -78,7 +78,7 @@ def test_the_page_on_security_has_every_option_of_java_with_the_answer_of_the_co
     assert {**ANSWERS, **modules}.items() - listed.items() == set()
 
 
-def test_every_entry_of_the_runbook_says_what_to_do_and_is_provoked_by_a_test() -> None:
+def test_every_entry_of_the_runbook_gives_an_action_and_is_provoked_by_a_test() -> None:
     text = (DOCS / "operations.md").read_text()
     entries = re.findall(
         r"^### (.+?)\n(.*?)(?=^##)", text.partition("## Entries by symptom")[2], re.MULTILINE | re.DOTALL

@@ -73,7 +73,7 @@ def test_a_driver_that_inspected_before_another_acquired_does_not_fence_it(guide
     winner.begin()
 
 
-def test_the_next_driver_learns_which_query_drove_the_sink(guide: Case) -> None:
+def test_the_next_driver_finds_out_which_query_drove_the_sink(guide: Case) -> None:
     first = guide.sink.create_committer()
     nobody = first.inspect()
     assert nobody == Owner(None, 0)

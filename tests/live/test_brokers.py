@@ -177,7 +177,7 @@ def test_a_client_finds_the_successor_of_a_coordinator(play: Replicated) -> None
     assert until(is_answered, 30)
 
 
-def test_offsets_are_asked_of_the_current_leader(cluster: LocalKafkaCluster, tmp_path: Path) -> None:
+def test_offsets_are_requested_from_the_current_leader(cluster: LocalKafkaCluster, tmp_path: Path) -> None:
     """Fails if the client does not look up the leaders again between two requests for offsets."""
     topic = replicated_topic(cluster, f"offsets-{tmp_path.name}", 3)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})

@@ -127,7 +127,7 @@ class CountedTasks(Tasks):
 
 
 @pytest.mark.parametrize("count", DRIVER)
-def test_a_batch_costs_driver_and_brokers_no_more_than_it_did(kafka: KafkaService, tmp_path: Path, count: int) -> None:
+def test_a_batch_costs_driver_and_brokers_no_more_than_before(kafka: KafkaService, tmp_path: Path, count: int) -> None:
     batches: list[Counter[str]] = []
     with CountingProxy(kafka.bootstrap_servers) as of_driver, CountingProxy(kafka.bootstrap_servers) as of_tasks:
         queries = [Query(of_driver.bootstrap_servers, tmp_path, timeout_ms=30_000) for _ in range(count)]
@@ -175,7 +175,7 @@ def counted_batches(
     ("direct", "frames"),
     [pytest.param(*one, marks=[pytest.mark.whole] if one == ("tasks", 2) else []) for one in SPARK],
 )
-def test_a_batch_costs_spark_no_more_than_it_did(
+def test_a_batch_costs_spark_no_more_than_before(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, direct: str, frames: int
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=TASKS, max_offsets=4)
@@ -208,7 +208,7 @@ def test_a_batch_costs_spark_no_more_than_it_did(
         *(pytest.param("update", count, marks=pytest.mark.whole) for count in WRITERS),
     ],
 )
-def test_a_batch_of_many_partitions_costs_brokers_as_much_as_one_of_few(
+def test_a_batch_of_many_partitions_costs_brokers_as_much_as_a_batch_of_few_partitions(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, plan: str, partitions: int
 ) -> None:
     """The exact counts depend on the writers: they are the same for 64 and for 200 partitions, with and without state."""

@@ -104,7 +104,7 @@ def test_a_false_promise_that_a_random_shuffle_is_deterministic_loses_and_duplic
 
 
 @pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark compares the rows of a shuffle from 4.1 on")
-def test_a_shuffle_by_random_numbers_is_not_decided_with_other_rows_than_spark_has_compared(
+def test_a_shuffle_by_random_numbers_is_not_decided_with_rows_that_spark_has_not_compared(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """Either Spark runs every reader of the shuffle again, or it ends the job and a restart computes the batch again."""

@@ -149,7 +149,7 @@ def pipeline_of(kafka: KafkaService, root: Path) -> Pipeline:
     return Pipeline(kafka.bootstrap_servers, root, max_offsets=20)
 
 
-def test_a_client_elsewhere_gets_its_batches_exactly_once(kafka: KafkaService, tmp_path: Path) -> None:
+def test_a_remote_client_gets_its_batches_exactly_once(kafka: KafkaService, tmp_path: Path) -> None:
     pipeline = pipeline_of(kafka, tmp_path)
     with server(tmp_path / "server") as one:
         for number in range(2):
@@ -268,7 +268,7 @@ def losers_of(pipeline: Pipeline, root: Path, servers: tuple[Server, Server], **
     return losers
 
 
-def test_two_clients_start_a_query_at_once_on_one_server_and_one_of_the_two_is_stopped(
+def test_one_of_two_clients_starting_a_query_at_once_on_one_server_is_stopped(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     with server(tmp_path / "server") as one:
@@ -284,6 +284,6 @@ def test_one_of_two_clients_starting_a_query_at_once_on_a_server_that_stops_none
         assert len(losers_of(pipeline_of(kafka, tmp_path), tmp_path, (one, one), **setting)) == 1
 
 
-def test_two_clients_start_a_query_at_once_on_two_servers_and_one_loses(kafka: KafkaService, tmp_path: Path) -> None:
+def test_one_of_two_clients_starting_a_query_at_once_on_two_servers_loses(kafka: KafkaService, tmp_path: Path) -> None:
     with server(tmp_path / "server") as one, server(tmp_path / "other") as other:
         assert losers_of(pipeline_of(kafka, tmp_path), tmp_path, (one, other))

@@ -71,9 +71,7 @@ def test_a_batch_that_is_cut_off_is_evaluated_once_more_for_its_state(kafka: Kaf
     assert sum(pipeline.visible().values()) == 8 + 1 + 8 + 1
 
 
-def test_a_plan_that_leaves_out_state_by_itself_is_refused_before_the_decision(
-    kafka: KafkaService, tmp_path: Path
-) -> None:
+def test_a_plan_that_itself_omits_state_is_refused_before_the_decision(kafka: KafkaService, tmp_path: Path) -> None:
     pipeline = pipeline_of(kafka, tmp_path, settings=_DETERMINISTIC)
     pipeline.feed(20, keys=8)
     pipeline.flush()

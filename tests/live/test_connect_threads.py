@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 
-def test_a_shuffle_that_another_thread_makes_spark_write_again_while_it_is_read(
+def test_a_shuffle_rewritten_for_another_thread_while_it_is_read_stops_the_query(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """Spark sees that the new rows differ. It ends our job, whose task has read some of the old rows."""

@@ -41,7 +41,7 @@ def values(way: Way, *topics: str) -> Counter[bytes | None]:
 
 @BOTH
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_no_batch_is_larger_than_its_topic_takes(
+def test_no_batch_is_larger_than_its_topic_accepts(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, codec: str, *, native: bool
 ) -> None:
     """Caught mutation: ``batch.size`` is the same for all topics. The broker may have to undo the compression, too."""
@@ -53,7 +53,7 @@ def test_no_batch_is_larger_than_its_topic_takes(
 
 
 @BOTH
-def test_no_batch_is_larger_than_the_topics_that_rows_choose_take(
+def test_no_batch_is_larger_than_the_topics_chosen_by_rows_accept(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     way = Way(kafka, monkeypatch, native=native, topic=False)
@@ -95,7 +95,7 @@ def test_a_limit_that_is_lowered_while_the_query_runs_makes_the_next_attempt_sen
 
 
 @BOTH
-def test_where_the_limit_may_not_be_read_the_refusal_makes_the_next_attempt_send_smaller_batches(
+def test_a_refusal_makes_the_next_attempt_send_smaller_batches_if_the_limit_may_not_be_read(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     monkeypatch.setattr("twopc.sinks.kafka.batch_size._ask", lambda _settings, topics: dict.fromkeys(topics))
@@ -122,7 +122,7 @@ def test_a_record_that_is_really_too_large_is_refused_with_both_figures(
 
 
 @BOTH
-def test_batches_fit_without_transactions_too(
+def test_batches_also_fit_without_transactions(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     way = Way(kafka, monkeypatch, native=native, guarantee="AT_LEAST_ONCE")

@@ -73,7 +73,7 @@ def test_the_error_of_an_id_forgotten_by_the_brokers_mentions_their_setting(
     assert "Purged" not in str(caught.value)
 
 
-def test_a_producer_that_cannot_log_in_says_what_its_client_has_logged(
+def test_the_error_of_an_unreachable_broker_contains_the_clients_log(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     way = Way(kafka, monkeypatch, native=True, timeout_ms=2_000)

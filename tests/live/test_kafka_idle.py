@@ -146,7 +146,7 @@ def test_an_idle_producer_logs_nothing(kafka: KafkaService, monkeypatch: pytest.
 
 
 @BOTH
-def test_a_librdkafka_that_logs_other_words_is_asked_for_its_statistics(
+def test_a_librdkafka_with_different_log_messages_is_asked_for_its_statistics(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, native: bool
 ) -> None:
     monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)

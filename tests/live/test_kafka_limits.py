@@ -28,7 +28,7 @@ def strict() -> Iterator[KafkaService]:
         yield KafkaService(kafka.bootstrap_servers, kafka)
 
 
-def test_a_broker_with_a_shorter_maximum_works_with_a_shorter_transaction_and_the_sweep_works_too(
+def test_a_broker_with_a_shorter_maximum_works_with_shorter_transactions_and_so_does_the_sweep(
     strict: KafkaService, tmp_path: Path
 ) -> None:
     """Caught mutations: the driver's own transaction lives a minute; InitProducerId of the sweep asks for a minute."""
@@ -55,7 +55,7 @@ def test_a_transaction_longer_than_the_brokers_maximum_is_refused_with_both_sett
         assert play.visible() == {"0": 1}
 
 
-def test_a_ledger_is_not_made_weak_because_brokers_are_down_and_can_be_made_by_hand(
+def test_a_ledger_gets_no_fewer_replicas_while_brokers_are_down_and_can_be_created_by_hand(
     strict: KafkaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Caught mutation: the ledger permanently gets as many replicas as brokers are up."""

@@ -152,7 +152,7 @@ def test_a_small_queue_bounds_the_task_and_loses_nothing(
 
 @pytest.mark.whole
 @BOTH
-def test_a_broker_that_takes_nothing_ends_the_wait_for_the_queue(
+def test_a_broker_that_accepts_nothing_ends_the_wait_for_the_queue(
     local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     monkeypatch.setattr("twopc.sinks.kafka.writer._ABORT_TIMEOUT_MS", 100)

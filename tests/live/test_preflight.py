@@ -237,7 +237,7 @@ def test_a_row_whose_time_the_topic_refuses_is_reported_as_a_bad_record_with_the
             prepare(sink, attempt_of(work_of(play, 1, driver_epoch=1), play.name, 0), [rows])
 
 
-def test_an_unreachable_broker_is_one_line_and_no_traceback() -> None:
+def test_an_unreachable_broker_causes_a_one_line_error_without_a_traceback() -> None:
     [port] = free_ports(1)
     done = run_cli("--bootstrap-servers", f"127.0.0.1:{port}", "--sink", "orders", "--timeout", "2", "--json")
     assert done.returncode == 2
@@ -260,7 +260,7 @@ def test_a_request_that_brokers_lack_is_reported_and_nothing_is_tried(
     assert not results(report)
 
 
-def test_wrong_arguments_are_one_line(kafka: KafkaService, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_cause_a_one_line_error(kafka: KafkaService, capsys: pytest.CaptureFixture[str]) -> None:
     def said(name: str, topic: str) -> str:
         assert main(lambda: sink_at(kafka.bootstrap_servers, name), [topic], as_json=True) == 2
         printed = capsys.readouterr()
@@ -345,7 +345,7 @@ def test_a_sink_with_longer_transactions_than_the_brokers_allow_gets_an_error_wi
     assert "transaction.max.timeout.ms" in line.why
 
 
-def test_messages_that_are_too_small_for_the_ledger_have_their_line(guarded: LocalKafka) -> None:
+def test_a_message_limit_too_small_for_the_ledger_is_reported(guarded: LocalKafka) -> None:
     admin = AdminClient({"bootstrap.servers": guarded.bootstrap_servers})
     probe = known_topic(guarded.bootstrap_servers, new_name())
 

@@ -75,7 +75,7 @@ def delete_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(delete_nothing, {"deletion": Result.WARN}, marks=pytest.mark.whole),
     ],
 )
-def test_each_difference_from_kafka_has_a_line(
+def test_each_difference_from_kafka_is_reported(
     kafka: KafkaService,
     monkeypatch: pytest.MonkeyPatch,
     change: Callable[[pytest.MonkeyPatch], None],

@@ -103,7 +103,7 @@ def test_a_denied_output_topic_is_reported_and_nothing_becomes_visible(
         pytest.param({"kafka.security.protocol": "SASL_PLAINTEXT"}, id="no TLS", marks=pytest.mark.whole),
     ],
 )
-def test_wrong_credentials_name_the_settings_to_check(
+def test_the_error_for_wrong_credentials_mentions_the_settings_to_check(
     secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path], wrong: dict[str, str]
 ) -> None:
     query = secure_query(secured, tmp_path, authority, **wrong)

@@ -152,7 +152,7 @@ def test_a_job_is_ended_if_a_task_of_its_result_stage_has_finished(tmp_path: Pat
     assert _ABORTED in outcome
 
 
-def test_a_result_stage_of_which_no_task_has_finished_is_run_again_as_a_whole(tmp_path: Path) -> None:
+def test_a_result_stage_without_a_finished_task_is_run_again_as_a_whole(tmp_path: Path) -> None:
     with program(tmp_path, plan="one", stops=(0, 1, 2, 3), are_on=True) as run:
         kill_one_of_two(run)
         outcome = run.outcome()  # the other worker is still stopped
@@ -191,6 +191,6 @@ def test_two_jobs_that_split_a_batch_lose_and_duplicate_rows(tmp_path: Path) -> 
     assert jobs[0] + jobs[1] != given
 
 
-def test_a_cache_of_which_a_part_was_lost_loses_and_duplicates_rows(tmp_path: Path) -> None:
+def test_a_partly_lost_cache_loses_and_duplicates_rows(tmp_path: Path) -> None:
     given, [rows] = after_a_loss_before_the_last_job(tmp_path, plan="cache")
     assert rows != given

@@ -231,7 +231,7 @@ def test_dead_letters_and_several_sinks_and_dataframes_are_one_decision(
 
 
 @pytest.mark.parametrize("then", ["tasks", "driver"])
-def test_a_lost_part_is_repaired_in_the_way_of_the_decision_even_if_the_setting_has_changed(
+def test_a_lost_part_is_repaired_the_way_it_was_decided_even_if_the_setting_has_changed(
     then: str, kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Rule 9: its rows are looked for task by task, so the replay needs the same tasks."""

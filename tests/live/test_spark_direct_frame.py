@@ -133,7 +133,7 @@ def test_large_types_become_bytes_too(spark: SparkSession) -> None:
     ("plan", "expected"),
     [pytest.param("rows", [True, False, False], marks=pytest.mark.whole), ("update", [True, True, True])],
 )
-def test_the_tasks_bound_what_a_query_with_state_gives_and_the_first_batch_of_a_run(
+def test_the_rows_of_a_stateful_query_and_of_a_runs_first_batch_are_bounded_by_the_tasks(
     plan: str,
     expected: list[bool],
     kafka: KafkaService,

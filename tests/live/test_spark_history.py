@@ -106,7 +106,7 @@ def test_the_transactions_that_a_killed_driver_leaves_open_are_counted_by_its_su
     assert [one.orphans_ended for one in _history(pipeline).checkpoints] == [2]
 
 
-def test_an_expired_checkpoint_says_when_how_long_and_which_setting(
+def test_the_error_of_an_expired_checkpoint_gives_the_time_the_duration_and_the_setting(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)

@@ -32,14 +32,16 @@ def lose_a_part_that_was_read(run: Run, count: int) -> None:
     open_gate(run, READERS)
 
 
-def test_a_shuffle_that_two_stages_read_before_and_after_a_loss(kafka: KafkaService, tmp_path: Path) -> None:
+def test_a_shuffle_read_by_two_stages_before_and_after_a_loss_stops_the_query(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
     """The first of them has read everything. The second one makes Spark write the lost part again."""
     with refused_and_restarted(kafka, tmp_path, "union", "nobody", spark=THREADS | NOT_BEFORE) as run:
         lose_a_part_that_was_read(run, 1)
 
 
 @pytest.mark.parametrize("plan", ["joined", "planned"])
-def test_a_broadcast_that_has_read_a_shuffle_before_and_after_a_loss(
+def test_a_broadcast_that_reads_a_shuffle_before_and_after_a_loss_stops_the_query(
     plan: str, kafka: KafkaService, tmp_path: Path
 ) -> None:
     """Spark keeps the broadcast rows: a retry would use them again, and the query makes them before it calls the function."""

@@ -87,7 +87,7 @@ def test_a_batch_that_takes_longer_than_a_step_is_written_at_once(
 
 @pytest.mark.whole
 @BOTH
-def test_a_batch_over_its_own_limit_is_cut_short_however_much_is_acknowledged(
+def test_a_batch_over_its_own_limit_is_cut_short_even_if_acknowledgements_keep_coming(
     slow: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession, direct: str
 ) -> None:
     """Caught mutation: the limit cancels only Spark's jobs, and so not what the driver writes."""

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 
 @pytest.mark.whole
-def test_two_queries_with_one_staging_location_leave_each_others_staged_files_alone(
+def test_two_queries_with_the_same_staging_location_leave_each_others_staged_files_alone(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     settings = {"staging": str(tmp_path / "shared")}
@@ -61,7 +61,7 @@ def test_an_unshared_staging_location_is_refused_before_the_decision_and_a_share
 
 
 @pytest.mark.whole
-def test_a_lost_batch_is_published_by_tasks_side_by_side_like_the_batch_itself(
+def test_a_lost_batch_is_published_by_tasks_in_parallel_like_any_other_batch(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     """One process would need longer than the transactions live, at every start, where the batch is large."""

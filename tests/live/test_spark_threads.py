@@ -147,7 +147,7 @@ def lose_a_part_before_the_other_job(run: Run) -> None:
     open_gate(run, READERS)
 
 
-def test_a_shuffle_of_which_a_job_that_began_after_the_loss_writes_the_lost_part_again(
+def test_a_lost_shuffle_part_rewritten_by_a_job_begun_after_the_loss_stops_the_query(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     with refused_and_restarted(kafka, tmp_path, "after", "thread") as run:
@@ -179,7 +179,7 @@ def test_two_partly_lost_shuffles_written_by_another_job_before_the_call_stop_th
         ("cut", "thread", "tasks"),
     ],
 )
-def test_a_shuffle_that_a_job_elsewhere_writes_again_while_it_is_read(
+def test_a_shuffle_rewritten_by_another_job_while_it_is_read_stops_the_query(
     plan: str, by: str, write_by: str, kafka: KafkaService, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"settings": {"write_by": write_by}, "spark": THREADS | NOT_BEFORE}

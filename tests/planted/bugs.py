@@ -498,7 +498,7 @@ BUGS: Final = (
         "repair.first_task(run.decision), direct)",
         "repair.first_task(run.decision), frozenset())",
         model=False,
-        whole="tests/live/test_spark_direct.py -k way_of_the_decision",
+        whole="tests/live/test_spark_direct.py -k the_way_it_was_decided",
     ),
     _bug(
         "a repair of a direct batch compares no rows",
@@ -543,7 +543,7 @@ BUGS: Final = (
         "    if number != actual:\n",
         "    if number is not None:\n        return number\n    if number != actual:\n",
         model=False,
-        whole="tests/live/test_spark_callers.py -k another_number",
+        whole="tests/live/test_spark_callers.py -k batch_number_other",
     ),
     _bug(
         "a call counts as the query's, whichever thread makes it",
@@ -588,7 +588,7 @@ BUGS: Final = (
         "self.mode.tasks[number] if isinstance(self.mode, Publish) else None",
         "None",
         model=False,
-        whole="tests/live/test_spark_staging.py -k side_by_side",
+        whole="tests/live/test_spark_staging.py -k in_parallel",
     ),
     _bug(
         "a task of a replay writes its other partitions, too",
@@ -959,7 +959,7 @@ BUGS: Final = (
         "        for stage in self._unwritten(seen).values():\n",
         "        for stage in ():\n",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k dropped_is_missed",
+        protocol="tests/unit/test_spark_shuffles.py -k dropped_job_of_the_batch",
     ),
     _bug(
         "the jobs that may have written a skipped shuffle of the attempt are not looked up",
@@ -968,7 +968,7 @@ BUGS: Final = (
         "history.examine(shared | self._unwritten(seen).keys(), own)",
         "history.examine(shared, own)",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k dropped_is_missed",
+        protocol="tests/unit/test_spark_shuffles.py -k dropped_job_of_the_batch",
     ),
     _bug(
         "the shuffle behind a skipped stage of the batch is not checked if Spark has dropped the stage",

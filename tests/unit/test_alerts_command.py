@@ -83,7 +83,7 @@ def test_a_driver_that_died_is_noticed(tmp_path: Path, rules: Path, endpoint: En
     assert _told(endpoint) == [("stalled", "firing")]
 
 
-def test_a_history_that_cannot_be_read_for_a_time_does_not_end_the_watch(
+def test_a_temporarily_unreadable_history_does_not_end_the_watch(
     tmp_path: Path, rules: Path, endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint = write(tmp_path / "checkpoint", [ended(0)])
@@ -176,7 +176,7 @@ def test_the_command_line_shows_the_rules_that_hold_and_their_exit_status(tmp_pa
     assert (result.exit_code, result.stdout) == (0, "No rule is firing.\n")
 
 
-def test_wrong_rules_and_no_history_are_one_line_and_status_2(tmp_path: Path, rules: Path) -> None:
+def test_wrong_rules_and_a_missing_history_cause_a_one_line_error_and_status_2(tmp_path: Path, rules: Path) -> None:
     result = _run(tmp_path / "nothing", "--rules", rules)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     rules.write_text("consecutive.cuont=3\n")

@@ -165,7 +165,7 @@ def test_a_brief_block_shows_the_times_and_not_what_was_measured_beside_them(tmp
     assert "trigger time" not in brief
 
 
-def test_the_text_of_a_chart_says_what_it_measures_and_of_whom(tmp_path: Path) -> None:
+def test_the_text_of_a_chart_gives_the_measurement_and_its_subjects(tmp_path: Path) -> None:
     facts = {"driver memory, MiB": {TWOPC: 30.0}}
     samples: dict[str, list[float]] = {TWOPC: [1], SPARK: [2]}
     kept = results(*(Case(name=f"{x}", unit="ms", samples=samples, x=x, facts=facts) for x in (10, 100)))

@@ -71,7 +71,7 @@ def test_a_failed_checkpoint_is_triggered_again_and_each_has_its_record(cluster:
     assert cluster.store.visible() == all_rows(0)
 
 
-def test_one_failure_more_than_is_tolerated_stops_the_query(cluster: Cluster, seen: Recording) -> None:
+def test_one_failure_above_the_tolerated_number_stops_the_query(cluster: Cluster, seen: Recording) -> None:
     query = tolerant(cluster, seen, 1)
     query.engine.failures = [away(), away()]
     with pytest.raises(
@@ -81,7 +81,7 @@ def test_one_failure_more_than_is_tolerated_stops_the_query(cluster: Cluster, se
     assert ended(seen) == [(0, "failed", 0), (0, "failed", 1)]
 
 
-def test_none_is_tolerated_by_default(cluster: Cluster, seen: Recording) -> None:
+def test_no_failure_is_tolerated_by_default(cluster: Cluster, seen: Recording) -> None:
     query = tolerant(cluster, seen, CheckpointConfig().tolerable_failures)
     query.engine.failures = [away()]
     with pytest.raises(RetriableError):
@@ -155,7 +155,9 @@ def test_a_loss_before_recovery_or_after_the_decision_stops_the_query_and_a_rest
     assert cluster.store.visible() == all_rows(0, 1)
 
 
-def test_a_driver_that_was_fenced_meanwhile_does_not_fence_its_successor(cluster: Cluster, seen: Recording) -> None:
+def test_a_driver_that_was_fenced_in_the_meantime_does_not_fence_its_successor(
+    cluster: Cluster, seen: Recording
+) -> None:
     query = tolerant(cluster, seen, 5)
     query.run(0)
     prepare = query.engine.prepare

@@ -154,7 +154,7 @@ def test_frames_of_two_records_do_not_mix() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_foreign_bytes_are_damage(data: bytes) -> None:
+def test_foreign_bytes_count_as_damage(data: bytes) -> None:
     with pytest.raises(DecisionLogDamagedError):
         decode([(5, data)])
 

@@ -41,7 +41,7 @@ def test_the_checkpoints_location_must_be_given() -> None:
 
 
 @pytest.mark.parametrize("option", [{"staging": True}, {"interceptors": [Passing()]}])
-def test_an_option_that_is_not_available_is_refused_by_its_name(option: dict[str, Any]) -> None:
+def test_an_unavailable_option_is_rejected_with_an_error_that_identifies_it(option: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=rf"{next(iter(option))}=….*not available under Spark Connect"):
         exactly_once(sink(), checkpoint_location="/checkpoint", **option)
 

@@ -77,7 +77,7 @@ def test_a_partition_without_the_batchs_version_is_refused(names: tuple[str, ...
         state_of(tmp_path, Batch()).complete()
 
 
-def test_every_store_of_a_join_is_looked_for(tmp_path: Path) -> None:
+def test_every_store_of_a_join_is_searched_for(tmp_path: Path) -> None:
     written(tmp_path, *(f"{partition}/{store}/2.delta" for partition in range(2) for store in _JOIN))
     state_of(tmp_path, Batch()).complete()
 
@@ -90,7 +90,7 @@ def test_the_newest_metadata_gives_the_number_of_partitions(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", ["", "v1\n{}", "v1\n[]", "v3\n{"])
-def test_state_that_does_not_say_how_many_partitions_it_has_is_refused(content: str, tmp_path: Path) -> None:
+def test_state_without_a_number_of_partitions_is_refused(content: str, tmp_path: Path) -> None:
     written(tmp_path, "0/2.delta", "1/2.delta")
     (tmp_path / "state" / "0" / "_metadata" / "metadata").write_text(content)
     with pytest.raises(ConfigurationError, match="does not say how many partitions the state has"):

@@ -252,7 +252,7 @@ def _without_tags(spark: Spark) -> None:
         (_without_tags, "missing required field"),
     ],
 )
-def test_a_ui_that_cannot_be_used_refuses_every_batch_and_says_why(
+def test_a_ui_that_cannot_be_used_refuses_every_batch_with_the_reason(
     change: Callable[[Spark], None], reason: str, spark: Spark, address: str
 ) -> None:
     change(spark)

@@ -320,7 +320,7 @@ def test_a_decision_without_its_attempt_is_not_committed(store: Store) -> None:
     assert sink.markers == {}
 
 
-def test_the_name_of_a_transaction_is_unique_and_tells_its_driver_epoch() -> None:
+def test_the_name_of_a_transaction_is_unique_and_contains_its_driver_epoch() -> None:
     one, other = _name("my-sink_2", 7), _name("my-sink_2", 7)
     assert one != other
     assert [driver_epoch_of(name, "my-sink_2") for name in (one, other)] == [7, 7]

@@ -124,7 +124,7 @@ def test_a_decided_batch_stays_decided_when_its_store_was_set_back(store: Store)
     assert (store.held, owner.markers) == (backup, {})
 
 
-def test_a_sweep_of_a_store_that_was_set_back_says_why_it_did_nothing(
+def test_a_sweep_of_a_store_that_was_set_back_logs_why_it_did_nothing(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     handle = prepared(0)

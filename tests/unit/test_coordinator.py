@@ -203,7 +203,7 @@ def test_an_ended_query_stays_ended_after_truncation(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("lost", [[0], [1], [0, 1], [0, 1, 2]])
-def test_lost_registers_are_damage(lost: list[int], cluster: Cluster) -> None:
+def test_lost_registers_count_as_damage(lost: list[int], cluster: Cluster) -> None:
     cluster.start().run(0, 1)
     driver_epoch = cluster.store.driver_epoch
     for number in lost:
@@ -335,7 +335,7 @@ def test_an_added_sink_does_not_move_the_decisions_into_its_own_log(cluster: Clu
     assert cluster.world.store("two").visible() == all_rows(1, 2)
 
 
-def test_a_driver_without_a_sink_added_meanwhile_is_refused(cluster: Cluster) -> None:
+def test_a_driver_without_a_recently_added_sink_is_refused(cluster: Cluster) -> None:
     cluster.start("one").run(0)
     old, new = cluster.start("one"), cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink="two")))
 

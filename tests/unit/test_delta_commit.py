@@ -192,7 +192,7 @@ def test_maintenance_in_between_costs_no_more_than_a_try(shop: Shop, meanwhile: 
     assert shop.values() == [1, 2, 8, 9]
 
 
-def test_the_evidence_survives_checkpoints_and_the_clean_up_of_the_log(tmp_path: Path) -> None:
+def test_the_evidence_survives_checkpoints_and_the_cleanup_of_the_log(tmp_path: Path) -> None:
     shop = Shop(tmp_path, configuration={"delta.logRetentionDuration": "interval 0 days"})
     driver = Driver(shop.sink)
     scan_start = driver.begin()

@@ -130,7 +130,7 @@ def is_odd(value: Any) -> bool:
     return value == "" or (isinstance(value, Decimal) and value < 0)
 
 
-def test_a_partition_of_a_negative_fraction_has_its_value_in_the_log(tmp_path: Path) -> None:
+def test_a_partition_with_a_negative_fraction_has_its_value_in_the_log(tmp_path: Path) -> None:
     fields: list[Any] = [("row", pa.int64()), ("part", pa.decimal128(9, 2))]
     batch = pa.record_batch([pa.array([1]), pa.array([Decimal("-0.01")], fields[1][1])], names=["row", "part"])
     table = written(tmp_path / "orders", batch, pa.schema(fields), partition_by=["part"])
@@ -157,7 +157,7 @@ def test_a_partition_of_a_negative_fraction_has_its_value_in_the_log(tmp_path: P
     ],
     ids=str,
 )  # fmt: skip
-def test_what_loses_nothing_is_converted(source: Any, target: Any, tmp_path: Path) -> None:
+def test_a_lossless_conversion_is_made(source: Any, target: Any, tmp_path: Path) -> None:
     batch = pa.record_batch([pa.array(range(len(source))), source], names=["row", "value"])
     fields: list[Any] = [("row", pa.int64()), ("value", target)]
     found = written(tmp_path / "orders", batch, pa.schema(fields)).to_pyarrow_table().column("value")
@@ -280,7 +280,7 @@ def test_the_bounds_of_times_are_never_too_narrow(values: list[dt.datetime]) -> 
         assert found["maxValues"].get("v", "9999-13") + "000" >= value.isoformat(timespec="microseconds")
 
 
-def test_bounds_that_readers_order_differently_are_left_out() -> None:
+def test_bounds_that_readers_order_differently_are_omitted() -> None:
     for value in (math.nan, math.inf, -math.inf):
         assert stats(pa.float64(), 1.0, value) == {"numRecords": 2, "nullCount": {"v": 0}}
     assert str(stats(pa.float64(), 0.0)["minValues"]["v"]) == "-0.0"
@@ -378,7 +378,7 @@ def test_a_nan_is_found_by_a_filter(kind: Any, condition: str, tmp_path: Path) -
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def test_files_are_closed_when_they_are_large_or_too_many(tmp_path: Path) -> None:
+def test_files_are_closed_when_they_are_large_or_numerous(tmp_path: Path) -> None:
     fields: list[Any] = [("row", pa.int64()), ("part", pa.int64())]
     DeltaTable.create(str(tmp_path), pa.schema(fields), partition_by=["part"])
     store = DeltaSink(name="orders", table_uri=str(tmp_path)).store()
@@ -422,7 +422,7 @@ def test_files_are_the_same_through_arrow_and_through_deltalakes_storage(tmp_pat
     store.close()
 
 
-def test_a_table_elsewhere_is_written_through_deltalakes_storage(
+def test_a_table_that_is_not_local_is_written_through_deltalakes_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("twopc.sinks.delta.store.local_path", lambda _: None)

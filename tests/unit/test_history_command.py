@@ -127,7 +127,7 @@ def test_diagnose_ends_with_1_where_something_is_found_and_with_0_where_not(chec
 
 @pytest.mark.parametrize("command", [("history",), ("show", 1), ("report",), ("diagnose",)])
 @pytest.mark.parametrize("kind", ["absent", "file", "foreign", "newer", "unreadable"])
-def test_bad_input_is_one_line_and_status_2(command: tuple[object, ...], kind: str, tmp_path: Path) -> None:
+def test_bad_input_causes_a_one_line_error_and_status_2(command: tuple[object, ...], kind: str, tmp_path: Path) -> None:
     place = tmp_path / "place"
     if kind == "file":
         place.touch()

@@ -78,7 +78,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("was_used", [True, False])
-def test_two_queries_with_one_sink_name_keep_their_rows(
+def test_two_queries_with_the_same_sink_name_keep_their_rows(
     *, was_used: bool, shop: Shop, kind: str, tmp_path: Path
 ) -> None:
     """The user said that the first query has ended, but it still runs through the other catalog."""

@@ -108,7 +108,7 @@ class Asked(KafkaCommitter):
         return dict.fromkeys(handles, Evidence.UNKNOWN if self._unread else Evidence.ABORTED)
 
 
-def test_none_proves_a_commit() -> None:
+def test_the_answer_none_proves_a_commit() -> None:
     assert Asked(NONE).commit([HANDLE], {}) == {HANDLE: Evidence.COMMITTED}
 
 

@@ -120,7 +120,7 @@ def test_a_closed_log_leaves_no_client_behind_even_if_it_is_still_referenced(log
 
 
 @pytest.mark.parametrize("verified", [True, False])
-def test_where_brokers_verify_nothing_the_end_of_every_record_is_read_back(
+def test_every_records_end_is_read_back_if_brokers_do_not_verify_transactions(
     monkeypatch: pytest.MonkeyPatch,
     verified: bool,  # noqa: FBT001
 ) -> None:
@@ -238,7 +238,7 @@ def test_a_truncated_ledger_belongs_to_a_sink_of_its_first_decision(
 
 
 @pytest.mark.parametrize("sinks", [("t",), ("", "t"), ("t", "s")])
-def test_a_ledger_that_another_sink_acquired_first_is_refused_by_both_names(
+def test_a_ledger_acquired_first_by_another_sink_is_refused_with_both_sink_names(
     log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch, sinks: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"belongs to sink 't'.*Remove ledger_topic from sink 's'"):

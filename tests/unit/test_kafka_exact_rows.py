@@ -118,7 +118,7 @@ def test_rows_count_as_too_large_exactly_if_librdkafka_refuses_them(add_summary:
         assert (is_bad(low), is_bad(high)) == (False, True), (key, lengths, low)
 
 
-def test_a_record_of_the_size_that_sparks_own_sink_takes_is_taken() -> None:
+def test_a_record_as_large_as_sparks_own_sink_accepts_is_accepted() -> None:
     """Java's producer counts 61 bytes for a batch and 21 for a record, within max.request.size=1048576."""
     sink = KafkaSink(name="orders", bootstrap_servers="broker:9092", topic="out")
     largest = 1_048_576 - 61 - 21

@@ -222,7 +222,7 @@ def test_a_callback_that_fails_is_reported_at_once_by_both_clients() -> None:
     assert time.monotonic() - began < 10  # confluent-kafka alone waits 10 s for a token, and reports no reason
 
 
-def test_a_timeout_without_a_token_says_why_and_another_error_does_not() -> None:
+def test_a_timeout_without_a_token_gives_the_reason_but_another_error_does_not() -> None:
     from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415 - beside its use
 
     def error(code: int) -> str:
@@ -280,7 +280,7 @@ def test_a_refusal_of_the_endpoint_is_reported_without_secrets(
     assert endpoint.requests == 1  # no redirect is followed with the secret
 
 
-def test_a_task_whose_client_gets_no_token_from_the_endpoint_says_why(endpoint: TokenEndpoint) -> None:
+def test_the_error_of_a_task_without_a_token_from_the_endpoint_gives_the_reason(endpoint: TokenEndpoint) -> None:
     endpoint.answer = (401, b"{}")
     described = sink(**oidc(endpoint.url))
     with pytest.raises(ConfigurationError, match="HTTP 401"):
@@ -294,12 +294,12 @@ def test_an_opaque_token_is_valid_as_long_as_the_endpoint_says(endpoint: TokenEn
     assert 30 < expires_s - time.time() <= 60
 
 
-def test_an_endpoint_that_is_away_may_come_back() -> None:
+def test_an_unreachable_endpoint_counts_as_a_temporary_failure() -> None:
     with pytest.raises(RetriableError, match=r"the token endpoint at 127\.0\.0\.1 cannot be used"):
         ClientCredentials(oidc("http://127.0.0.1:1/"))(None)
 
 
-def test_an_unsecured_token_has_the_claims_that_its_configuration_names() -> None:
+def test_an_unsecured_token_has_the_configured_claims() -> None:
     token, _, principal, extensions = unsecured(
         "principalClaimName=azp principal=ann  scopeClaimName=roles scope=r1,r2 lifeSeconds=60 extension_pool=7"
     )

@@ -79,7 +79,7 @@ def test_a_coordinator_that_left_the_cluster_is_looked_up_again_without_delaying
     assert manager.sent == [DEAD, ALIVE, None, ALIVE]
 
 
-def test_a_broker_that_joined_later_is_looked_for_at_once() -> None:
+def test_a_broker_that_joined_later_is_searched_for_at_once() -> None:
     """Otherwise a coordinator that moves there does not answer for 5 minutes, and the query stops with a decided batch."""
     client, manager = client_that_knows({})
     assert client._connection.send_all([("request", DEAD)]) == [manager.error]

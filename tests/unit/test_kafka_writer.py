@@ -55,7 +55,7 @@ def test_delivery_reports_that_do_not_cover_the_transaction_prevent_the_vote(
         partitions_by_reports(delivered)
 
 
-def test_delivery_reports_name_the_partitions_without_waiting() -> None:
+def test_delivery_reports_supply_the_partitions_without_waiting() -> None:
     found = partitions_by_reports({("out", 1): 1, ("out", 0): 1, ("out", 7): 1, (LEDGER, MARKER_PARTITION): 1})
     assert found == ("out:0-1,7", f"{LEDGER}:{MARKER_PARTITION}")
 

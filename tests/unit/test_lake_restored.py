@@ -136,7 +136,7 @@ def test_a_batch_that_sparks_own_writer_has_committed_is_not_written_again(
     assert shop.values() == all_rows(4 if is_refused else 3)
 
 
-def test_a_batch_that_sparks_own_writer_has_committed_between_two_of_this_sink_is_not_written_again(
+def test_a_batch_committed_by_sparks_own_writer_between_two_of_this_sinks_is_not_written_again(
     shop: LakeShop, case: Case, tmp_path: Path
 ) -> None:
     query = Query(case, tmp_path / "query")

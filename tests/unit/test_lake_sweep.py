@@ -179,7 +179,7 @@ def test_a_writer_that_is_closed_deletes_its_files(shop: LakeShop) -> None:
     assert shop.files() == []
 
 
-def test_entries_that_are_too_many_for_a_handle_are_in_a_file(shop: LakeShop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_that_do_not_fit_into_a_handle_are_in_a_file(shop: LakeShop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "_MOST_INLINE", 10)
     driver = Driver(shop.sink)
     scan_start = driver.begin()

@@ -120,7 +120,9 @@ def test_foreign_files_in_the_directory_are_ignored(log: RegisterLog, files: Fau
 # -- two drivers -------------------------------------------------------------------------------------------------------
 
 
-def test_a_fenced_driver_stays_fenced_and_learns_who_fenced_it(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_fenced_driver_stays_fenced_and_its_error_identifies_the_successor(
+    log: RegisterLog, files: FaultyFiles
+) -> None:
     RegisterLog(files).acquire(claim("winner"))
     for _ in range(2):
         with pytest.raises(FencedError, match="run winner"):

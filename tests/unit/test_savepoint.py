@@ -100,7 +100,7 @@ def while_copying(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], object])
     monkeypatch.setattr(LocalFiles, "read", read)
 
 
-def test_batches_that_finish_meanwhile_do_not_get_into_it(
+def test_batches_that_finish_during_a_savepoint_are_not_part_of_it(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def query_goes_on(name: str) -> None:
@@ -327,7 +327,7 @@ def test_a_request_that_is_withdrawn_while_it_is_served_stops_nothing_and_leaves
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
 
 
-def test_a_requester_that_has_its_answer_waits_until_the_query_has_looked_for_it(
+def test_a_requester_that_has_its_answer_waits_until_the_query_has_checked_on_it(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The query answers, and is slow to look whether somebody still waits. Then it must stop, as the answer says."""
@@ -397,7 +397,7 @@ def test_the_commands_take_and_restore(checkpoint: Path, tmp_path: Path) -> None
     assert command("savepoint", "create", str(tmp_path / "none"), str(tmp_path / "x")).status == 2
 
 
-def test_a_user_without_rights_gets_one_line(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_user_without_rights_gets_a_one_line_error(checkpoint: Path, tmp_path: Path) -> None:
     put(tmp_path / "file", "")
     done = command("savepoint", "create", str(checkpoint), str(tmp_path / "file"))
     assert done.status == 2 and done.error.count("\n") == 1

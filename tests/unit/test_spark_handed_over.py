@@ -70,7 +70,7 @@ def test_a_checkpoint_that_was_given_back_is_refused_until_it_is_handed_over_aga
         require_taken_over(files, batch(7))
 
 
-def test_a_damaged_hand_over_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_handover_is_refused(tmp_path: Path) -> None:
     (tmp_path / "handover-000001.json").write_text('{"query_id": "query"')
     with pytest.raises(ConfigurationError, match=r"handover-000001\.json cannot be read"):
         require_taken_over(LocalFiles(tmp_path), batch(7))

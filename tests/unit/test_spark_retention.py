@@ -28,7 +28,7 @@ class _Session:
     ("num_retained", "sparks", "kept"),
     [(None, None, 100), (None, "2", 10), (3, "2", 3), (3, "2000", 2000), (500, None, 500), (100, "100", 100)],
 )
-def test_as_many_decisions_are_kept_as_the_user_says_and_never_fewer_than_spark_keeps_batches(
+def test_the_user_sets_how_many_decisions_are_kept_but_never_fewer_than_sparks_batches(
     num_retained: int | None, sparks: str | None, kept: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert decisions_kept(cast("SparkSession", _Session(sparks)), num_retained) == kept

@@ -260,7 +260,7 @@ def test_a_rerun_job_of_another_query_does_not_stop_a_query_without_broadcasts()
     watching(broadcast_before(2)).check("b", {3})
 
 
-def test_plans_are_looked_at_only_if_another_job_ran_since_the_last_check() -> None:
+def test_plans_are_examined_only_if_another_job_ran_since_the_last_check() -> None:
     store = Store({"a": [Job(0, (3,), is_over=True)], "b": [Job(1, (4,), is_over=True)]}, moment=NEW)
     store.stages = {stage: result(stage, stage + 10, reads=0) for stage in (3, 4)}
     watched = watching(store)
@@ -268,7 +268,7 @@ def test_plans_are_looked_at_only_if_another_job_ran_since_the_last_check() -> N
     watched.check("b", {4}, lambda: pytest.fail("its own job"))
 
 
-def test_jobs_before_the_batch_was_planned_are_not_looked_at() -> None:
+def test_jobs_before_the_batch_was_planned_are_not_examined() -> None:
     """One of them ran again, for another batch."""
     store = broadcast_before(2)
     store.jobs[""] = [structs.replace(store.jobs[""][0], began_ms=1_000)]
@@ -277,7 +277,7 @@ def test_jobs_before_the_batch_was_planned_are_not_looked_at() -> None:
     watching(store).check("b", {3}, lambda: 1_500)
 
 
-def test_jobs_before_an_earlier_batch_are_not_looked_at_again() -> None:
+def test_jobs_before_an_earlier_batch_are_not_examined_again() -> None:
     store = broadcast_before(2)
     watched = watching(store)
     watched.check("b", {3})
@@ -294,7 +294,7 @@ def test_a_job_that_failed_has_made_no_broadcast() -> None:
     watching(store).check("b", {3}, lambda: 0)
 
 
-def test_the_jobs_that_the_reports_needed_are_not_looked_at() -> None:
+def test_the_jobs_that_the_reports_needed_are_not_examined() -> None:
     store = broadcast_before(2)
     store.markers = {0}
     watching(store).check("b", {3}, lambda: pytest.fail("there is no other job"))
@@ -394,7 +394,7 @@ def test_a_shuffle_that_an_earlier_job_of_the_function_wrote_and_mixed_stops_the
         watching(Store(jobs, stages)).check("b", {5})
 
 
-def test_a_shuffle_of_an_earlier_job_that_is_completed_by_a_later_one_stops_the_query() -> None:
+def test_an_earlier_jobs_shuffle_completed_by_a_later_job_stops_the_query() -> None:
     """An executor died between the two: each stage has one attempt, with some of its tasks."""
     jobs = {"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}
     with pytest.raises(FatalError, match="Spark ran stage"):
@@ -402,7 +402,7 @@ def test_a_shuffle_of_an_earlier_job_that_is_completed_by_a_later_one_stops_the_
 
 
 @pytest.mark.parametrize("tags", [("", "b"), ("b", "b")], ids=["the function's job", "another DataFrame's job"])
-def test_a_shuffle_that_an_earlier_job_wrote_and_a_later_one_writes_again_completely_stops_the_query(
+def test_a_shuffle_of_an_earlier_job_completely_rewritten_by_a_later_one_stops_the_query(
     tags: tuple[str, str],
 ) -> None:
     """An executor that had everything died, so nothing is skipped. A cache, or the other frame's shuffle, is the first job's."""
@@ -776,7 +776,7 @@ def test_a_stage_that_spark_has_dropped_counts_as_skipped_only_if_the_job_accoun
         pytest.param([StageAttempt("SKIPPED", 8, 0, (21,), 0, 0, 60)], id="run, then reported as new"),
     ],
 )
-def test_a_stage_about_which_the_job_may_count_another_does_not_account_for_one_that_is_dropped(
+def test_an_ambiguous_skip_count_does_not_account_for_a_dropped_stage(
     monkeypatch: pytest.MonkeyPatch, shared: list[StageAttempt]
 ) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
@@ -797,7 +797,7 @@ def test_a_rerun_whose_first_attempt_spark_has_dropped_stops_the_query() -> None
     [([], "job 0"), ([Job(0, (6,), is_over=True)], "the job that wrote the shuffle of stage 3")],
     ids=["no other job is known", "the known job wrote no shuffle"],
 )
-def test_a_job_of_the_batch_that_spark_has_dropped_is_missed_if_another_has_read_its_shuffle(
+def test_a_dropped_job_of_the_batch_is_noticed_if_another_job_has_read_its_shuffle(
     monkeypatch: pytest.MonkeyPatch, others: list[Job], missed: str
 ) -> None:
     """Adaptive execution writes a shuffle in one job and reads it in another."""
@@ -851,7 +851,7 @@ def reader_of_old_rows(first: int) -> dict[int, list[StageAttempt]]:
     return {**skipped, first + 2: result(first + 2, 16)}
 
 
-def test_a_run_that_starts_after_spark_has_forgotten_a_job_uses_what_an_earlier_run_has_learnt() -> None:
+def test_a_run_started_after_spark_has_forgotten_a_job_uses_the_history_of_an_earlier_run() -> None:
     """A query is restarted in a long session, and reads a table that the session cached at its beginning."""
     store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
     history = JobHistory(store)

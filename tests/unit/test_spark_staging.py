@@ -51,7 +51,7 @@ def test_releasing_a_location_without_staged_files_does_nothing(tmp_path: Path) 
     assert not staging.has("0/0/x.arrow")
 
 
-def test_a_staged_file_that_is_deleted_before_it_is_read_says_who_may_have_deleted_it(tmp_path: Path) -> None:
+def test_the_error_for_a_deleted_staged_file_says_what_may_have_deleted_it(tmp_path: Path) -> None:
     """A newer driver may do so while a driver that has found the staged file is paused."""
     name = staged(str(tmp_path), 3, 6)
     staging = Staging(str(tmp_path))
@@ -61,7 +61,7 @@ def test_a_staged_file_that_is_deleted_before_it_is_read_says_who_may_have_delet
         next(staging.read(name, "s"))
 
 
-def test_a_staged_file_that_is_deleted_while_it_is_looked_for_is_absent(
+def test_a_staged_file_that_is_deleted_during_the_search_counts_as_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging = Staging(str(tmp_path))

@@ -102,7 +102,7 @@ def test_a_task_reports_the_rows_of_all_its_arrow_batches(world: World) -> None:
     assert [one.rows for one in world.store().transactions.values()] == [[1, 2, 3]]
 
 
-def test_a_vote_says_how_long_the_task_waited_for_its_rows_and_for_the_flush(
+def test_a_vote_contains_the_tasks_waiting_times_for_its_rows_and_for_the_flush(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]

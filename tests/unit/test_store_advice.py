@@ -174,7 +174,7 @@ def test_the_newest_published_batch(state: StoreState, published: int | None) ->
     assert state.facts()["last_published"] == published
 
 
-def test_what_the_decisions_do_not_name_is_unknown_without_them() -> None:
+def test_leftovers_are_unknown_without_the_decisions() -> None:
     state = seen(leftovers=("a",))
     assert state.facts()["leftovers"] == ["a"]
     assert replace(state, is_known=False).facts()["leftovers"] is None

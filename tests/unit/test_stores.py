@@ -268,7 +268,7 @@ def test_decisions_that_cannot_be_read_are_not_compared(sink: Sink, owner: Marke
         (ConfigurationError("somebody else's"), "the-control-record-is-missing-or-unreadable"),
     ],
 )
-def test_a_store_that_cannot_be_read_is_looked_at_once(
+def test_a_store_that_cannot_be_read_is_observed_only_once(
     sink: Sink, owner: Markers, monkeypatch: pytest.MonkeyPatch, error: Exception, anchor: str
 ) -> None:
     def fail(*_: object) -> bytes:

@@ -44,7 +44,7 @@ def test_a_pipe_gets_every_column_and_whole_ids() -> None:
 
 
 @pytest.mark.parametrize(("width", "gone"), [(108, "evidence"), (100, "evidence, rows"), (60, "evidence, rows, batch")])
-def test_a_window_that_is_too_narrow_loses_columns_and_says_which(width: int, gone: str) -> None:
+def test_a_window_that_is_too_narrow_omits_columns_and_lists_them(width: int, gone: str) -> None:
     head, first, _, last = printed(width, is_terminal=True)
     assert last == f"Not shown in a window of {width} columns: {gone}."
     assert _ID.format(3) in first

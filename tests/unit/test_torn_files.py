@@ -114,7 +114,7 @@ def _require_equal(found: object, expected: object) -> None:
 
 @pytest.mark.parametrize("file", ["newest", "id", "binding"])
 @pytest.mark.parametrize("leave", [_finished, _decided, _repaired, _acquired, _truncated])
-def test_a_damaged_decision_duplicates_and_loses_nothing_and_the_error_says_which_file_and_what_to_do(
+def test_a_damaged_decision_causes_no_loss_and_the_error_identifies_the_file_and_the_remedy(
     leave: Callable[[Cluster], None], file: str
 ) -> None:
     cluster = _cluster(World(), {})

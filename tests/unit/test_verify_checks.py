@@ -207,7 +207,7 @@ def test_a_transaction_replaced_during_a_check_is_not_reported_lost() -> None:
     assert [one.kind for one in found] == [Kind.REPAIRED]
 
 
-def test_transactional_ids_name_the_current_driver_if_its_acquisition_was_truncated() -> None:
+def test_transactional_ids_identify_the_current_driver_if_its_acquisition_was_truncated() -> None:
     log = log_of(ACQUIRE, BEGIN, decision(0, task("u", driver_epoch=8)))
     open_ones = dict.fromkeys(("w", "x"), Description("NONE", "Ongoing", 9, 0))
     cluster = FakeCluster(log, visible=[[marker("u")]], described=[open_ones])

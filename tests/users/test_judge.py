@@ -172,7 +172,7 @@ def cyclic() -> TypeError:
         (TypeError("int"), RAW),
     ],
 )
-def test_an_error_that_is_swallowed_is_known(error: Exception, kind: str) -> None:
+def test_a_swallowed_error_is_recorded(error: Exception, kind: str) -> None:
     recorder = Recorder()
 
     def each(*_: object) -> None:

@@ -98,14 +98,14 @@ def test_counters_that_a_batch_would_overflow_stop_it_before_its_decision(
 @pytest.mark.parametrize(
     ("held", "steps"), [(0, [2**62, 2**62 - 1]), (-(2**63), [2**62, 2**62, 5]), (2**63 - 3, [1, 1])]
 )
-def test_counters_may_go_to_their_very_end(held: int, steps: list[int], store: Store) -> None:
+def test_counters_may_reach_their_limit(held: int, steps: list[int], store: Store) -> None:
     store.write(1, COUNTER.pack(held), at_ms=1)
     sink = sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL), chunk_rows=1)
     assert apply(sink, batch(id=[1] * len(steps), v=steps)) == [Evidence.COMMITTED]
     assert store.total(1) == held + sum(steps)
 
 
-def test_a_counter_that_others_take_to_its_end_after_the_check_blocks_and_does_not_overflow(store: Store) -> None:
+def test_a_counter_that_others_take_to_its_limit_after_the_check_blocks_and_does_not_overflow(store: Store) -> None:
     store.write(1, COUNTER.pack(1), at_ms=1)
     driver = Driver(sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL)))
     scan_start = driver.begin()

@@ -159,7 +159,7 @@ def killed_command(pipeline: OldPipeline, name: str, *words: str, at: str) -> No
 
 
 @pytest.mark.whole
-def test_a_killed_cut_over_is_run_again(pipeline: OldPipeline, spark: SparkSession) -> None:
+def test_a_killed_cutover_is_run_again(pipeline: OldPipeline, spark: SparkSession) -> None:
     own = pipeline.checkpoint / "twopc"
     killed_command(pipeline, "cutover", "--topic", pipeline.topic, "--apply", at="unlinked")
     assert not list(own.glob("handover-*.json"))

@@ -37,7 +37,7 @@ class NeverLists(LocalFiles):
         return []
 
 
-def test_a_hand_over_that_no_listing_has_yet_is_in_force(tmp_path: Path) -> None:
+def test_a_handover_that_is_not_yet_listed_is_in_force(tmp_path: Path) -> None:
     handovers = Handovers(NeverLists(tmp_path))
     for batch_id in range(3):
         handovers.add(Handover(query_id="q", batch_id=batch_id, offsets=(), kind=Kind.NOTHING))
@@ -90,7 +90,7 @@ def kafka_sink(name: str) -> KafkaSink:
 
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b",)])
-def test_other_sinks_would_miss_what_the_old_one_has_written(names: tuple[str, ...]) -> None:
+def test_taking_over_with_other_sinks_is_refused_because_they_would_miss_rows(names: tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError, match="would miss the rows that 'a' already has"):
         exactly_once(*map(kafka_sink, names), interceptors=[TakeOver(kafka_sink("a"))])
 

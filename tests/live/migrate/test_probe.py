@@ -118,7 +118,7 @@ def test_a_group_that_commits_nothing_is_not_judged(kafka: KafkaService) -> None
     assert "its isolation level is unknown" in found["findings"][0]["why"]
 
 
-def test_wrong_arguments_say_what_to_correct(kafka: KafkaService) -> None:
+def test_the_error_of_a_wrong_argument_says_what_to_correct(kafka: KafkaService) -> None:
     status, found, said = probed(kafka.bootstrap_servers, "g", "--topic", "no-such-topic")
     assert (status, found) == (2, {})
     assert "topic no-such-topic does not exist" in said

@@ -91,7 +91,7 @@ class NotYetLeader:
         return 0, 10 + where.partition
 
 
-def test_a_partition_whose_leader_is_not_one_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_whose_leader_is_not_ready_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """This happened in a rehearsal with seed 96907, after an upgrade of its broker."""
     consumer = NotYetLeader()
     monkeypatch.setattr(topics, "_consumer", lambda *_: contextlib.nullcontext(consumer))
@@ -152,7 +152,7 @@ def test_a_lost_and_a_duplicated_record_do_not_cancel_out(rehearsal: Rehearsal) 
     assert "NOT exactly once" in step.problem
 
 
-def test_duplicates_from_before_the_cut_over_stay_and_a_third_copy_is_seen(rehearsal: Rehearsal) -> None:
+def test_duplicates_from_before_the_cutover_stay_and_a_third_copy_is_noticed(rehearsal: Rehearsal) -> None:
     write(rehearsal.output, [*range(20), 3])
     rehearsal._expected[3] = 2
     assert not judged(rehearsal).problem

@@ -33,7 +33,7 @@ def handed_over(old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path, s
 
 
 @pytest.mark.whole
-def test_the_way_back_is_exact_before_the_new_query_has_ever_started(
+def test_a_rollback_is_exact_before_the_new_query_has_ever_started(
     handed_over: OldPipeline, spark: SparkSession
 ) -> None:
     assert handed_over.command("rollback")["handover"]["kind"] == "rest"
@@ -49,7 +49,7 @@ def test_the_way_back_is_exact_before_the_new_query_has_ever_started(
         pytest.param("driver.committed", "whole", marks=pytest.mark.whole),
     ],
 )
-def test_the_way_back_from_the_half_written_batch_itself_is_exact(
+def test_a_rollback_from_the_half_written_batch_itself_is_exact(
     point: str, kind: str, handed_over: OldPipeline, spark: SparkSession
 ) -> None:
     handed_over.fail_new_at(spark, point)
@@ -62,7 +62,7 @@ def test_the_way_back_from_the_half_written_batch_itself_is_exact(
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("point", "kind"), [("driver.prepared@2", "nothing"), ("driver.decided@2", "whole")])
-def test_the_way_back_from_a_later_batch_is_exact(
+def test_a_rollback_from_a_later_batch_is_exact(
     point: str, kind: str, handed_over: OldPipeline, spark: SparkSession
 ) -> None:
     handed_over.fail_new_at(spark, point)
@@ -72,7 +72,7 @@ def test_the_way_back_from_a_later_batch_is_exact(
 
 
 @pytest.mark.whole
-def test_the_way_back_from_a_finished_batch_and_forth_again_is_exact(
+def test_a_rollback_from_a_finished_batch_and_another_cutover_are_exact(
     handed_over: OldPipeline, spark: SparkSession
 ) -> None:
     handed_over.run_new(spark)
@@ -94,7 +94,7 @@ def test_the_way_back_from_a_finished_batch_and_forth_again_is_exact(
 
 
 @pytest.mark.whole
-def test_a_running_new_query_is_fenced_by_the_way_back(handed_over: OldPipeline, spark: SparkSession) -> None:
+def test_a_running_new_query_is_fenced_by_the_rollback(handed_over: OldPipeline, spark: SparkSession) -> None:
     fenced = []
 
     def roll_back_meanwhile(batch_id: int) -> None:

@@ -63,7 +63,7 @@ def test_a_check_of_a_sink_does_not_ask_about_the_transactions_of_others(
     play.driver().process(play.batch(0), Tasks(play, ROWS))
 
 
-def test_a_ledger_made_by_hand_may_have_two_partitions(kafka: KafkaService, play: Play) -> None:
+def test_a_ledger_created_by_hand_may_have_two_partitions(kafka: KafkaService, play: Play) -> None:
     """As ``docs/performance.md`` advises where a cluster has many small sinks."""
     create_topic(kafka.bootstrap_servers, play.sink.ledger, 2, {"retention.ms": "-1", "retention.bytes": "-1"})
     crash(play.driver(), play, 0, ROWS, "driver.committing")

@@ -214,7 +214,7 @@ def test_decisions_in_the_checkpoint_are_read(checkpoint: Path) -> None:
         ("twopc/registers/00000000000000000000", "twopc-register/1 x\n", "is torn or was altered"),
     ],
 )
-def test_bad_input_is_one_line(checkpoint: Path, name: str, text: str | None, said: str) -> None:
+def test_bad_input_causes_a_one_line_error(checkpoint: Path, name: str, text: str | None, said: str) -> None:
     file = checkpoint / name
     file.unlink() if text is None else file.write_text(text)
     found = command("status", str(checkpoint))
@@ -230,6 +230,6 @@ def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     assert command("status").status == 2
 
 
-def test_no_broker_is_one_line() -> None:
+def test_an_unreachable_broker_causes_a_one_line_error() -> None:
     found = command("status", "s", "--bootstrap-servers", "127.0.0.1:1", "--timeout", "2")
     assert found.status == 2 and "no Kafka broker responds" in found.error

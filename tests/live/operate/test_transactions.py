@@ -127,7 +127,7 @@ def test_a_possibly_undecided_transaction_is_aborted_with_force_and_a_reason_tha
     require_next_batch(play, 0, VISIBLE)
 
 
-def test_an_abort_notices_that_the_driver_decided_meanwhile(play: Play) -> None:
+def test_an_abort_notices_that_the_driver_has_decided_in_the_meantime(play: Play) -> None:
     """Between the check and the act, an undecided transaction is decided. Only a fence before the act rules this out."""
     driver = play.driver()
     wanted: list[OpenTransaction] = []

@@ -46,13 +46,13 @@ def test_a_dsn_that_leads_nowhere_says_what_to_check(
         Driver(sink_of(make_conninfo(database, **changed)))
 
 
-def test_a_server_that_is_down_may_come_back(database: str) -> None:
+def test_a_server_that_is_down_counts_as_temporarily_unavailable(database: str) -> None:
     [port] = free_ports(1)
     with pytest.raises(UnavailableError, match=f"port {port} failed: Connection refused. The server is not reachable"):
         Driver(sink_of(make_conninfo(database, port=port)))
 
 
-def test_too_many_connections_may_be_fewer_later(database: str, connection: Connection) -> None:
+def test_too_many_connections_count_as_a_temporary_failure(database: str, connection: Connection) -> None:
     case_of(database)
     with new_role(database) as dsn:
         run(connection, f"ALTER ROLE {conninfo_to_dict(dsn)['user']} CONNECTION LIMIT 0")

@@ -17,7 +17,7 @@ _TIMEOUT_S = 500
 
 @pytest.mark.whole
 @pytest.mark.timeout(_TIMEOUT_S + 60)
-def test_a_killed_query_doubles_nothing_with_one_decision_and_something_without() -> None:
+def test_a_killed_query_duplicates_rows_only_without_a_common_decision() -> None:
     command = [sys.executable, str(_EXAMPLE), "--orders", str(_ORDERS), "--kills", "2", "--seed", "5"]
     wide = {**os.environ, "COLUMNS": "200"}  # keeps each row of the table on one line
     done = subprocess.run(

@@ -130,7 +130,7 @@ def error_at(point: str) -> tuple[type[Exception], str] | None:
         for vote in ("staged", "prepared")
     ],
 )
-def test_a_server_that_panics_because_its_log_has_no_room_loses_and_doubles_nothing(
+def test_a_server_that_panics_because_its_log_is_full_loses_and_duplicates_nothing(
     point: str, vote: Vote, server: PostgresOnSmallDisks, tmp_path: Path
 ) -> None:
     """The server has room for the rest of a transaction, but not for its COMMIT. Its recovery also fails."""

@@ -65,7 +65,9 @@ def test_rows_are_visible_once_although_the_answer_to_a_commit_is_lost(
     assert {left_behind(database)[kind] for kind in ("stages", "slice")} == {0}
 
 
-def test_an_attempt_whose_beginning_had_no_answer_is_begun_again(case: Case, proxy: LossyProxy, tmp_path: Path) -> None:
+def test_an_attempt_whose_beginning_was_not_answered_begins_again(
+    case: Case, proxy: LossyProxy, tmp_path: Path
+) -> None:
     crash_points.arm("driver.recovered", lambda: proxy.lose_commit_of('UPDATE "twopc".control'))
     Query(case, tmp_path).run(0, 1)
     assert (proxy.lost, case.visible()) == (1, all_rows(0, 1))
@@ -104,7 +106,7 @@ _SAMPLE = {"task.written", "driver.prepared", "driver.decided", "driver.committi
     "point",
     [point if point in _SAMPLE else pytest.param(point, marks=pytest.mark.whole) for point in crash_points.POINTS],
 )
-def test_a_killed_server_loses_and_doubles_nothing(
+def test_a_killed_server_loses_and_duplicates_nothing(
     point: str, local_postgres: LocalPostgres, database: str, tmp_path: Path
 ) -> None:
     case = case_of(database)

@@ -43,7 +43,7 @@ def test_a_date_outside_sparks_own_years_counts_as_a_bad_record(typed: Connectio
             fit_rows(rows.schema, table).check(rows)
 
 
-def test_bytes_that_are_not_utf8_are_a_bad_record(typed: Connection) -> None:
+def test_bytes_that_are_not_utf8_count_as_a_bad_record(typed: Connection) -> None:
     offsets, data = pa.py_buffer(b"\0\0\0\0\2\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xffb")
     rows = batch(v=pa.Array.from_buffers(pa.string(), 2, [None, offsets, data]))
     table = created(typed, "v text")

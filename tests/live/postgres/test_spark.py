@@ -68,7 +68,7 @@ def test_a_table_and_a_topic_have_every_row_once_after_a_crash_at(
     assert values(topic) == VALUES
 
 
-def test_a_table_that_only_the_publish_can_check_has_one_vote_for_all_tasks_of_a_batch(
+def test_a_table_that_only_the_publish_can_check_gets_one_vote_for_all_tasks_of_a_batch(
     kafka: KafkaService, postgres_server: PostgresService, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The driver dies between the decision and the commit of the vote."""
@@ -174,7 +174,7 @@ def test_a_killed_query_writes_every_row_once(
 
 
 @pytest.mark.whole
-def test_a_function_as_people_write_it_doubles_rows(
+def test_a_typical_user_function_duplicates_rows(
     postgres_server: PostgresService, kill_loop: Callable[..., Outcome]
 ) -> None:
     """One transaction for each partition, as Spark's own writer has it."""

@@ -150,6 +150,6 @@ def test_a_missing_table_is_reported(connection: Connection, name: str) -> None:
         read_table(connection, name)
 
 
-def test_a_name_that_is_not_one_is_refused_like_a_missing_table(connection: Connection) -> None:
+def test_a_malformed_table_name_is_refused_like_a_missing_table(connection: Connection) -> None:
     with pytest.raises(ConfigurationError, match=r"table 'a\.b\.c\.d"):
         read_table(connection, "a.b.c.d; DROP TABLE x")

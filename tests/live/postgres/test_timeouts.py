@@ -169,7 +169,7 @@ def test_a_commit_that_the_server_turned_into_a_rollback_is_an_error(database: s
         fail()
 
 
-def test_a_task_never_votes_on_another_connection_than_it_wrote_on(database: str) -> None:
+def test_a_task_votes_only_on_the_connection_that_it_wrote_on(database: str) -> None:
     case_of(database)
     sink = sink_of(database)
     writer = writer_of(sink, Driver(sink))

@@ -119,7 +119,7 @@ def test_the_vote_may_be_another_one_after_a_restart(before: Any, after: Any, da
     assert case.visible() == all_rows(0, 1)
 
 
-def test_another_role_may_not_end_a_vote_and_says_so_until_the_previous_one_is_back(
+def test_another_role_may_not_end_a_vote_and_reports_that_until_the_previous_role_is_back(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = prepared_of(database)
@@ -233,7 +233,7 @@ def test_a_slice_that_was_given_up_meanwhile_gets_no_vote(database: str, connect
     assert (votes(connection), values(database)) == ([], [])
 
 
-def test_a_name_of_a_vote_fits_the_server(database: str) -> None:
+def test_the_name_of_a_vote_fits_the_servers_limit(database: str) -> None:
     case = prepared_of(database)
     long = sink_of(database, name="n" * 100, vote="prepared")
     driver = Driver(long)
