@@ -50,7 +50,7 @@ def texts(chance: random.Random, count: int, *, nulls: float) -> list[bytes | No
 
 
 def sliced(chance: random.Random, array: Any) -> Any:
-    """The same elements, as a part of a longer array."""
+    """Return the elements of the array as a part of a longer array."""
     before, after = chance.randrange(10), chance.randrange(3)
     # concat_arrays leaves an array alone: the padding is taken from the array itself
     longer = pa.concat_arrays([array.slice(0, min(before, len(array))), array, array.slice(0, min(after, len(array)))])

@@ -33,7 +33,7 @@ def next_commits(*faults: Callable[[Send], Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def some_commits(*faults: Callable[[Send], Any]) -> Iterator[None]:
-    """The same, but some functions may remain unused."""
+    """Pass the next commits to these functions, as `next_commits` does, but some functions may remain unused."""
     _faults.extend(faults)
     try:
         yield

@@ -70,7 +70,7 @@ class Warehouse:
         return self.rows(name).column(column).to_pylist()
 
     def silent(self) -> AbstractContextManager[None]:
-        """Nobody else reads or writes the catalog meanwhile."""
+        """Prevent any other access to the catalog in the meantime."""
         return self._locked()
 
     @contextlib.contextmanager
@@ -81,11 +81,11 @@ class Warehouse:
 
 
 class RestWarehouse(Warehouse):
-    """The same with a REST catalog.
+    """A warehouse with a REST catalog.
 
     Args:
         directory: the directory of the catalog's tables.
-        uri: the catalog's.
+        uri: the catalog's address.
         silence: makes the catalog stop answering.
     """
 

@@ -1,7 +1,7 @@
 """``python -m tests.chaos --trials 300``: kill drivers and writers on a real Kafka, without Spark, at every step.
 
-``--trials`` counts per crash point. Afterwards the checkers (``twopc.testing.checkers``) judge every query, and a table
-shows which faults were injected, how often, and what zero failures mean.
+``--trials`` is the number of trials at each crash point. Afterwards the checkers (``twopc.testing.checkers``) judge
+every query, and a table shows which faults were injected, how often, and what zero failures mean.
 """
 
 # ruff: noqa: T201 - a command line

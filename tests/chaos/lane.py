@@ -106,7 +106,7 @@ class Lane:
             inherited = [*mine, here]
 
             def work(there: Any = there, armed: str = armed, inherited: list[Any] = inherited) -> bool:
-                for connection in inherited:  # otherwise nobody would notice the driver's end
+                for connection in inherited:  # otherwise the tasks would not notice the driver's end
                     connection.close()
                 return serve_tasks(there, self.query.sink, staging, armed)
 

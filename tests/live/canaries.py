@@ -45,7 +45,7 @@ def leaks(text: str | bytes) -> list[str]:
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """Everything that anybody logs in this process, with tracebacks."""
+    """Everything that is logged in this process, with tracebacks."""
     text = io.StringIO()
     handler = logging.StreamHandler(text)
     handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s"))

@@ -84,7 +84,7 @@ def in_the_client(spark: SparkSession, options: Options) -> str:
 
 
 def with_anothers_checkpoint(spark: SparkSession, options: Options) -> str:
-    """Two queries of one session; the second one names the checkpoint of the first one."""
+    """Two queries of the same session. The second one is given the checkpoint of the first one."""
     first = _start(spark, options, _ignore, options.checkpoint)
     first.processAllAvailable()
     second = _start(spark, options, _object(options), f"{options.checkpoint}-of-another")
@@ -92,7 +92,7 @@ def with_anothers_checkpoint(spark: SparkSession, options: Options) -> str:
 
 
 def two_of_one_session(spark: SparkSession, options: Options) -> str:
-    """The same, but each names its own."""
+    """Two queries of the same session. Each is given its own checkpoint."""
     first = _start(spark, options, _ignore, f"{options.checkpoint}-of-another")
     first.processAllAvailable()
     return _error(_start(spark, options, _object(options), options.checkpoint).processAllAvailable)

@@ -55,7 +55,7 @@ class Right:
         return f"{self.role}: {self.right} on {self.on} {self.name}".strip()
 
     def named(self, name: str, topic: str) -> Right:
-        """The same for another sink and output than the page's."""
+        """Return this right for a sink and an output topic other than those on the page."""
         found = self.name.replace("orders-enriched", topic)
         found = re.sub(r"^(twopc-ledger-)?orders(\.?)$", rf"\g<1>{name}\g<2>", found)
         return Right(self.role, self.on, found, self.right, self.stops)

@@ -49,7 +49,7 @@ _BATCHES = 3
 _STRUCK = 1
 #: Two elections in a row, on a busy machine.
 _STALL_BOUND_S = 60
-#: The same for one batch: 3 to 13 s were observed. Shorter than the step's timeout, which the wait must not take.
+#: The limit for one batch: 3 to 13 s were observed. Shorter than the step's timeout, which the wait must not take.
 _ELECTIONS_S = 20
 
 

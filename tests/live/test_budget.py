@@ -119,7 +119,7 @@ def of_writers(writers: int) -> dict[str, int]:
 
 
 class CountedTasks(Tasks):
-    """Their calls are not the driver's."""
+    """Tasks whose calls do not count as the driver's calls."""
 
     def prepare(self, work: Work) -> list[TaskReport]:
         with counting_calls():

@@ -60,7 +60,7 @@ def unchecked(kafka: KafkaService, root: Path, rows: int = 60, keys: int = 10, *
 
 @contextlib.contextmanager
 def query(kafka: KafkaService, root: Path, **options: Any) -> Iterator[Pipeline]:
-    """The same; its output must be exactly once."""
+    """Run the query of `unchecked`, and require each row exactly once in its output."""
     with unchecked(kafka, root, **options) as pipeline:
         yield pipeline
     pipeline.require_exactly_once()

@@ -29,7 +29,7 @@ EXPECTED_S = 2 * TIMEOUT_MS / 1000 / 21
 
 
 def asked(server: socket.socket) -> int:
-    """How often somebody has connected."""
+    """Return how often a client has connected."""
     server.setblocking(False)  # noqa: FBT003 - the socket's own method
     count = 0
     with contextlib.suppress(BlockingIOError):

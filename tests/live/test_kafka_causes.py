@@ -57,7 +57,7 @@ def test_a_ledger_that_was_deleted_is_not_taken_for_a_bad_record(
 def test_the_error_of_an_id_forgotten_by_the_brokers_mentions_their_setting(
     forgetful: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
-    """Caught mutation: the error of a purged record is taken for the transaction's."""
+    """Caught mutation: the error of a purged record is mistaken for the error of the transaction."""
     way = Way(forgetful, monkeypatch, native=native)
     driver, writer = DriverProducer(way.sink, {}), way.writer()
     client = TransactionClient(way.sink.committing_config())

@@ -68,7 +68,7 @@ def test_without_a_failure_each_row_is_visible_once_before_the_decision_and_in_n
     work = work_of(play, 1, driver_epoch=run.log_epoch)
     for partition, rows in enumerate(rows_of(1)):
         assert prepare(play.sink, attempt_of(work, play.name, partition), [record_batch(rows)]) is None
-    assert play.visible() == seen(2)  # nobody has decided the second batch
+    assert play.visible() == seen(2)  # the second batch is not decided
     assert play.open_transactions() == ()
     assert [task.handles for decision in play.decisions() for task in decision.tasks] == [{}, {}]
     assert len([key for key in _idle if key[1] == play.name]) == 1  # one producer served all tasks

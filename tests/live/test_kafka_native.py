@@ -130,7 +130,7 @@ def test_a_bad_record_among_good_ones_raises_the_same_error(
 def test_brokers_take_the_largest_row_that_sparks_own_sink_writes(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
-    """Caught mutation: librdkafka's own limit holds, which is 48 kB lower than Java's."""
+    """Caught mutation: librdkafka's own limit holds, which is 48 kB lower than the limit of the Java client."""
     way = Way(kafka, monkeypatch, native=native)
     largest = os.urandom(1_048_494)
     way.write([pa.record_batch({"value": pa.array([b"small", largest, b"small"], pa.binary())})])

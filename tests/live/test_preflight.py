@@ -106,7 +106,7 @@ def sink_at(bootstrap_servers: str, name: str, **arguments: object) -> KafkaSink
 
 
 def known_topic(bootstrap_servers: str, topic: str, config: dict[str, str] | None = None) -> str:
-    """A topic that the broker knows: its creation is answered before that."""
+    """Create a topic, and wait until the broker knows it. The broker responds to the creation request earlier."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     create_topic(bootstrap_servers, topic, config=config)
     assert until(lambda: settings_of(admin, topic, timeout_ms=60_000) is not None, 120)

@@ -91,7 +91,7 @@ class Part:
         return result.exit_code, " ".join(result.output.split())
 
     def prepare(self) -> None:
-        """Create the existing topics, as somebody who may do everything."""
+        """Create the existing topics, as a principal that may do everything."""
 
     def work(self) -> str:
         """Do all of its work, and return the errors."""
@@ -227,7 +227,7 @@ class Probe(Part):
     def work(self) -> str:
         words = ("migrate", "probe", "--group", self.play.name, "--topic", self.play.topic, "--wait", "1")
         status, said = self.command("probe", *words)
-        return "" if status == _NOT_JUDGED else said  # nobody reads
+        return "" if status == _NOT_JUDGED else said  # no reader runs
 
     def require_done(self) -> None:
         assert self.play.open_transactions() == ()

@@ -72,7 +72,7 @@ def test_every_character_of_a_checkpoints_path_means_itself(
 def test_every_spelling_of_a_checkpoints_path_is_the_same_directory(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, kind: str, name: str
 ) -> None:
-    """Hadoop's ``viewfs`` lists nothing below a mounted name with a colon; the query is then refused by name."""
+    """Hadoop's ``viewfs`` lists nothing below a mounted name with a colon. The error of the refused query mentions it."""
     play(kafka, spark, tmp_path, kind, name.replace(":", "") if kind == "viewfs" else name)
 
 

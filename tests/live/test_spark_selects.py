@@ -202,7 +202,7 @@ def test_two_columns_with_the_same_name_cause_an_error_that_says_what_to_do(
         arranged(frame, {}, taker)
     frame = spark.range(1).selectExpr("'a' AS value", "'b' AS other", "'c' AS other")
     if taker.name == "taker" and not isinstance(taker, FakeSink):
-        assert arranged(frame, {}, taker).views  # nobody takes these
+        assert arranged(frame, {}, taker).views  # no sink takes these columns
 
 
 # -- a query ---------------------------------------------------------------------------------------------------------------

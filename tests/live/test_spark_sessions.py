@@ -74,7 +74,7 @@ class Session:
 
     @property
     def port(self) -> int:
-        """The broker's."""
+        """The broker's port."""
         return int(self.kafka.bootstrap_servers.rpartition(":")[2])
 
     def sinks(self, count: int = 1, **options: Any) -> list[KafkaSink]:
@@ -82,7 +82,7 @@ class Session:
         return [KafkaSink(name=f"s{uuid.uuid4().hex[:10]}", **options) for _ in range(count)]
 
     def location(self) -> str:
-        """A new checkpoint's."""
+        """The location of a new checkpoint."""
         return str(self.directory / f"checkpoint-{next(self._numbers)}")
 
     def run(self, location: str, function: Callable[[DataFrame, int], None]) -> None:

@@ -128,7 +128,7 @@ def lose_a_part_that_the_other_job_writes_again(run: Run) -> None:
 
 
 def lose_a_part_before_the_other_job(run: Run) -> None:
-    """The same, but the other job begins after the loss, and finds that a part is missing."""
+    """Lose a part of the shuffle before the other job begins, so that this job finds that the part is missing."""
     wait_for(run, lambda: len(tasks(run, MAPS)) == 4, "the shuffle's tasks have started")
     executors = {executor_of(one.worker) for one in tasks(run, MAPS)}
     open_gate(run, MAPS)

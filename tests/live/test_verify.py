@@ -136,7 +136,7 @@ def test_duplicates_written_by_others_are_found_and_located(play: Play) -> None:
 
 
 def test_one_stray_record_with_a_new_key_is_reported_with_its_position(play: Play) -> None:
-    """It is among aborted records, which nobody reads: those of a foreign transaction, and of a batch that was rewritten."""
+    """It is among aborted records, which no reader sees: those of a foreign transaction, and of a batch that was rewritten."""
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     for handle in play.decided(0):
         play.fence(handle.transactional_id)

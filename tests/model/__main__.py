@@ -38,7 +38,7 @@ def play_piece(seeds: range) -> list[Verdict]:
     verdicts = [play(seed) for seed in seeds]
     for verdict in verdicts:
         if verdict.violation is None:
-            verdict.trace = []  # too long to pass between processes if nobody needs it
+            verdict.trace = []  # too long to pass between processes if it is not needed
     return verdicts
 
 

@@ -143,7 +143,7 @@ class History:
                 return
             self.nemesis.count(Fault.RIVAL)
         elif self._drivers and chance.random() > _SECOND_DRIVER:
-            return  # it is paused, so somebody will sooner or later believe it dead
+            return  # it is paused, so a new driver will sooner or later replace it
         if self.started and self.nemesis.budget and chance.random() < _LONG_DOWNTIME:
             self.nemesis.count(Fault.TIMEOUT)
             self.simulation.pass_time(JUMP_MS)
@@ -243,7 +243,7 @@ class History:
             if (is_excused and not gap) or not self._take_way_out(error, patience=0):
                 raise ModelViolation(f"there is no way out of {error!r}") from error
             is_excused = is_excused or not gap
-        # Every transaction that it saw committed is visible; any other belongs to nobody.
+        # Every transaction that it saw committed is visible; any other belongs to no driver.
         self.judge.require_all_visible_once(self.query.kept, _OUTPUT_PARTITIONS)
         return not is_excused
 

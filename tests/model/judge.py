@@ -19,7 +19,7 @@ ROGUE = "rogue"
 
 
 class Judge:
-    """Checks that only decided transactions commit, no row is visible twice, and a start to be refused fences nobody.
+    """Checks that only decided transactions commit, no row is visible twice, and a start that must be refused fences no driver.
 
     Attributes:
         allowed: what the user has allowed so far: the name of the setting, and the batch.
@@ -62,7 +62,7 @@ class Judge:
 
     def _allow(self, setting: str, batch: int) -> None:
         if (setting, batch) not in self.allowed:
-            raise ModelViolation(f"nobody has set {setting}={batch}")
+            raise ModelViolation(f"the user has not set {setting}={batch}")
 
     def _on_decision(self, batch: int) -> None:
         if batch > self._highest + 1:
@@ -72,7 +72,7 @@ class Judge:
         self._highest = batch
 
     def decided_and_open(self) -> list[Transaction]:
-        """The transactions of the last decision that nobody has ended."""
+        """The transactions of the last decision that are still open."""
         decided, last = self._decided, self._highest
         return [
             known for known in self._cluster.ongoing() if decided.get((known.transactional_id, known.epoch)) == last

@@ -1,4 +1,4 @@
-"""Runs the product's own code in the model: clients, time, names and threads are replaced by the model's."""
+"""Runs the product's own code in the model: clients, time, names and threads are replaced by those of the model."""
 
 from __future__ import annotations
 

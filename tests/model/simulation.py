@@ -42,7 +42,7 @@ class RefusedError(Exception):
 
 
 class Interrupt(BaseException):
-    """An unexpected error: a bug, or somebody who stops the query. The process lives on and handles it."""
+    """An unexpected error: a bug, or a user who stops the query. The process lives on and handles it."""
 
 
 class EndlessError(AssertionError):

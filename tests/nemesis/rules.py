@@ -80,7 +80,7 @@ class Exchange(Generic[RequestT, ResponseT]):
         request: as the client sent it.
         broker: the ``(host, port)`` it went to.
         response: the broker's answer, whether or not the client got it; None until it answers.
-        fault: the proxy's fault for this request; None for none.
+        fault: the fault that the proxy injected into this request, or None.
     """
 
     request: RequestT

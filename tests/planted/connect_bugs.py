@@ -33,7 +33,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         whole=f"{_LIVE} -k refused_before",
     ),
     one_edit(
-        "a node of a plan that nobody knows does not shuffle",
+        "an unknown node of a plan does not shuffle",
         6,
         "integration/connect/plans.py",
         " or any(name not in known for form in names for name in form)",

@@ -37,7 +37,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             ),
         ),
         _bugs(
-            "a decision whose files are gone is committed without them, and nobody hears of it",
+            "a decision whose files are gone is silently committed without them",
             "published.py",
             "    return Evidence.ABORTED if handle.transaction in published.lost else Evidence.COMMITTED\n",
             "    return Evidence.COMMITTED\n",

@@ -24,7 +24,7 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         protocol=_ADVICE,
     ),
     one_edit(
-        "an operator may commit what nobody decided",
+        "an operator may commit an undecided transaction",
         0,
         _ACTS,
         "        if one.standing is not Standing.DECIDED:\n",

@@ -44,7 +44,7 @@ def test_a_planted_bug_fits_the_code_and_some_tier_covers_it(bug: Bug, tree: Pat
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_the_tests_that_catch_a_planted_bug_exist(bug: Bug) -> None:
-    """Otherwise the run of all bugs would stop after an hour at a test that was renamed."""
+    """A reference to a renamed test would stop the run of all bugs after an hour."""
     for tier in (bug.protocol, bug.whole):
         files, _, keyword = tier.partition(" -k ")
         found: set[str] = set()

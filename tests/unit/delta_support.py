@@ -80,7 +80,7 @@ class Shop:
         return self.table().transaction_version(APP)
 
     def append(self, *values: int) -> None:
-        """A commit by somebody else."""
+        """A commit by another writer."""
         write_deltalake(str(self.path), pa.table({"value": values, "note": ["theirs"] * len(values)}), mode="append")
 
     def files(self, pattern: str = "*") -> list[Path]:

@@ -74,7 +74,7 @@ class Shop:
         path.write_text(json.dumps(content))
 
     def append(self, *values: int) -> None:
-        """A commit by somebody else."""
+        """A commit by another writer."""
         rows = self.table().schema().as_arrow().empty_table()
         self.change(lambda table: table.append(rows.from_pylist([{"value": v} for v in values], schema=rows.schema)))
 

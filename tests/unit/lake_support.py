@@ -45,7 +45,7 @@ class LakeShop(Protocol):
         """The table as a task reads it now."""
 
     def append(self, *values: int) -> None:
-        """A commit by somebody else."""
+        """A commit by another writer."""
 
     def commit_as_spark(self, query_id: str, batch: int) -> None:
         """An empty commit, as Spark's own streaming writer makes one for a batch."""
@@ -66,7 +66,7 @@ class LakeShop(Protocol):
         """Put such a copy in its place again."""
 
     def silent(self) -> AbstractContextManager[None]:
-        """Nobody can read the table meanwhile."""
+        """Make the table unreadable in the meantime."""
 
     def next_commits(self, *faults: Callable[[Send], Any]) -> AbstractContextManager[None]:
         """Pass the next commits of this process to these functions, one each."""

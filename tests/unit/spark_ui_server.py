@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def serving(answers: Mapping[str, tuple[int, str]]) -> Iterator[str]:
-    """Serve the answers by path, with their status; yields the address. Any other path is an unknown application's."""
+    """Serve the answers by path, with their status; yields the address. Any other path belongs to an unknown application."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

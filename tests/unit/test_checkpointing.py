@@ -67,7 +67,7 @@ def test_a_failed_checkpoint_is_triggered_again_and_each_has_its_record(cluster:
     query.run(0)
     assert ended(seen) == [(0, "failed", 0), (0, "failed", 1), (0, "completed", 2)]
     assert len({work.attempt for work in query.engine.works}) == 3
-    assert len({work.attempt.driver_epoch for work in query.engine.works}) == 1  # nobody was fenced
+    assert len({work.attempt.driver_epoch for work in query.engine.works}) == 1  # no driver was fenced
     assert cluster.store.visible() == all_rows(0)
 
 
@@ -178,7 +178,7 @@ def test_a_driver_that_was_fenced_in_the_meantime_does_not_fence_its_successor(
 
 
 class Clock:
-    """A clock that only moves when somebody waits, or when a test moves it."""
+    """A clock that only moves when the product waits, or when a test moves it."""
 
     def __init__(self) -> None:
         self.now_ms = 1e6

@@ -116,7 +116,7 @@ def test_a_setting_left_in_the_code_gives_up_no_other_batch(cluster: Cluster) ->
 
 
 def test_a_batch_is_not_given_up_by_the_run_that_decides_it(cluster: Cluster) -> None:
-    """A commit that is slow only once must stop the query, even if somebody has left a setting in the code."""
+    """A commit that is slow only once must stop the query, even if the user has left a setting in the code."""
     cluster.store.unreachable = True
     with pytest.raises(CommitBlockedError):
         cluster.start(settings=abandoning(0)).run(0)

@@ -316,7 +316,7 @@ def test_a_table_with_a_constraint_is_refused_at_the_start_and_in_a_task(shop: S
 
 @pytest.mark.parametrize("is_last", [True, False])
 def test_files_that_are_deleted_between_two_tries_of_a_commit_are_lost(shop: Shop, *, is_last: bool) -> None:
-    """The table must never name a missing file: nobody could read the table any more."""
+    """The table must never name a missing file: no one could read the table any more."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     kept, lost = prepare(driver, shop.sink, 1), prepare(driver, shop.sink, 2)

@@ -1,4 +1,4 @@
-"""Whether a Delta table still shows a batch after somebody has restored it, perhaps more than once."""
+"""Whether a Delta table still shows a batch after it was restored, perhaps more than once."""
 
 from __future__ import annotations
 

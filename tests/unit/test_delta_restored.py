@@ -1,4 +1,4 @@
-"""A table whose files were restored, copied, deleted in part, or created anew is refused by name."""
+"""A table whose files were restored, copied, deleted in part, or created again is refused with an error that identifies it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 def test_a_log_that_lacks_only_the_newest_commit_gets_it_again(shop: Shop) -> None:
-    """The same, if all other files have outlived the crash and the deleted ones are lost permanently."""
+    """All other files have outlived the crash, and the deleted file is lost permanently."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)

@@ -166,7 +166,7 @@ class World:
         driver.committer.recover_and_abort(handles)
 
     def foreign(self, *, is_within: bool = False) -> None:
-        """Somebody else changes the table. VACUUM without retention is harmless only if no commit is under way."""
+        """Another writer changes the table. VACUUM without retention is harmless only if no commit is under way."""
         what = self.rng.choice(["append", "append", "compact", "checkpoint", "vacuum", "restore", "clean"])
         self.did.append(f"  others: {what}")
         table = self.shop.table()

@@ -1,4 +1,4 @@
-"""The sweep deletes the files that nobody will decide, and no others."""
+"""The sweep deletes the files that no driver will decide, and no others."""
 
 from __future__ import annotations
 

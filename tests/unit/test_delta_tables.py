@@ -1,4 +1,4 @@
-"""Tables and arguments that the Delta sink refuses, by name."""
+"""Tables and arguments that the Delta sink rejects, with an error that identifies them."""
 
 from __future__ import annotations
 

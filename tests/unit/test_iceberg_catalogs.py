@@ -129,7 +129,7 @@ def test_a_query_that_changes_to_a_catalog_with_an_older_state_is_refused(
 
 
 def test_a_query_may_change_to_a_catalog_with_the_newest_state(shop: Shop, kind: str, tmp_path: Path) -> None:
-    """The decided batch that nobody has committed yet is in the directory of the old catalog."""
+    """The decided batch that is not yet committed is in the directory of the old catalog."""
     query = Query(Case(shop.sink, numbers, shop.values), tmp_path / "query")
     query.run(0)
     crash_points.arm("driver.decided", die)

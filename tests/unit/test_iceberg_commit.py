@@ -283,7 +283,10 @@ def test_a_table_that_is_altered_after_the_decision_takes_the_files_as_they_are(
 
 
 def test_files_whose_partitioning_was_removed_from_the_table_count_as_a_proven_loss(shop: Shop) -> None:
-    """``expire_snapshots`` with ``clean_expired_metadata`` removes one that no snapshot uses; a repair helps."""
+    """``expire_snapshots`` with ``clean_expired_metadata`` removes a partitioning that no snapshot uses.
+
+    A repair writes the rows again.
+    """
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)

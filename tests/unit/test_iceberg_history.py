@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def table(*kept: int) -> Any:
-    """Snapshot 1 is somebody else's. The sink decides in 2, 3 (repaired in 5) and 6; snapshot 4 adds no rows. Keep only some."""
+    """Another writer made snapshot 1. The sink decides in 2, 3 (repaired in 5) and 6; snapshot 4 adds no rows. Keep only some."""
     decisions = {2: 6, 3: 7, 5: 7, 6: 8}
     summaries: dict[int, dict[str, str]] = {
         1: {},

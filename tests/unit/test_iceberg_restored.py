@@ -1,4 +1,4 @@
-"""Checkpoints and tables that no longer belong together are refused by name, and nothing is written."""
+"""Checkpoints and tables that do not belong together are refused with an error that identifies them. Nothing is written."""
 
 from __future__ import annotations
 

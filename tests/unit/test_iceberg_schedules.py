@@ -175,7 +175,7 @@ class Schedule:
         raise ConnectionError("no answer")
 
     def raced(self, send: Send) -> Any:
-        """Somebody else is faster, or another driver, or the request waits for both."""
+        """Another writer is faster, or another driver, or the request waits for both."""
         with undisturbed():
             self._draw.choice((self.user, self.user, self.late, self.other_driver))()
         return send()

@@ -36,7 +36,7 @@ def config_of_driver(
 def test_the_options_that_slow_commits_rely_on_override_those_of_the_user(
     theirs: dict[str, str], lives_ms: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A retry that comes sooner would pass for a first request. The driver's transaction lives no longer than a task's."""
+    """A retry that comes sooner would pass for a first request. A driver's transaction does not outlive that of a task."""
     options = {"kafka.retry.backoff.ms": "1", "kafka.retry.backoff.max.ms": "2", **theirs}
     given = config_of_driver(options, {}, monkeypatch)
     assert int(given["retry.backoff.ms"]) * 0.8 > decision_log._SLOW_COMMIT_S * 1000

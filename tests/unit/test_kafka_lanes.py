@@ -45,7 +45,7 @@ class Opened:
 
 
 def lanes_over(first: Any, connect: Any) -> Lanes:
-    """Lanes over connections that are not Kafka's."""
+    """Lanes over fake connections, without Kafka."""
     return Lanes(first, connect)
 
 

@@ -143,7 +143,10 @@ def test_a_broker_that_has_the_requests_is_accepted(version: tuple[int, int], mo
 def test_brokers_that_can_filter_are_asked_only_for_the_ids_of_the_sink(
     version: tuple[int, int], pattern: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older one lists all; the client drops what is not the sink's. Real ones: `tests/live/operate/test_many_sinks.py`."""
+    """An older broker lists all ids, and the client drops those of other sinks.
+
+    For real brokers, see `tests/live/operate/test_many_sinks.py`.
+    """
     client = connect_to(version, monkeypatch)
     asked = []
 

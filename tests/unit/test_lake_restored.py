@@ -1,4 +1,4 @@
-"""Checkpoints and tables that no longer belong together are refused by name, in every table format."""
+"""Checkpoints and tables that no longer belong together are refused with an error that identifies them, in every table format."""
 
 from __future__ import annotations
 

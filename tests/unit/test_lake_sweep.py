@@ -1,4 +1,4 @@
-"""The sweep deletes files that nobody will decide, in every place, but never a file that is or will be in the table."""
+"""The sweep deletes files that no driver will decide, in every place, but never a file that is or will be in the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A start checks which query drove the sink last before it fences anybody (rules 10 and 11)."""
+"""A start checks which query drove the sink last before it fences any driver (rules 10 and 11)."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_a_register_that_is_truncated_while_it_is_read_is_not_damaged(log: Regis
 def test_a_start_holds_one_decision_and_reads_above_the_truncation_only(
     log: RegisterLog, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whole decisions of 5000 tasks are 5 MB each. Nothing below the truncation is read, even if nobody could delete it."""
+    """Whole decisions of 5000 tasks are 5 MB each. Nothing below the truncation is read, even if it could not be deleted."""
     monkeypatch.setattr(files, "remove", lambda _: None)
     task = decision(0).tasks[0]
     tasks = tuple(msgspec.structs.replace(task, partition=n) for n in range(500))

@@ -330,7 +330,7 @@ def test_a_request_that_is_withdrawn_while_it_is_served_stops_nothing_and_leaves
 def test_a_requester_that_has_its_answer_waits_until_the_query_has_checked_on_it(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The query answers, and is slow to look whether somebody still waits. Then it must stop, as the answer says."""
+    """The query answers, and is slow to check whether the requester still waits. Then it must stop, as the answer says."""
     each = saving(lambda *_: None, checkpoint)
     put(checkpoint / "commits/4", "v1\n{}")
     query, read, has_read = threading.current_thread(), LocalFiles.read, threading.Event()

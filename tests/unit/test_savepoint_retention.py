@@ -47,7 +47,7 @@ def test_a_query_keeps_its_newest_savepoints(checkpoint: Path, tmp_path: Path) -
     for batch in range(4, 12):
         add_batch(checkpoint, batch, is_finished=False)
         each(batch)
-    assert batches(kept) == [10, 9, 8, asked.manifest.batch_id]  # somebody has asked for the last one
+    assert batches(kept) == [10, 9, 8, asked.manifest.batch_id]  # a user has requested the last one
     assert not list(kept.glob(".*"))
     assert newest_good(kept).manifest.batch_id == 10
 

@@ -1,4 +1,4 @@
-"""Unknown and contradictory arguments of ``exactly_once`` are rejected by name."""
+"""Unknown and contradictory arguments of ``exactly_once`` are rejected with an error that identifies them."""
 
 from __future__ import annotations
 

@@ -405,7 +405,7 @@ def test_an_earlier_jobs_shuffle_completed_by_a_later_job_stops_the_query() -> N
 def test_a_shuffle_of_an_earlier_job_completely_rewritten_by_a_later_one_stops_the_query(
     tags: tuple[str, str],
 ) -> None:
-    """An executor that had everything died, so nothing is skipped. A cache, or the other frame's shuffle, is the first job's."""
+    """An executor that had everything died, so nothing is skipped. The first job made the cache, or the other frame's shuffle."""
     jobs: dict[str, list[Job]] = {"b": []}
     for number, (tag, stages) in enumerate(zip(tags, [(M1, RESULT), (3, 5)], strict=True)):
         jobs.setdefault(tag, []).append(Job(number, stages, is_over=True))
@@ -885,7 +885,7 @@ def test_a_query_that_was_idle_examines_only_jobs_since_the_last_moment() -> Non
 
 
 def test_a_moment_never_falls_behind_an_earlier_one() -> None:
-    """A run that knows of few jobs begins after somebody has recorded how many there are."""
+    """A run that knows of few jobs begins after another run has recorded how many exist."""
     history = JobHistory(Store({}, moment=Moment(5, 900)))
     history.examined([3])
     history.begin(exactly=True)

@@ -71,7 +71,7 @@ def test_a_staged_file_that_is_deleted_during_the_search_counts_as_absent(
 
 
 class Deleted:
-    """A file system whose only file is deleted once somebody has looked."""
+    """A file system whose only file is deleted once a reader has found it."""
 
     def __init__(self, info: fs.FileInfo) -> None:
         self._info = info

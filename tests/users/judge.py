@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.users.reference import Call, Rows
     from tests.users.runner import Expected, Outcome
 
-#: Phrases that tell somebody what to do.
+#: Words that tell the user what to do.
 _ADVICE: Final = re.compile(
     r"\b(add|allow|await|call|cast|change|correct|create|fill|filter|give|join|keep|leave|let|look|make|pass|persist|put|raise|read|remove|rename|"
     r"omit|repeat|replace|rerun|restart|return|run|select|set|start|stop|unset|use|wait|wrap|write)\b",
@@ -49,7 +49,7 @@ def _is_stuck(program: Program, outcome: Outcome) -> bool:
 
 
 def _errors(program: Program, reference: Expected, outcome: Outcome) -> Iterator[str]:
-    """Errors that tell nobody what to change, and refusals of a program that is right."""
+    """Errors that do not tell the user what to change, and refusals of a program that is right."""
     own = {event.error for event in reference.events if event.kind}
     for event in outcome.events:
         if event.kind == RAW and event.error not in own:

@@ -97,7 +97,7 @@ class Recorder:
             return
         self._last_error = error
         if what == "function" and self.is_dead:
-            return  # its death is recorded, and nobody sees what it raises
+            return  # its death is recorded, and no one sees what it raises
         query, batch = self.at()
         event = Event(what, query, batch, kind_of(error), type(error).__name__, str(error))
         if what == "called":

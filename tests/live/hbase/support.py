@@ -84,7 +84,7 @@ class Store:
         self.client = HBaseClient(self.cluster, timeout_s=20)
 
     def renamed(self) -> Store:
-        """The same store with a different prefix."""
+        """Return a copy of this store with a different prefix."""
         other = copy.copy(self)
         other.prefix = unique()
         return other

@@ -95,7 +95,7 @@ def test_a_marker_of_a_server_whose_clock_was_ahead_is_replaced(
 
 
 def test_a_rows_first_marker_has_the_rows_timestamp(sink: HBaseSink, store: Store) -> None:
-    """Otherwise, a deletion between the two timestamps would hide only the marker."""
+    """With a different timestamp, a deletion between the two timestamps would hide only the marker."""
     numbers = list(range(50))
     assert apply(sink, batch(id=numbers, n=[1] * 50)) == [Evidence.COMMITTED]
     for number in numbers:

@@ -27,7 +27,7 @@ PATIENCE_S = 60
 LANDED = "200"
 #: A requirement of the commit is not met.
 REFUSED = "409 CommitFailedException"
-#: Every requirement is met, but the new snapshot's sequence number is not above the table's.
+#: Every requirement is met, but the new snapshot's sequence number is not above the sequence number of the table.
 OUTDATED = "400 ValidationException"
 _FOREIGN = 1_000_000
 

@@ -319,7 +319,7 @@ def test_a_successor_finds_a_commit_whose_answer_is_still_missing(
 
 @pytest.mark.whole
 def test_a_driver_that_gives_up_waiting_for_an_answer_finds_its_commit(stage: Stage) -> None:
-    """The client's own time limit ends the request. The answer comes later, and nobody hears it."""
+    """The client's own time limit ends the request. The answer comes later, and no one receives it."""
     sink = dataclasses.replace(stage.sink_of(stage.first.endpoint), timeout_ms=2_000)
     driver = Driver(sink)
     scan_start = driver.begin()

@@ -177,7 +177,7 @@ class OldPipeline:
         self.run(spark, intercepted(self.sink(), TakeOver(self.new_sink())), max_offsets=max_offsets)
 
     def write_directly(self, value: str) -> None:
-        """A record from somebody else."""
+        """A record from another producer."""
         producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
         producer.produce(self.topic, value)
         assert producer.flush(60) == 0
@@ -212,7 +212,7 @@ class OldPipeline:
         return committed(self.servers, self.topic)
 
     def visible_ids(self) -> Counter[str]:
-        """The same by the ``id`` field of JSON values."""
+        """Count the visible JSON values by their ``id`` field."""
         return Counter(json.loads(value)["id"] for value in self.visible().elements())
 
     def require_order(self) -> None:

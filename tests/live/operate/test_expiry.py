@@ -1,4 +1,4 @@
-"""Nobody came in time: the broker itself aborts the decided transactions, and the commands say what that means."""
+"""No operator acted in time: the broker itself aborts the decided transactions, and the commands say what that means."""
 
 from __future__ import annotations
 

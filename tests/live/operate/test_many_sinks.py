@@ -38,7 +38,7 @@ def test_a_batch_is_not_sent_the_open_transactions_of_other_sinks(kafka: KafkaSe
             if client.pattern_of("s.") is None:
                 pytest.skip("these brokers list all (before Kafka 4.1)")
             found = client.list_open(f"{other.name}.").transactional_ids
-            assert len(found) == len(ROWS)  # a pattern that fits nothing does not help
+            assert len(found) == len(ROWS)  # a pattern that matches nothing would prove nothing
         play.sink = dataclasses.replace(play.sink, bootstrap_servers=proxy.bootstrap_servers)
         play.driver().process(play.batch(0), Tasks(play, ROWS))
         sent = [exchange.wait().body.transaction_states for exchange in proxy.recorded(Api.LIST_TRANSACTIONS)]

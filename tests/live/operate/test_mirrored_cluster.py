@@ -82,7 +82,7 @@ def test_a_mirrors_copy_of_the_ledger_is_refused_and_nothing_is_written(
         assert refused.value.case == "binding"
 
         kept = play.root.with_name("kept")
-        shutil.move(play.root, kept)  # as if it were a new checkpoint, or somebody had removed the binding
+        shutil.move(play.root, kept)  # as if it were a new checkpoint, or as if the binding had been removed
         with pytest.raises(DecisionLogDamagedError, match=_ENTRY):
             play.driver().process(play.batch(last), again)
         ended = Settings(overrides=Overrides(end_query_id=play.query_id))
@@ -334,7 +334,7 @@ def test_a_new_query_that_leaves_out_what_the_mirror_has_loses_and_duplicates_no
         failover.require_exactly_once()
 
         if case == "decided":
-            # The first cluster returns, its query commits its decision, and somebody starts the mirror again.
+            # The first cluster returns, its query commits its decision, and an operator starts the mirror again.
             former.start()
             failover.run(0)
             two.maker.start()

@@ -46,12 +46,12 @@ def test_a_running_query_is_healthy_and_continues(play: Play) -> None:
     assert (sink["query_id"], sink["last_decided"], sink["last_committed"]) == (play.query_id, 0, 0)
     assert sink["producer_id"] >= 0 and sink["driver"] and sink["driver_epoch"] >= 0
     assert (sink["transactions"], sink["held_back"]) == ([], [])
-    driver.process(play.batch(1), Tasks(play, ROWS))  # nobody has fenced it
+    driver.process(play.batch(1), Tasks(play, ROWS))  # no one has fenced it
     assert play.visible() == VISIBLE + VISIBLE
 
 
 def test_a_query_that_writes_batch_after_batch_never_needs_an_operator(play: Play) -> None:
-    """Each check comes at some moment of a batch. A commit in progress must not wake anybody."""
+    """Each check comes at some moment of a batch. A commit in progress must not wake an operator."""
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
 

@@ -65,7 +65,7 @@ def connection(database: str) -> Iterator[psycopg.Connection[Any]]:
 
 @pytest.fixture
 def older_connection(older_postgres: LocalPostgres) -> Iterator[psycopg.Connection[Any]]:
-    """The same on the oldest version."""
+    """A connection of the superuser to a new database on the oldest version of the server."""
     with connected_to_new_database(older_postgres.dsn) as opened:
         yield opened
 
@@ -80,7 +80,7 @@ def typed(postgres_server: PostgresService) -> Iterator[psycopg.Connection[Any]]
 
 @pytest.fixture(scope="module")
 def older(older_postgres: LocalPostgres) -> Iterator[psycopg.Connection[Any]]:
-    """The same on the oldest version."""
+    """A connection as `typed` has it, to a database on the oldest version of the server."""
     with connected_to_new_database(older_postgres.dsn) as opened:
         make_types(opened, has_extensions=False)
         yield opened

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _COLUMNS = "value bigint NOT NULL, note text DEFAULT 'none'"
 _REJECTING = "CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no thanks'; END $$"
 _IGNORING = "CREATE FUNCTION ignore() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$"
-#: A change that somebody makes after the decision, the server's error, and how to undo the change.
+#: A change of the table after the decision, the server's error, and how to undo the change.
 _CHANGES = {
     "unique index": (["CREATE UNIQUE INDEX no_twice ON target (note)"], "no_twice", ["DROP INDEX no_twice"]),
     "check": (

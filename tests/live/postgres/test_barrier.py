@@ -1,4 +1,4 @@
-"""The lock on the control record is the barrier: nobody draws conclusions while a previous driver's backend may commit."""
+"""The lock on the control record is the barrier: no driver draws conclusions while a previous driver's backend may commit."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_driver_that_waits_at_the_lock_finds_what_the_previous_one_committed(
 def test_a_search_for_evidence_waits_for_a_commit_that_still_runs(
     local_postgres: LocalPostgres, sink: PostgresSink, connection: psycopg.Connection[Any]
 ) -> None:
-    """Otherwise a commit whose answer is only late would stop the query."""
+    """If it did not wait, a commit whose answer is only late would stop the query."""
     stopped = Stopped(local_postgres, sink, asked=True)
     with (
         ThreadPoolExecutor(1) as pool,
@@ -198,7 +198,7 @@ def test_a_task_of_a_fenced_driver_does_not_begin(database: str, sink: PostgresS
 
 
 def test_what_was_given_up_is_not_confirmed(sink: PostgresSink) -> None:
-    """The slice's stage may still be there, because somebody reads it."""
+    """The slice's stage may still exist, because another session reads it."""
     driver = Driver(sink)
     driver.begin()
     handle = driver.prepare(numbers([1]))

@@ -1,4 +1,4 @@
-"""How a batch's columns find the table's, what is refused by name, and which rows are bad whatever their types are."""
+"""How columns of a batch and of the table match, which ones the error rejects, and which rows are bad whatever their types."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _ROWS = batch(id=pa.array([1], pa.int64()), note=["a"])
 
 @pytest.fixture
 def role(database: str, connection: Connection) -> Iterator[str]:
-    """The connection string of a role without rights, in a database that grants nobody any rights."""
+    """The connection string of a role without rights, in a database that grants no one any rights."""
     run(
         connection,
         f"REVOKE ALL ON DATABASE {conninfo_to_dict(database)['dbname']} FROM PUBLIC",

@@ -1,4 +1,4 @@
-"""Nothing stays behind: stages are dropped, and slices and markers are forgotten, even while somebody reads a stage."""
+"""Nothing stays behind: stages are dropped, and slices and markers are forgotten, even while another session reads a stage."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def confirmed(sink: TwoPhaseCommitSink[Any], *rows: int) -> tuple[Driver, Any, A
 
 @pytest.fixture(autouse=True)
 def no_vote_is_left(database: str) -> Iterator[None]:
-    """Otherwise the test's database could not be dropped."""
+    """Require that the test leaves no vote. A database with a vote could not be dropped."""
     yield
     with contextlib.closing(psycopg.connect(database, autocommit=True)) as connection:
         left = votes(connection)

@@ -259,7 +259,7 @@ def test_the_check_waits_for_data_that_has_not_moved(own_cluster: list[LocalRedi
 
 
 def test_rows_already_moved_to_the_other_node_are_confirmed_when_the_move_ends(own_cluster: list[LocalRedis]) -> None:
-    """All keys have moved, but not the slot: its node answers ASK. Nobody can tell this from the middle of the move."""
+    """All keys have moved, but not the slot: its node answers ASK. To a client, this looks like the middle of the move."""
     key = unique()
     driver = Driver(cluster_sink(own_cluster, key, timeout_ms=1_000))
     scan_start = driver.begin()

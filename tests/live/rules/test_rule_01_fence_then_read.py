@@ -1,6 +1,6 @@
 """Rule 1: fence, append a record, read up to that record, then act.
 
-Otherwise B reads "N undecided", A decides N and commits T1, B aborts T2: a torn batch. Or B reads from an isolated old
+Without this rule, B reads "N undecided", A decides N and commits T1, B aborts T2: a torn batch. Or B reads from an isolated old
 leader, misses decision N and writes the batch again.
 """
 
@@ -65,7 +65,7 @@ def test_a_repeated_acquisition_does_not_fence_a_newer_driver(play: Play) -> Non
 
 
 def test_a_driver_fenced_while_it_prepared_decides_nothing(play: Play) -> None:
-    """Fails if each run has its own driver id, so that nobody is fenced."""
+    """Fails if each run has its own driver id, so that no run is fenced."""
     first, second = play.driver(), play.driver()
     successor = Tasks(play, [["b says a0"], ["b says c0"]])
     with pytest.raises(FencedError), at("driver.confirmed", lambda: second.process(play.batch(0), successor)):

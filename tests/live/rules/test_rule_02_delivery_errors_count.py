@@ -1,6 +1,6 @@
 """Rule 2: delivery errors count; a vote needs no error, an empty queue, and every row enqueued.
 
-Otherwise a partial transaction, which librdkafka itself refuses to commit, is committed from outside.
+Without this rule, a partial transaction, which librdkafka itself refuses to commit, is committed from outside.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def without_keys(rows: list[str]) -> pa.RecordBatch:
 
 
 def require_no_vote(play: Play, error: type[TwoPhaseCommitError], refused: pa.RecordBatch) -> None:
-    """Write good rows, refused ones, good ones again: there must be no handle, and nobody can commit the transaction."""
+    """Write good rows, refused ones, good ones again: there must be no handle, and no one can commit the transaction."""
     driver = play.driver()
     driver.recover(play.batch(0))
     writer = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 0)
@@ -60,7 +60,7 @@ def require_no_vote(play: Play, error: type[TwoPhaseCommitError], refused: pa.Re
     found = play.found(left_open)
     writer.close()
 
-    # Nobody can publish the rest, not even with the producer id and epoch of the broken transaction.
+    # No one can publish the rest, not even with the producer id and epoch of the broken transaction.
     assert until(lambda: left_open not in play.open_transactions())
     assert play.end(found, commit=True) != "NONE"
     assert play.visible() == Counter()

@@ -1,7 +1,7 @@
 """Rule 3: confirm before deciding.
 
-Otherwise somebody ends the transaction between its last row and its marker, the marker reopens it at the same epoch, and
-then "proves" aborted rows.
+Suppose that another process ends the transaction between its last row and its marker. Without this rule, the marker reopens
+the transaction at the same epoch, and then "proves" aborted rows.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def test_a_transaction_of_a_newer_producer_with_the_same_id_is_not_confirmed(
 ) -> None:
     """The handle's writer is fenced, and the new transaction differs only in its epoch.
 
-    Fails if the producer id and epoch are not compared with the handle's.
+    Fails if the producer id and epoch are not compared with those of the handle.
     """
     newcomers = []
 

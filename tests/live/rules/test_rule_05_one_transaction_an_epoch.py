@@ -1,6 +1,6 @@
 """Rule 5: one producer, one transaction, one epoch.
 
-Otherwise B retries COMMIT for N at (producer id, epoch) while A already writes N+1 there: half of N+1 is published.
+Without this rule, B retries COMMIT for N at (producer id, epoch) while A already writes N+1 there: half of N+1 is published.
 """
 
 from __future__ import annotations

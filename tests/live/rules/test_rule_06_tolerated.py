@@ -87,7 +87,9 @@ def test_a_stale_task_that_continues_beside_the_next_checkpoint_shows_nothing(
     tasks = WithStaleTask(play, has_begun=has_begun)
     with at(point, tasks.go_on):
         process(driver, play, tasks, 0)
-    assert (tasks.voted is None) is has_begun  # what was open is fenced; what began later votes, and nobody asks
+    assert (
+        tasks.voted is None
+    ) is has_begun  # what was open is fenced; what began later votes, and its vote is ignored
     names = {handle.transactional_id for handle in play.decided(0)}
     assert tasks.voted is None or tasks.voted.transactional_id not in names
     process(driver, play, Tasks(play, [["d"]]), 1)  # at the latest its sweep ends what the stale task has left open

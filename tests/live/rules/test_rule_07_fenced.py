@@ -58,7 +58,7 @@ def test_a_successor_ends_at_its_start_what_its_predecessor_prepared(play: Play)
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_fenced_driver_ends_what_it_prepared_after_its_successors_start(play: Play, batch: int) -> None:
-    """Fails if the fenced driver spares the transactions that it was about to decide: nobody else would end them."""
+    """Fails if the fenced driver spares the transactions that it was about to decide: no one else would end them."""
     first, second = play.driver(), play.driver()
     for done in range(batch):
         first.process(play.batch(done), Tasks(play, rows_of(done)))
@@ -72,7 +72,10 @@ def test_a_fenced_driver_ends_what_it_prepared_after_its_successors_start(play: 
 
 
 def test_a_driver_that_is_fenced_before_its_successor_has_a_record_leaves_its_rows_to_it(play: Play) -> None:
-    """The fence comes before the record. Fails if nobody ends the rows, or if a fence without a record counts as a proof."""
+    """The fence comes before the record.
+
+    Fails if neither driver ends the transactions of these rows, or if a fence without a record counts as a proof.
+    """
     first, second = play.driver(), play.driver()
 
     def decide() -> None:
@@ -117,7 +120,7 @@ def test_a_fenced_driver_spares_what_its_successor_finds_decided(
 
 
 def test_rows_of_a_driver_that_dies_after_its_successors_start_end_with_the_next_batch(play: Play) -> None:
-    """Nobody else can end them: until then, or until they time out, they hold readers back (docs/protocol.md)."""
+    """No one else can end them: until then, or until they time out, they hold readers back (docs/protocol.md)."""
     first, second = play.driver(), play.driver()
     with pytest.raises(InjectedFault), at("driver.confirmed", lambda: vanish(first)):
         first.process(play.batch(0), After(play, lambda: second.recover(play.batch(0))))

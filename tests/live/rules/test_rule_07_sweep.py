@@ -1,6 +1,7 @@
 """Rule 7: sweep by InitProducerId, never by EndTxn; only tasks' ids, and only of driver epochs up to one's own.
 
-Otherwise a paused driver wakes and aborts its successor's prepared transactions, or a living writer reopens a swept one.
+Without this rule, a paused driver wakes and aborts its successor's prepared transactions, or a living writer reopens a swept
+one.
 """
 
 from __future__ import annotations

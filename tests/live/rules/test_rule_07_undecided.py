@@ -1,7 +1,7 @@
 """Rule 7: if anything stops a batch between its first prepared row and its decision, none of its transactions stays open.
 
-Otherwise the rows of an attempt that can no longer be decided hold back every reader of the output, until the next start or
-until they time out. Transactions that may be decided are spared (rule 12).
+Without this rule, the rows of an attempt that can no longer be decided hold back every reader of the output, until the next
+start or until they time out. Transactions that may be decided are spared (rule 12).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def failing(error: Callable[[], BaseException]) -> Callable[..., None]:
 
 
 def require_nothing_open(play: Play) -> None:
-    """Nothing is open, and every partition's last stable offset is its end: nobody is held back."""
+    """Nothing is open, and every partition's last stable offset is its end: no reader is held back."""
     assert play.open_transactions() == ()
     admin = AdminClient({"bootstrap.servers": play.bootstrap_servers})
     stable, end = (

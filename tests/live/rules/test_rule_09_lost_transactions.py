@@ -1,7 +1,8 @@
 """Rule 9: a decided transaction that is proven lost is repaired, with exactly the rows that were decided.
 
-Otherwise a driver decides and dies, and before the restart some or all of the decided transactions time out or are ended from
-outside. If that is ignored, their rows are missing forever; if the batch is rewritten unchecked, committed rows are duplicated.
+Suppose that a driver decides and dies, and that before the restart some or all of the decided transactions time out or are
+ended from outside. If that is ignored, their rows are missing forever. If the batch is rewritten unchecked, committed rows are
+duplicated.
 """
 
 from __future__ import annotations

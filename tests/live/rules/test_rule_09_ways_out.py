@@ -1,4 +1,4 @@
-"""Rule 9, the way out: a decided batch that nothing can complete is abandoned by name, and its visible rows stay.
+"""Rule 9, the way out: a decided batch that nothing can complete is abandoned by its number, and its visible rows stay.
 
 The schedule that breaks it: every start finds the same doubt and stops, including that of a new checkpoint, and the query never
 runs again; or a setting left in the code abandons a batch that a restart would have completed.

@@ -1,7 +1,7 @@
 """Rule 10: the same batch id is not the same batch.
 
-Otherwise a checkpoint is copied, restored from a backup, rewound, deleted, or used without the sink. The ledger may have decided
-its next batch id, so its rows are skipped and lost, or may not, so its rows are duplicated. A start that must be refused must not
+Suppose that a checkpoint is copied, restored from a backup, rewound, deleted, or used without the sink. If the ledger has decided
+its next batch id, the rows of that batch are skipped and lost. If not, they are duplicated. A start that must be refused must not
 fence a healthy driver, and must leave the ledger unchanged.
 """
 

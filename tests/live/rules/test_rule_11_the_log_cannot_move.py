@@ -1,7 +1,7 @@
 """Rule 11: the decision log cannot move.
 
-Otherwise batch N is decided, then the sink is renamed, pointed to another cluster, or its ledger is deleted and recreated. The
-restart finds an empty log and writes N again.
+Suppose that batch N is decided, and that the sink is then renamed or pointed to another cluster, or its ledger is deleted and
+recreated. Without this rule, the restart finds an empty log and writes N again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def create_decision_log(play: Play) -> None:
 
 
 def driver_of(play: Play, sinks: Sequence[KafkaSink], *, add_sink: str | None = None) -> Coordinator:
-    """A driver on the play's checkpoint with other sinks than the play's own."""
+    """A driver on the play's checkpoint with sinks other than those of the play."""
     opened.append(
         Coordinator(sinks, LocalFiles(play.root / "twopc"), settings=Settings(overrides=Overrides(add_sink=add_sink)))
     )

@@ -1,7 +1,7 @@
 """Rule 12: a decision whose commit is not answered has not failed and must not be retried; only a restart resolves it.
 
-Otherwise the broker commits the decision, its answer is lost, and the batch is decided again or swept. Or librdkafka repeats
-EndTxn inside ``commit_transaction()``, a successor has aborted the record in between, and the retry reports success.
+Without this rule, the broker commits the decision, its answer is lost, and the batch is decided again or swept. Or librdkafka
+repeats EndTxn inside ``commit_transaction()``, a successor has aborted the record in between, and the retry reports success.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def decided(play: Play) -> int | None:
 def restart(play: Play, engine: Tasks) -> None:
     """Start a driver on batch 0. Repeat this until the broker is back, because its controller comes and goes after a pause.
 
-    Until then a start fails before it fences anybody, with an error that says this.
+    Until then a start fails before it fences any driver, with an error that says this.
     """
     deadline = time.monotonic() + BACK_WITHIN_S
     while True:
@@ -182,7 +182,7 @@ def test_the_commit_waits_for_a_hanging_broker_and_reads_its_record_back(
 
 
 def test_a_slow_commit_is_read_back(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if reading back expects another record than the written one, or never ends."""
+    """Fails if reading back expects a record other than the written one, or never ends."""
     read_back = spied_read_backs(monkeypatch)
     monkeypatch.setattr(decision_log, "_SLOW_COMMIT_S", -1)
     driver = play.driver()

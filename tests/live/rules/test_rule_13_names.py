@@ -1,7 +1,7 @@
 """Rule 13: names that cannot collide.
 
-Otherwise a driver that dies undecided leaves no record, so the next one starts at the same number. Or two attempts of one task
-stage under one name, and the loser overwrites the accepted rows.
+Without this rule, a driver that dies undecided leaves no record, so the next one starts at the same number. Or two attempts of
+the same task stage under the same name, and the loser overwrites the accepted rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Rule 14: a setting that would lose decisions or block the query permanently is refused or warned about by name.
+"""Rule 14: a setting that would lose decisions or block the query permanently is refused or mentioned in a warning.
 
-Otherwise retention deletes the ledger, and the next start finds an empty one; a batch that takes longer than its transactions
-live is replayed forever; a decision above the record limit can never be written; a ledger that only grows takes longer to
-read with each restart.
+Without this rule, retention deletes the ledger, and the next start finds an empty one; a batch that takes longer than its
+transactions live is replayed forever; a decision above the record limit can never be written; a ledger that only grows takes
+longer to read with each restart.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def write_parts(play: Play, wanted: slice) -> None:
 
 
 def test_a_decision_without_its_last_parts_is_ignored(play: Play) -> None:
-    """All parts are in one transaction, so nobody has seen this decision. Fails if ``decode`` reports damage."""
+    """All parts are in one transaction, so no reader has seen this decision. Fails if ``decode`` reports damage."""
     write_parts(play, slice(0, 2))
     engine = Tasks(play, [["b"]])
     play.driver().process(play.batch(1), engine)
@@ -256,7 +256,7 @@ def test_a_batch_that_outlives_its_transactions_fails_once_with_an_error_that_me
 
 
 def test_a_changed_partition_count_of_the_output_is_warned_about(play: Play, caplog: pytest.LogCaptureFixture) -> None:
-    """Fails if the count is not compared with the decision's."""
+    """Fails if the count is not compared with that of the decision."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     with caplog.at_level(logging.WARNING, "twopc.sinks.kafka.committer"):
         play.driver().process(play.batch(1), Tasks(play, [["1"]]))

@@ -1,4 +1,4 @@
-"""A sink of each store, and what happens to a store that nobody expects."""
+"""A sink of each store, and unexpected changes of a store."""
 
 from __future__ import annotations
 
