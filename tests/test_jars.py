@@ -154,7 +154,7 @@ def test_the_spark_jars_leave_out_what_pyspark_ships() -> None:
         ("3.5.9", "3.5.7"),
     ],
 )
-def test_a_patch_without_a_connector_takes_the_newest_one_of_its_minor_version(spark: str, connector: str) -> None:
+def test_a_patch_without_a_connector_uses_the_newest_one_of_its_minor_version(spark: str, connector: str) -> None:
     assert connector_version(spark) == connector
 
 
@@ -185,7 +185,7 @@ def test_the_default_sets_are_locked() -> None:
         assert all(entry["size"] > 0 and len(entry["sha256"]) == 64 for entry in files.values())
 
 
-def test_a_coordinate_with_a_classifier_is_an_artifact_beside_the_modules_own() -> None:
+def test_a_coordinate_with_a_classifier_is_an_artifact_in_addition_to_the_modules_own() -> None:
     text = ivy_file(("org:one:1", "org:one:1:tests", "org:two:2"), transitive=True)
     assert text.count("<dependency ") == 2
     assert '<artifact name="one" type="jar" /><artifact name="one" type="jar" m:classifier="tests" />' in text

@@ -52,7 +52,7 @@ def test_a_spark_has_a_cell_for_connect(
     assert all(Path(test).exists() for cell in found for test in cell.tests if test.endswith(".py"))
 
 
-def test_connect_runs_where_a_spark_has_what_it_needs() -> None:
+def test_connect_runs_exactly_on_the_versions_of_spark_that_have_its_packages() -> None:
     groups = (ROOT / "pyproject.toml").read_text()
     assert {spark.group for spark in SPARKS if spark.connect} == set(
         re.findall(r'^(spark-\S+) = \["pyspark\[connect,', groups, re.MULTILINE)

@@ -160,7 +160,7 @@ def test_a_remote_client_gets_its_batches_exactly_once(kafka: KafkaService, tmp_
     pipeline.require_order()
 
 
-def test_a_client_that_is_killed_costs_nothing(kafka: KafkaService, tmp_path: Path) -> None:
+def test_a_killed_client_loses_and_duplicates_nothing(kafka: KafkaService, tmp_path: Path) -> None:
     pipeline = pipeline_of(kafka, tmp_path)
     pipeline.feed(60)
     with server(tmp_path / "server") as one:

@@ -27,7 +27,9 @@ _ROCKS_DB = {
 
 
 @pytest.mark.parametrize("store", [{}, _ROCKS_DB], ids=["hdfs", "rocksdb"])
-def test_counts_continue_over_kills_of_the_function(store: dict[str, str], kafka: KafkaService, tmp_path: Path) -> None:
+def test_counts_continue_across_kills_of_the_function(
+    store: dict[str, str], kafka: KafkaService, tmp_path: Path
+) -> None:
     pipeline = pipeline_of(kafka, tmp_path, plan="update", settings=_DETERMINISTIC, spark=store)
     counts: Counter[str] = Counter()
     expected: Counter[str] = Counter()

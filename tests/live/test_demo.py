@@ -45,7 +45,7 @@ def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.whole
-def test_demo_beside_sparks_sink_is_exactly_once_under_kills() -> None:
+def test_demo_alongside_sparks_sink_is_exactly_once_under_kills() -> None:
     done = run_cli("demo", "--rows", "3000", "--kills", "3", "--seed", "7", "--json")
 
     assert done.returncode == 0, done.stderr
@@ -71,7 +71,7 @@ def test_demo_is_exactly_once_under_a_kill() -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.whole
-def test_demo_under_connect_is_exactly_once_whoever_is_killed() -> None:
+def test_demo_under_connect_is_exactly_once_no_matter_which_process_is_killed() -> None:
     done = run_cli("demo", "--connect", "--rows", "3000", "--kills", "4", "--seed", "7", "--shuffle", "--json")
 
     assert done.returncode == 0, done.stderr

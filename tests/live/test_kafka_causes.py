@@ -39,7 +39,7 @@ def rows() -> pa.RecordBatch:
 
 
 @BOTH
-def test_a_ledger_that_was_deleted_is_not_taken_for_a_bad_record(
+def test_a_ledger_that_was_deleted_is_not_mistaken_for_a_bad_record(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     options = {"kafka.topic.metadata.propagation.max.ms": "100", "kafka.allow.auto.create.topics": "false"}

@@ -127,7 +127,7 @@ def test_a_bad_record_among_good_ones_raises_the_same_error(
 
 
 @BOTH
-def test_brokers_take_the_largest_row_that_sparks_own_sink_writes(
+def test_brokers_accept_the_largest_row_that_sparks_own_sink_writes(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     """Caught mutation: librdkafka's own limit holds, which is 48 kB lower than the limit of the Java client."""

@@ -226,7 +226,7 @@ def test_each_fault_of_an_output_topic_is_reported(kafka: KafkaService) -> None:
 def test_a_row_whose_time_the_topic_refuses_is_reported_as_a_bad_record_with_the_setting(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """The case that the finding warns of. Fails if the refusal is taken for a transient fault: the batch would be retried."""
+    """The case that the finding warns of. Fails if the refusal is mistaken for a transient fault: the batch would be retried."""
     with playing(kafka, tmp_path) as play:
         play.driver().process(play.batch(0), Tasks(play, [["a"]]))  # creates the ledger
         topic = f"{play.name}-young"

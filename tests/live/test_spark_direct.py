@@ -285,7 +285,7 @@ def test_a_lost_direct_batch_is_written_again_even_if_the_replay_has_other_rows(
     pipeline.require_exactly_once()
 
 
-def test_a_lost_direct_batch_is_published_from_what_the_driver_has_staged(
+def test_a_lost_direct_batch_is_published_from_the_drivers_staged_rows(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings={**DIRECT, "staging": True})
@@ -341,7 +341,7 @@ def test_a_direct_batch_that_stops_at_any_step_is_visible_once_after_a_restart(
 
 @pytest.mark.whole
 @pytest.mark.parametrize("plan", ["rows", pytest.param("update", marks=pytest.mark.whole)])
-def test_ways_may_change_from_batch_to_batch_over_crashes(
+def test_ways_may_change_from_batch_to_batch_across_crashes(
     plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=10)

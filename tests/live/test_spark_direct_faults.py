@@ -1,4 +1,4 @@
-"""Direct batches beside Spark's own sink, and under faults from outside: a second driver, a broker that restarts."""
+"""Direct batches compared with Spark's own sink, and under faults from outside: a second driver, a broker that restarts."""
 
 from __future__ import annotations
 

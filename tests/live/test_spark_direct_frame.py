@@ -99,7 +99,9 @@ def test_an_empty_dataframe_has_no_batch(spark: SparkSession) -> None:
         pytest.param(["value", "INTERVAL '1' YEAR AS other"], id="never null, and of a type that Arrow does not have"),
     ],
 )
-def test_spark_makes_what_the_driver_cannot_make_of_the_dataframe(columns: list[str], spark: SparkSession) -> None:
+def test_spark_makes_the_rows_that_the_driver_cannot_make_from_the_dataframe(
+    columns: list[str], spark: SparkSession
+) -> None:
     frame = spark.createDataFrame([("v",), (None,)], "value STRING").selectExpr(*columns)
     rows = arranged(frame, sink(topic="t"))
     assert rows.for_driver()[0] is not frame

@@ -62,7 +62,7 @@ def test_a_worker_needs_no_more_memory_for_ten_times_the_rows(
 
 @pytest.mark.whole
 @pytest.mark.timeout(1800)
-def test_a_batch_a_thousand_times_larger_than_expected_fits_where_tasks_would(
+def test_a_batch_a_thousand_times_larger_than_expected_needs_little_more_memory_than_tasks(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """300 MB come, where the driver expects 400 kB. The JVM may need more than Python: its garbage is what tasks gave it."""

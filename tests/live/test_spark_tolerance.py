@@ -136,10 +136,10 @@ def _waiting_for(path: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.
 
 
 @pytest.mark.whole
-def test_tasks_of_an_expired_checkpoint_that_continue_beside_the_next_one_leave_nothing(
+def test_tasks_of_an_expired_checkpoint_that_continue_alongside_the_next_one_leave_nothing_behind(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are let go when the next one begins, and Spark takes two seconds to end their workers."""
+    """They are released when the next checkpoint begins, and Spark takes two seconds to end their workers."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
     pipeline.feed(20)
     released = tmp_path / "released"

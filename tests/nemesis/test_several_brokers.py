@@ -69,7 +69,9 @@ def test_a_late_commit_of_a_task_ends_no_later_transaction_on_any_broker(play: P
     let_a_commit_arrive_late(play, proxy)
 
 
-def test_commits_replayed_at_every_coordinator_end_nothing_of_a_later_batch(play: Play, proxy: KafkaProxy) -> None:
+def test_commits_replayed_at_every_coordinator_end_no_transaction_of_a_later_batch(
+    play: Play, proxy: KafkaProxy
+) -> None:
     """Rule 5: every EndTxn of batches 0 to 3 is replayed while the transactions of batch 4 are open."""
     driver = play.driver()
     for batch in range(4):

@@ -140,7 +140,7 @@ def test_a_late_abort_of_a_committed_transaction_is_refused(play: Play) -> None:
     assert play.visible() == seen(2)
 
 
-def test_a_commit_held_over_a_restart_may_arrive_after_the_next_batch(play: Play, proxy: KafkaProxy) -> None:
+def test_a_commit_held_across_a_restart_may_arrive_after_the_next_batch(play: Play, proxy: KafkaProxy) -> None:
     """The driver dies with its commits on their way. The next driver commits and continues; then they arrive."""
     held = proxy.on(Api.END_TXN, transactional_id=of_tasks(play), committed=True).hold()
     crash(play.driver(), play, 0, rows_of(0), "driver.decided")

@@ -73,7 +73,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         '    structs = [sf.col(f"__twopc_selected_{number}").alias(str(number)) for number in range(len(select))]\n'
         '    return frame.select("*", sf.struct(*structs).alias(name))\n',
         model=False,
-        whole="tests/live/test_spark_selects.py -k would_take_alone",
+        whole="tests/live/test_spark_selects.py -k as_each_would_alone",
     ),
     one_edit(
         "timestamps have the session's time zone",
@@ -487,7 +487,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "if newer.kept == view.kept:",
         "if True:",
         model=False,
-        protocol="tests/unit/test_coordinator_history.py -k decides_meanwhile",
+        protocol="tests/unit/test_coordinator_history.py -k driver_that_is_deciding",
     ),
     one_edit(
         "a driver that is replaced while it starts is on an older copy",

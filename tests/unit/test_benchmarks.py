@@ -90,7 +90,7 @@ def test_a_goal_is_met_at_its_limit_missed_above_and_unknown_without_results() -
     assert goal.verdict(None) is Verdict.UNKNOWN
 
 
-def test_a_goal_for_two_phases_takes_the_default_where_that_is_two_phases() -> None:
+def test_a_goal_for_two_phases_uses_the_default_if_that_is_two_phases() -> None:
     goal = next(one for one in GOALS if one.side == TWO_PHASES and one.case == "2,000 rows")
     assert goal.verdict(results(case("2,000 rows"))) is Verdict.MET
     slow = sampled("2,000 rows", {TWO_PHASES: [100, 100, 100]})
@@ -154,7 +154,7 @@ def test_a_block_is_replaced_and_the_text_around_it_kept(tmp_path: Path) -> None
     assert filled("no block", tmp_path) == "no block"
 
 
-def test_a_brief_block_shows_the_times_and_not_what_was_measured_beside_them(tmp_path: Path) -> None:
+def test_a_brief_block_shows_the_times_but_not_the_other_measurements(tmp_path: Path) -> None:
     facts = {"trigger time, ms": {TWOPC: 1_234.0}}
     results(Case(name="100 rows", unit="ms", samples={TWOPC: [12, 30, 10]}, facts=facts)).write(tmp_path)
     whole, brief = (filled(f"<!-- bench:streaming{part} -->\n<!-- /bench -->", tmp_path) for part in ("", " brief"))

@@ -146,7 +146,7 @@ def test_a_store_that_is_older_than_the_decisions_lacks_them_unless_only_the_new
     assert found == [True, True, False]
 
 
-def test_a_query_that_returns_to_a_sink_after_another_query_is_not_taken_for_a_loss(store: Store) -> None:
+def test_the_return_of_a_query_to_a_sink_after_another_query_is_not_mistaken_for_a_loss(store: Store) -> None:
     """The record forgets a query's decisions with the query, but no version."""
     owner = Committer(store)
     owner.acquire(FIRST, NOBODY)
@@ -258,7 +258,7 @@ def _name(sink: str, driver_epoch: int) -> str:
     return transaction_name(sink, TaskAttempt("q", 0, Attempt(driver_epoch, 1), 0, driver_epoch, -1))
 
 
-def test_a_driver_fenced_in_its_sweep_sweeps_nothing_of_its_successor(store: Store) -> None:
+def test_a_driver_fenced_in_its_sweep_sweeps_no_transaction_of_its_successor(store: Store) -> None:
     """The store has no atomic steps, so the check of the owner comes too early."""
     names = [_name("s", epoch) for epoch in (1, 2)]
 

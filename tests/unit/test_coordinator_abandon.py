@@ -44,7 +44,7 @@ def test_a_loss_that_was_left_behind_is_given_up_with_the_setting_from_the_error
     assert cluster.store.visible() == sorted(kept + all_rows(1, 2, 3))
 
 
-def test_a_new_checkpoint_may_give_up_what_the_query_that_it_ends_has_lost(cluster: Cluster) -> None:
+def test_a_new_checkpoint_may_give_up_a_batch_lost_by_the_query_that_it_ends(cluster: Cluster) -> None:
     """A new checkpoint resolves most refusals, so it must not be blocked by the old query's doubt."""
     kept = lose_some(cluster)
     ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))

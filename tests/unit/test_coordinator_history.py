@@ -148,7 +148,7 @@ def test_an_override_that_stays_set_still_refuses_the_next_query(cluster: Cluste
 @pytest.mark.parametrize(
     ("timeout_ms", "batch", "warned"), [(1000.0, 4, True), (None, 4, False), (1000.0, 0, True)], ids=str
 )
-def test_a_refusal_warns_that_decided_transactions_expire_where_they_do(
+def test_a_refusal_warns_that_decided_transactions_expire_if_they_can(
     timeout_ms: float | None, batch: int, *, warned: bool, cluster: Cluster
 ) -> None:
     cluster.start().run(0, 1)
@@ -158,7 +158,7 @@ def test_a_refusal_warns_that_decided_transactions_expire_where_they_do(
     assert ("will expire (kafka.transaction.timeout.ms)" in str(refused.value)) is warned
 
 
-def test_a_refusal_warns_of_nothing_where_nothing_was_decided(cluster: Cluster) -> None:
+def test_a_refusal_warns_of_nothing_if_nothing_was_decided(cluster: Cluster) -> None:
     sink = FakeSink(cluster.world, prepare_timeout_ms=1000.0)
     with pytest.raises(RefusedStartError) as refused:
         Coordinator([sink], cluster.files).process(batch_of(4), FakeEngine(sink))
@@ -234,7 +234,7 @@ def test_a_setting_left_in_the_code_does_not_let_an_older_copy_of_the_checkpoint
     assert owned.store.visible() == all_rows(*before, 5 + len(before), 6 + len(before))
 
 
-def test_a_start_beside_a_driver_that_decides_meanwhile_is_not_an_older_copy(
+def test_a_start_alongside_a_driver_that_is_deciding_does_not_count_as_an_older_copy(
     owned: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has read the log before that decision, and the sink after it."""

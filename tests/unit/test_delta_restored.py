@@ -87,7 +87,7 @@ def test_vacuum_spares_the_record(shop: Shop) -> None:
     Driver(shop.sink)
 
 
-def test_a_batch_that_vacuum_may_take_for_garbage_is_not_decided(tmp_path: Path) -> None:
+def test_a_batch_that_vacuum_may_mistake_for_garbage_is_not_decided(tmp_path: Path) -> None:
     shop = Shop(tmp_path, configuration={"delta.deletedFileRetentionDuration": "interval 3 hours"})
     driver = Driver(shop.sink)
     driver.begin()

@@ -182,7 +182,7 @@ def test_a_lossless_conversion_is_made(source: Any, target: Any, tmp_path: Path)
     ],
     ids=str,
 )  # fmt: skip
-def test_a_type_that_the_table_cannot_take_is_refused(source: Any, target: Any, why: str, tmp_path: Path) -> None:
+def test_a_type_that_the_table_cannot_store_is_refused(source: Any, target: Any, why: str, tmp_path: Path) -> None:
     fields: list[Any] = [("row", pa.int64()), ("value", target)]
     DeltaTable.create(str(tmp_path / "orders"), pa.schema(fields))
     sink = DeltaSink(name="orders", table_uri=str(tmp_path / "orders"))
@@ -319,7 +319,7 @@ def test_the_bounds_of_decimals_are_never_too_narrow(values: list[Decimal]) -> N
     ids=ascii,
 )
 def test_a_filter_finds_the_value(value: Any, tmp_path: Path) -> None:
-    """The Arrow reader of deltalake takes a bound that is missing for null, beside which nothing is true."""
+    """The Arrow reader of deltalake treats a missing bound as null, and no comparison with null is true."""
     batch = pa.record_batch([pa.array([1, 2]), pa.array([value.as_py(), None], value.type)], names=["row", "v"])
     table = written(tmp_path / "orders", batch, batch.schema)
     for _ in range(2):

@@ -24,7 +24,7 @@ def _status_of(name: str) -> int:
 
 
 @pytest.mark.parametrize("row", _TABLE.splitlines()[2:], ids=lambda row: row[2:30])
-def test_a_restart_is_advised_where_the_table_says_that_it_resumes(row: str) -> None:
+def test_a_restart_is_advised_if_the_table_says_that_it_resumes_the_query(row: str) -> None:
     error, what = row.strip("| ").split(" | ")
     for name in re.findall(r"`(\w+)`", error):
         if "every restart" not in error:  # one error does not show that

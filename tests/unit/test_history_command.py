@@ -114,7 +114,7 @@ def test_show_of_a_missing_checkpoint_lists_the_existing_ones(checkpoint: Path) 
     assert "has no checkpoint 77: it has 0 to 10" in result.stderr
 
 
-def test_diagnose_ends_with_1_where_something_is_found_and_with_0_where_not(checkpoint: Path, tmp_path: Path) -> None:
+def test_diagnose_ends_with_status_1_if_something_is_found_and_0_if_not(checkpoint: Path, tmp_path: Path) -> None:
     result = _run("diagnose", checkpoint)
     assert result.exit_code == 1
     assert result.stdout.startswith(

@@ -38,7 +38,7 @@ def _append(checkpoint: Path, *batches: int) -> None:
     appending.close()
 
 
-def test_written_checkpoints_are_read_back_over_several_runs(tmp_path: Path) -> None:
+def test_written_checkpoints_are_read_back_across_several_runs(tmp_path: Path) -> None:
     _append(tmp_path, 0, 1)
     _append(tmp_path, 2)
     assert read(tmp_path).checkpoints == (ended(0), ended(1), ended(2))

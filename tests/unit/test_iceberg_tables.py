@@ -112,7 +112,7 @@ def test_a_catalog_that_cannot_be_opened_is_an_error_of_the_configuration(tmp_pa
         ({"encryption.key-id": "k"}, "has encryption.key-id='k', but the sink cannot encrypt"),
     ],
 )
-def test_a_table_with_what_the_sink_does_not_support_is_refused(
+def test_a_table_with_features_that_the_sink_does_not_support_is_refused(
     properties: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     shop = Shop(tmp_path)
@@ -154,7 +154,7 @@ def test_columns_with_names_that_are_equal_in_parquet_are_refused(
         Driver(sink)
 
 
-def test_a_table_that_gets_what_the_sink_does_not_support_stops_the_batch_before_its_decision(tmp_path: Path) -> None:
+def test_a_change_that_the_sink_does_not_support_stops_the_batch_before_its_decision(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     driver = Driver(shop.sink)
     handle = prepare(driver, shop.sink, 1)

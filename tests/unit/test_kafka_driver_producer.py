@@ -53,7 +53,7 @@ def test_the_options_that_slow_commits_rely_on_override_those_of_the_user(
         ({"kafka.queue.buffering.max.messages": "1"}, "10000"),
     ],
 )
-def test_librdkafka_accepts_the_drivers_options_beside_any_of_the_user(
+def test_librdkafka_accepts_the_drivers_options_along_with_any_user_options(
     options: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen: it refused a transaction shorter than the silence that is allowed to a broker, and named neither setting."""

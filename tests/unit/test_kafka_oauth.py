@@ -89,7 +89,9 @@ def _nothing_fails() -> Iterator[None]:
         ({"enable.sasl.oauthbearer.unsecure.jwt": True}, "contains no principal"),
     ],
 )
-def test_options_that_supply_no_token_are_refused_with_what_to_set(options: dict[str, Any], expected: str) -> None:
+def test_options_that_supply_no_token_are_refused_with_the_setting_to_use(
+    options: dict[str, Any], expected: str
+) -> None:
     with pytest.raises(ConfigurationError) as raised:
         sink(**options)
     assert expected in str(raised.value)

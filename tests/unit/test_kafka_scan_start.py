@@ -70,7 +70,7 @@ def test_the_first_attempt_waits_for_the_ends_of_the_markers(scan_start: ScanSta
     assert scan_start.take() == {"markers": {"1": 10, "2": 20}, "outputs": {"out": 4}}
 
 
-def test_a_later_attempt_takes_what_was_requested_when_the_batch_before_was_over(
+def test_a_later_attempt_uses_the_ends_requested_after_the_previous_batch(
     scan_start: ScanStart, brokers: Brokers
 ) -> None:
     scan_start.take()

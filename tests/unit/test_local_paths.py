@@ -33,7 +33,7 @@ def test_a_local_location_is_converted_to_a_path(given: str, path: str) -> None:
     assert local_path(given) == Path(path)
 
 
-def test_commands_take_file_urls(checkpoint: Path, tmp_path: Path) -> None:
+def test_commands_accept_file_urls(checkpoint: Path, tmp_path: Path) -> None:
     write(checkpoint, [ended(3)])
     (checkpoint / "metadata").write_text('{"id":"old"}')
     url, kept = f"file://{checkpoint}", f"file://{tmp_path}/kept"

@@ -118,7 +118,7 @@ def target(*offers: dict[ApiKey, tuple[int, int]] | Exception) -> Any:
 ALL = {need.api: (need.lowest, min(need.highest, need.lowest + 3)) for need in apis.NEEDS}
 
 
-def test_brokers_that_take_every_request_pass() -> None:
+def test_brokers_that_support_every_request_pass() -> None:
     (found,) = apis.check_apis(target(ALL, ALL))
     assert (found.result, found.subject) == (Result.PASS, "broker 1, 2")
 

@@ -124,7 +124,7 @@ def test_every_url_that_redis_py_accepts_is_accepted(url: str, options: dict[str
     assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - its own bytes, as tasks get them
 
 
-def test_a_cluster_takes_its_own_options() -> None:
+def test_a_cluster_accepts_its_own_options() -> None:
     assert sink(
         "redis://h/0?client_name=a", {"require_full_coverage": False, "reinitialize_steps": 1}, cluster=True
     ).cluster

@@ -387,7 +387,7 @@ def test_a_savepoint_whose_last_sync_fails_does_not_count_as_existing(
     assert list(kept.iterdir()) == []
 
 
-def test_the_commands_take_and_restore(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_commands_take_and_restore_savepoints(checkpoint: Path, tmp_path: Path) -> None:
     taken = command("savepoint", "create", str(checkpoint), str(tmp_path / "kept"), "--json")
     assert taken.status == 0
     restored = command("savepoint", "restore", taken.facts["path"], str(tmp_path / "new"))

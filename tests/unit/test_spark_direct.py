@@ -46,7 +46,7 @@ def test_the_size_of_a_batchs_input_follows_from_its_offsets(
     assert (planned.size, planned.counts_records) == (size, counts_records)
 
 
-def test_the_first_batch_of_a_kafka_source_is_taken_to_have_a_kib_a_record() -> None:
+def test_the_first_batch_of_a_kafka_source_is_estimated_at_one_kib_per_record() -> None:
     direct = Direct(DriverUpTo(LIMIT))
     assert Way(direct, records(LIMIT // 1024)).is_direct("")
     assert not Way(direct, records(LIMIT // 1024 + 1)).is_direct("")

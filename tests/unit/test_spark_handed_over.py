@@ -1,4 +1,4 @@
-"""The batches that a hand-over beside the checkpoint allows ``exactly_once`` to write."""
+"""The batches that a handover next to the checkpoint allows ``exactly_once`` to write."""
 
 from __future__ import annotations
 

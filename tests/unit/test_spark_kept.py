@@ -41,7 +41,7 @@ def test_a_task_releases_what_ended_runs_have_left_and_nothing_else() -> None:
     assert (first.released, second.released, third.released) == ([0], [0], [])
 
 
-def test_a_run_that_has_recovered_twice_leaves_nothing_of_either_driver() -> None:
+def test_a_run_that_has_recovered_twice_leaves_nothing_behind_from_either_driver() -> None:
     sink = Sink("s")
     task("a", "a", sink, epoch=3)
     task("a", "a", sink, epoch=4)

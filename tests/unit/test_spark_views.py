@@ -122,7 +122,7 @@ def test_a_letter_shows_text_that_is_not_utf8_as_base64() -> None:
 def test_a_letter_has_dates_that_python_does_not_have(
     kind: Any, outside: int, inside: int, expected: tuple[str, str]
 ) -> None:
-    """Spark's timestamps exceed the years 1 to 9999 if milliseconds are taken for seconds. That would stop the query forever."""
+    """Timestamps exceed the years 1 to 9999 if milliseconds are mistaken for seconds. That would stop the query permanently."""
     unit, text = expected
     one: Any = pa.array([0, 1], pa.int32())
     lists: Any = pa.ListArray.from_arrays(one, pa.StructArray.from_arrays([pa.array([outside], kind)], ["t"]))

@@ -85,7 +85,7 @@ def test_close_after_the_handover_ends_nothing(writer: FakeWriter, world: World)
     assert (states(world), writer.state) == (["prepared"], TransactionState.HANDED_OVER)
 
 
-def test_after_its_vote_a_transaction_takes_no_row_and_no_second_vote(
+def test_after_its_vote_a_transaction_accepts_no_row_and_no_second_vote(
     writer: FakeWriter, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.write_rows(record_batch([1]))
@@ -98,7 +98,7 @@ def test_after_its_vote_a_transaction_takes_no_row_and_no_second_vote(
     assert [(t.rows, t.state) for t in world.store().transactions.values()] == [([1], "prepared")]
 
 
-def test_rows_count_once_the_sink_has_taken_them(writer: FakeWriter) -> None:
+def test_rows_count_once_the_sink_has_accepted_them(writer: FakeWriter) -> None:
     writer.write_rows(record_batch([1]))
     with pytest.raises(KeyError):
         writer.write_rows(pa.record_batch({"other": [2, 3]}))

@@ -1,4 +1,4 @@
-"""What the state of a sink's store means beside the decisions: every row of the comparison. These tests need no server."""
+"""What the state of a sink's store means compared with the decisions: every row of the comparison. These tests need no server."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_entries_that_do_not_fit_into_memory_go_to_disk(tmp_path: Path, monkeypa
     assert seen.duplicates()[0] == 2
 
 
-def test_a_full_disk_is_reported_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Spill(tmp_path / "keys")
     seen.add(b"a", 0, 0, 0)
 

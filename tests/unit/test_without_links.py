@@ -1,4 +1,4 @@
-"""The files that the commands and a running query write beside a checkpoint, on a share without hard links, and on a full one."""
+"""The files that the commands and a running query write next to a checkpoint, on a share without hard links and on a full one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Delta sink beside Delta Lake's own implementation, which creates the table, reads it, and maintains it."""
+"""A Delta sink alongside Delta Lake's own implementation, which creates the table, reads it, and maintains it."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_spark_reads_each_type_and_finds_rows_by_statistics_and_partitions(spark
         )
 
 
-def test_spark_maintains_the_table_beside_the_sink(spark: DeltaSpark, tmp_path: Path) -> None:
+def test_spark_maintains_the_table_alongside_the_sink(spark: DeltaSpark, tmp_path: Path) -> None:
     """Its checkpoints, clean-up, OPTIMIZE, DELETE with deletion vectors, VACUUM and RESTORE spare the pointer and the record."""
     table, sink = created(spark, tmp_path / "t", "value BIGINT NOT NULL, note STRING")
     spark.sql(

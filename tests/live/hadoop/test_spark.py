@@ -78,7 +78,7 @@ def test_a_driver_killed_at_any_kind_of_step_loses_and_duplicates_nothing(pipeli
 
 @pytest.mark.parametrize("pipeline", ["hdfs", "s3"], indirect=True)
 @pytest.mark.parametrize("point", ["driver.confirmed", "driver.bound"])
-def test_a_driver_that_wakes_before_its_first_decision_is_fenced_and_harms_nothing(
+def test_a_driver_that_wakes_before_its_first_decision_is_fenced_and_does_no_harm(
     pipeline: Pipeline, point: str
 ) -> None:
     """``confirmed``: the driver writes the binding after another driver has. ``bound``: it has written the binding before."""

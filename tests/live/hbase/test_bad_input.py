@@ -132,7 +132,7 @@ def test_a_cell_that_appends_would_make_too_large_stops_the_batch_before_its_dec
     assert len(store.value(1) or b"") == held
 
 
-def test_many_large_appends_to_different_rows_are_not_taken_for_one_cell(store: Store) -> None:
+def test_many_large_appends_to_different_rows_are_not_mistaken_for_appends_to_one_cell(store: Store) -> None:
     sink = sink_of(store, Append(f"{store.prefix}:{{id}}", CELL), chunk_rows=1)
     assert apply(sink, batch(id=[1, 2, 3, 1], v=["y" * 4_000_000] * 4)) == [Evidence.COMMITTED]
     assert [len(store.value(row) or b"") for row in (1, 2, 3)] == [8_000_000, 4_000_000, 4_000_000]

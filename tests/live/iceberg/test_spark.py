@@ -162,7 +162,7 @@ def test_a_column_missing_from_the_table_is_reported_before_anything_is_written(
     assert warehouse.rows(TABLE).num_rows == 0
 
 
-def test_rows_that_the_table_cannot_take_go_to_the_dead_letters(
+def test_rows_that_the_table_cannot_store_go_to_the_dead_letters(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     warehouse, sink = created(tmp_path)

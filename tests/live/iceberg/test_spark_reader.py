@@ -1,4 +1,4 @@
-"""Spark's own Iceberg reads what the sink wrote, and its maintenance runs beside the sink."""
+"""Spark's own Iceberg reads what the sink wrote, and its maintenance runs alongside the sink."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def shop(rest_warehouse: RestWarehouse) -> Iterator[Shop]:
     close_opened()
 
 
-def test_spark_reads_deletes_compacts_and_expires_beside_the_sink(shop: Shop, sql: Sql) -> None:
+def test_spark_reads_deletes_compacts_and_expires_alongside_the_sink(shop: Shop, sql: Sql) -> None:
     driver = Driver(shop.sink)
     written: list[int] = []
     last: tuple[Any, Any] | None = None

@@ -288,9 +288,7 @@ def failover(fresh_kafka: LocalKafka, mirror: LocalKafka, tmp_path: Path, spark:
 @pytest.mark.whole
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", ["decided", "output behind", "source behind"])
-def test_a_new_query_that_leaves_out_what_the_mirror_has_loses_and_duplicates_nothing(
-    failover: Failover, case: str
-) -> None:
+def test_a_new_query_that_omits_the_mirrors_rows_loses_and_duplicates_nothing(failover: Failover, case: str) -> None:
     """The first cluster dies with a decided batch, or before the mirror has copied some output, or some of its source."""
     former, pipeline = failover.former, failover.pipeline
     again: list[str] = []

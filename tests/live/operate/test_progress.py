@@ -77,7 +77,7 @@ def test_the_query_continues_if_the_group_cannot_be_written(
     pipeline.require_exactly_once()
 
 
-def test_only_kafkas_offsets_are_taken() -> None:
+def test_only_kafkas_offsets_are_used() -> None:
     given = {"0": '{"in":{"0":5,"1":7}}', "1": '{"logOffset":3}', "orders": '{"o":{"2":1}}', "2": "17", "3": "no json"}
     found = [(where.topic, where.partition, where.offset) for where in kafka_offsets(given)]
     assert found == [("in", 0, 5), ("in", 1, 7), ("o", 2, 1)]

@@ -242,7 +242,7 @@ def test_a_stage_that_lost_rows_after_the_decision_is_lost_as_a_whole_and_writte
     assert case.visible() == all_rows(0, 1)
 
 
-def test_a_decision_whose_markers_are_forgotten_is_not_taken_for_a_loss(database: str, sink: PostgresSink) -> None:
+def test_a_decision_whose_markers_are_forgotten_is_not_mistaken_for_a_loss(database: str, sink: PostgresSink) -> None:
     driver = Driver(sink)
     older = driver.begin()
     handle = driver.prepare(numbers([1]))

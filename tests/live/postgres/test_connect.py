@@ -26,7 +26,7 @@ def test_a_connection_identifies_its_sink_and_hides_its_password(database: str) 
         assert str(password) not in f"{connection!r} {connection.info.dsn}"
 
 
-def test_a_server_that_takes_no_writes_is_refused(database: str) -> None:
+def test_a_server_that_accepts_no_writes_is_refused(database: str) -> None:
     only_reads = make_conninfo(database, options="-c default_transaction_read_only=on")
     with pytest.raises(psycopg.OperationalError, match="session is read-only"):
         Address(only_reads).connect("orders", timeout_ms=5_000)

@@ -276,7 +276,7 @@ def test_an_index_that_compares_values_differently_does_not_count_as_the_key(
     assert objections(typed, like, mode="upsert", key=("id",)) == []
 
 
-def test_a_published_table_without_a_replica_identity_takes_no_upserts(typed: Connection) -> None:
+def test_a_published_table_without_a_replica_identity_accepts_no_upserts(typed: Connection) -> None:
     run(typed, f"{_TARGET}, UNIQUE (id))", "CREATE PUBLICATION everything FOR TABLE target", _ALREADY)
     [objection] = objections(typed, mode="upsert", key=("id",), vote="prepared")
     assert objection.startswith("target is published to subscribers and has no replica identity")
@@ -290,7 +290,7 @@ def test_a_published_table_without_a_replica_identity_takes_no_upserts(typed: Co
 
 
 @pytest.mark.parametrize("published", ["TABLE target", "TABLE p", "TABLES IN SCHEMA public", None])
-def test_a_published_partition_without_a_replica_identity_takes_no_upserts(
+def test_a_published_partition_without_a_replica_identity_accepts_no_upserts(
     typed: Connection, published: str | None
 ) -> None:
     """The table's own replica identity does not count."""

@@ -75,7 +75,7 @@ def test_objects_that_exist_are_left_alone(server: Connection) -> None:
     assert [found[:2] for found in staging.execute(staging.statements.find_slices([txn]))] == [(txn, 1)]
 
 
-def test_an_upsert_updates_the_row_with_the_key_and_keeps_what_the_batch_lacks(server: Connection) -> None:
+def test_an_upsert_updates_the_row_with_the_key_and_keeps_columns_missing_from_the_batch(server: Connection) -> None:
     columns = (
         "id bigint",
         '"V 1" text',

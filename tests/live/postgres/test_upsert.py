@@ -158,7 +158,7 @@ def test_an_upsert_writes_quoted_identifiers_defaults_and_computed_columns(
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_partitioned_table_takes_a_batch_for_all_of_its_partitions(
+def test_a_partitioned_table_accepts_a_batch_for_all_of_its_partitions(
     mode: str, database: str, connection: Connection
 ) -> None:
     run(

@@ -140,7 +140,7 @@ def test_a_right_taken_away_after_the_check_blocks_the_batch_and_says_what_to_do
     assert users.client.lrange(f"data:{key}", 0, -1) == [b"1"]
 
 
-def test_a_missing_right_is_never_taken_for_a_bad_row(users: Users) -> None:
+def test_a_missing_right_is_never_mistaken_for_a_bad_row(users: Users) -> None:
     """Bad rows go to the dead letters, but a missing right is not the fault of a row."""
     sink = sink_of(users.url_with(f"~twopc:* {COMMANDS} +hset"), HashSet("other:{k}", ("n",)))
     with pytest.raises(ConfigurationError) as caught:

@@ -260,7 +260,7 @@ _REPORTED: Final = (
 
 
 @pytest.mark.parametrize("kind", [KINDS[0], KINDS[2]], ids=["INCRBY", "HINCRBY"])
-def test_what_only_lua_takes_for_an_integer_stops_the_batch_before_its_decision(
+def test_a_value_that_only_lua_accepts_as_an_integer_stops_the_batch_before_its_decision(
     kind: Kind, redis_server: RedisService
 ) -> None:
     with contextlib.closing(Twins(redis_server.url, kind, random.Random(0), 0)) as twins:

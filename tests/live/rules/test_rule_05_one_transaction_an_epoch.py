@@ -80,7 +80,7 @@ def test_a_late_commit_of_an_earlier_batch_does_not_touch_the_open_one(play: Pla
     assert met > 0, "no id was open again when an old commit for it arrived"
 
 
-def test_a_late_commit_publishes_nothing_of_an_undecided_batch(play: Play) -> None:
+def test_a_late_commit_publishes_no_row_of_an_undecided_batch(play: Play) -> None:
     """The driver dies before its decision, and the batch is written again. Fails if a producer is used twice."""
     driver = play.driver()
     for batch in range(4):

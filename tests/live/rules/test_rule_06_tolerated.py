@@ -1,4 +1,4 @@
-"""Rule 6, after a tolerated failure: tasks of the failed checkpoint that continue beside the next one end and show nothing.
+"""Rule 6, after a tolerated failure: tasks that outlive the failed checkpoint end and make nothing visible.
 
 The driver keeps its epoch. So the failed checkpoint's transactions must have new ids, and be ended, whenever they began.
 """
@@ -79,7 +79,7 @@ def process(driver: Coordinator, play: Play, tasks: Tasks, batch: int, *, tolera
         "driver.swept",
     ],
 )
-def test_a_stale_task_that_continues_beside_the_next_checkpoint_shows_nothing(
+def test_a_stale_task_that_continues_alongside_the_next_checkpoint_makes_nothing_visible(
     point: str, play: Play, *, has_begun: bool
 ) -> None:
     """Fails if the next checkpoint's tasks have the failed one's ids, or if its votes could be decided."""
@@ -98,7 +98,7 @@ def test_a_stale_task_that_continues_beside_the_next_checkpoint_shows_nothing(
     assert play.visible() == VISIBLE + type(VISIBLE)("d")
 
 
-def test_a_decision_that_was_refused_is_taken_again_by_the_next_checkpoint(
+def test_a_decision_that_was_refused_is_made_again_by_the_next_checkpoint(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker refused the record, and its transaction was aborted: nothing is decided."""

@@ -86,7 +86,7 @@ class Speculating:
         return writer.close()
 
 
-def test_attempts_never_repeat_over_restarts_without_a_decision(play: Play) -> None:
+def test_attempts_never_repeat_across_restarts_without_a_decision(play: Play) -> None:
     """Fails if an attempt is a counter that starts at 1, without the driver epoch."""
     rows = [["a"], ["b"]]
     for _ in range(3):
