@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from twopc.errors import BadRecordError, ConfigurationError, SchemaError
+from twopc.sinks.years import count_text, counted
 
 _PLAIN: Final = (
     pa.types.is_integer,
@@ -126,9 +127,24 @@ def _bytes(column: pa.Array[Any], name: str) -> Any:
         )
     if pa.types.is_binary(column.type):
         return column
+    if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        _require_years(column, name)
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         column = column.cast(pa.binary() if pa.types.is_large_binary(column.type) else pa.string())
     return column.cast(pa.binary())
+
+
+def _require_years(column: pa.Array[Any], name: str) -> None:
+    numbers, years = counted(column)
+    extremes: Any = pc.min_max(numbers).as_py()
+    wrong = [number for number in extremes.values() if number is not None and number not in years]
+    if wrong:
+        row = numbers.to_pylist().index(wrong[0])
+        raise BadRecordError(
+            f"column {name!r} contains a date outside the years 1 to 9999 in row {row} of an Arrow batch of {len(column)} rows: "
+            f"{count_text(column, row)}. Its text could have another year. Correct the value (perhaps milliseconds were read as "
+            "seconds), or filter out the row"
+        )
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:

@@ -7,11 +7,12 @@ Delta has 16-bit integers.
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from twopc.sinks.years import count_text, counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
 _UUID: Final = r"^[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}$"
 _UUID_BYTES: Final = 16
-_FIRST_DAY: Final = (dt.date(1, 1, 1) - dt.date(1970, 1, 1)).days
-_LAST_DAY: Final = (dt.date(9999, 12, 31) - dt.date(1970, 1, 1)).days
-_DAY_US: Final = 86_400_000_000
 #: The Arrow types whose values fit a target type, by target type.
 _WIDENED: Final = {
     pa.int16(): (pa.int8(), pa.uint8()),
@@ -177,16 +175,16 @@ def _unfit(values: Array, target: Any) -> tuple[Array | None, str]:
         return pc.invert(pc.match_substring_regex(values, _UUID)), "a string that is not a UUID"
     if _is_fixed(target) and not _is_fixed(values.type):
         return pc.not_equal(pc.binary_length(values), target.byte_width), f"bytes that are not {target.byte_width} long"
-    if pa.types.is_date(target):
-        return _outside(values.cast(pa.int32()), _FIRST_DAY, _LAST_DAY), "a date outside the years 1 to 9999"
-    if pa.types.is_timestamp(target):
-        last = (_LAST_DAY + 1) * _DAY_US - 1
-        return _outside(values.cast(pa.int64()), _FIRST_DAY * _DAY_US, last), "a time outside the years 1 to 9999"
+    if pa.types.is_date(target) or pa.types.is_timestamp(target):
+        what = "date" if pa.types.is_date(target) else "time"
+        return _outside(*counted(values)), f"a {what} outside the years 1 to 9999"
     return None, ""
 
 
-def _outside(values: Array, first: Any, last: Any) -> Array:
-    return pc.or_(pc.less(values, first), pc.greater(values, last))
+def _outside(numbers: Array, allowed: range) -> Array:
+    first: Any = allowed[0]
+    last: Any = allowed[-1]
+    return pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
 
 
 def _not_utf8(values: Array) -> Iterator[int]:
@@ -281,5 +279,5 @@ def _show(values: Any, row: int) -> str:
     except UnicodeDecodeError:
         shown = repr(values.slice(row, 1).cast(pa.large_binary())[0].as_py())
     except (ValueError, OverflowError):  # Python does not support this date
-        shown = str(values.slice(row, 1).cast(pa.int64() if values.type.bit_width == 64 else pa.int32())[0])  # noqa: PLR2004
+        shown = count_text(values, row)
     return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"

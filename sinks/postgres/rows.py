@@ -12,6 +12,7 @@ from twopc.errors import BadRecordError, SchemaError
 from twopc.sink import TYPE_NAME, listed, require_one, type_name
 from twopc.sinks.postgres.arrow_text import joined, replaced, text
 from twopc.sinks.postgres.column_types import advice, array_text, is_list, rule_for
+from twopc.sinks.years import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -228,5 +229,5 @@ def _shown(values: Any, at: int) -> str:
     except UnicodeDecodeError:
         value = repr(values.cast(pa.binary())[at].as_py())
     except (ValueError, OverflowError):  # Python does not support this date
-        value = str(values.slice(at, 1).cast(pa.string())[0])
+        value = count_text(values, at)
     return value if len(value) <= _SHOWN else value[:_SHOWN] + "…"

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from twopc.sinks.postgres.arrow_text import texts
+from twopc.sinks.years import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 
 INTEGERS: Final = {"int2": 16, "int4": 32, "int8": 64}
 _UUID: Final = r"^(?:(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}|\{(?:[0-9a-fA-F]{4}-?){7}[0-9a-fA-F]{4}\})$"
-#: The range from 0001-01-01 to 9999-12-31, in days since 1970.
-_DAYS: Final = (-719_162, 2_932_896)
-_UNITS: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
 #: This precision is exact for every numeric(p,s), because p and s are at most 1000.
 _EXACT: Final = Context(prec=2_100)
 _ESCAPED_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -127,14 +125,8 @@ def not_json(column: pa.Array[Any], target: ColumnType) -> Iterator[Problem]:
 
 def out_of_calendar(column: pa.Array[Any], _: ColumnType) -> Iterator[Problem]:
     """Find dates and times outside the years 1 to 9999, the range that Spark and all clients support."""
-    first, last = _DAYS
-    if pa.types.is_timestamp(column.type):
-        per_day = 86_400 * _UNITS[column.type.unit]
-        first, last = first * per_day, (last + 1) * per_day - 1
-        column = column.cast(pa.int64())
-    else:
-        column = column.cast(pa.date32()).cast(pa.int32())
-    yield from _outside(column, first, last, "a date outside the years 1 to 9999")
+    numbers, years = counted(column)
+    yield from _outside(numbers, years.start, years.stop - 1, "a date outside the years 1 to 9999")
 
 
 def _outside(column: pa.Array[Any], lowest: int, highest: int, reason: str) -> Iterator[Problem]:

@@ -33,6 +33,12 @@ _BAD: list[tuple[Mapping, dict[str, Any], type[Exception], str]] = [
     (Increment("bad:{id}", CELL), {"id": [1], "v": [1.5]}, SchemaError, "cast it to bigint"),
     (Put("bad:{id}", CELL), {"id": [1, 2], "v": ["a", None]}, BadRecordError, "null in row 1"),
     (Put("bad:{id}", CELL), {"id": [1, None], "v": ["a", "b"]}, BadRecordError, "null in row 1"),
+    (
+        Put("bad:{id}", CELL),
+        {"id": pa.array([0, 2_932_897], pa.date32()), "v": ["a", "b"]},
+        BadRecordError,
+        "years 1 to 9999 in row 1",
+    ),
     (Put("bad:{id}", CELL), {"id": [1, 2], "v": ["a", ""]}, BadRecordError, "'v' is empty for row b'bad:2'"),
     (Put("{id}", CELL), {"id": ["a", ""], "v": ["a", "b"]}, BadRecordError, "0 bytes"),
     (Put("{id}", CELL), {"id": ["x" * 32_768], "v": ["a"]}, BadRecordError, "32768 bytes"),

@@ -58,6 +58,12 @@ _BAD: list[tuple[Mapping, dict[str, Any], type[Exception], str]] = [
     (IncrByFloat(KEY, "n"), {"id": [1], "n": ["1"]}, SchemaError, "cast it to double"),
     (Set(KEY, "v"), {"id": [1, 2], "v": ["a", None]}, BadRecordError, "null in row 1"),
     (Set(KEY, "v"), {"id": [1, None], "v": ["a", "b"]}, BadRecordError, "null in row 1"),
+    (
+        Set(KEY, "v"),
+        {"id": pa.array([0, 2_932_897], pa.date32()), "v": ["a", "b"]},
+        BadRecordError,
+        "years 1 to 9999 in row 1",
+    ),
     (IncrBy(KEY, "n"), {"id": [1], "n": pa.array([2**63], pa.uint64())}, BadRecordError, "64-bit"),
     (SortedSetAdd(KEY, "s", "id"), {"id": [1], "s": [float("nan")]}, BadRecordError, "NaN"),
     (IncrByFloat(KEY, "s"), {"id": [1], "s": [float("inf")]}, BadRecordError, "infinity"),
