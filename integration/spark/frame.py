@@ -69,8 +69,7 @@ class TakenColumn:
         """The arguments to pass to ``xxhash64`` for this column."""
         # xxhash64 skips nulls. Without the flags, (null, 'a') and ('a', null) would have the same hash.
         column = self.in_form
-        is_map = isinstance(self.kind, st.MapType) and self.form is not Form.TEXT
-        return f"{column} IS NULL, {f'map_entries({column})' if is_map else column}"
+        return f"{column} IS NULL, {_hashable(column, self.kind) if self.form is Form.AS_IS else column}"
 
 
 @dataclass(frozen=True)
@@ -206,33 +205,61 @@ def _letter_of(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequenc
 
 
 def _of_letters(field: st.StructField) -> SinkColumn:
-    kind = field.dataType
-    hashed = [kind.keyType, kind.valueType] if isinstance(kind, st.MapType) else [kind]  # a map by its entries
-    can_be_taken = _arrow_type(kind) is not None and all(map(_can_be_hashed, hashed))
+    can_be_taken = _arrow_type(field.dataType) is not None and _can_be_hashed(field.dataType)
     return SinkColumn(field.name, field.name, Form.AS_IS if can_be_taken else Form.TEXT)
 
 
 def _can_be_hashed(kind: st.DataType) -> bool:
-    """Whether Spark can hash the type and all types nested in it. Also False for a struct with two fields of the same name.
+    """Whether Spark can hash the type, as :func:`_hashable` writes it. Also False for a struct with two fields of the same name.
 
     Spark cannot pass such a struct to the driver, so a direct batch would fail, although tasks could write the struct.
     """
     if isinstance(kind, st.StructType):
-        return len(set(kind.names)) == len(kind) and all(_can_be_hashed(field.dataType) for field in kind)
-    if isinstance(kind, st.ArrayType):
-        return _can_be_hashed(kind.elementType)
-    return not isinstance(kind, st.MapType) and kind.typeName() != "variant"
+        # In an expression, names that differ only in case are the same name.
+        names = [name.lower() for name in kind.names] if _has_map(kind) else kind.names
+        return len(set(names)) == len(kind) and all(map(_can_be_hashed, _parts(kind)))
+    return kind.typeName() != "variant" and all(map(_can_be_hashed, _parts(kind)))
+
+
+def _hashable(sql: str, kind: st.DataType, depth: int = 0) -> str:
+    """Replace each map in a value by its entries, because Spark does not hash a map.
+
+    The text of a map (``to_json``) would not do: the text of a binary key differs between two evaluations.
+    """
+    if not _has_map(kind):
+        return sql
+    if isinstance(kind, st.StructType):
+        fields = (_hashable(f"{sql}.{quoted(field.name)}", field.dataType, depth) for field in kind)
+        return f"struct({', '.join(fields)})"
+    if isinstance(kind, st.MapType):
+        sql, kind = f"map_entries({sql})", _entries(kind)
+    assert isinstance(kind, st.ArrayType)
+    element = f"x{depth}"
+    inner = _hashable(element, kind.elementType, depth + 1)
+    return sql if inner == element else f"transform({sql}, {element} -> {inner})"
+
+
+def _entries(kind: st.MapType) -> st.ArrayType:
+    return st.ArrayType(st.StructType([st.StructField("key", kind.keyType), st.StructField("value", kind.valueType)]))
+
+
+def _parts(kind: st.DataType) -> list[st.DataType]:
+    """Return the types directly inside a nested type."""
+    if isinstance(kind, st.StructType):
+        return [field.dataType for field in kind]
+    if isinstance(kind, st.MapType):
+        return [kind.keyType, kind.valueType]
+    return [kind.elementType] if isinstance(kind, st.ArrayType) else []
+
+
+def _has_map(kind: st.DataType) -> bool:
+    return isinstance(kind, st.MapType) or any(map(_has_map, _parts(kind)))
 
 
 def _may_hold_instants(kind: st.DataType) -> bool:
     """Whether the text of a nested value may contain a timestamp. Spark shows timestamps in the session's time zone."""
-    if isinstance(kind, st.StructType):
-        return any(_may_hold_instants(field.dataType) for field in kind)
-    if isinstance(kind, st.ArrayType):
-        return _may_hold_instants(kind.elementType)
-    if isinstance(kind, st.MapType):
-        return _may_hold_instants(kind.keyType) or _may_hold_instants(kind.valueType)
-    return isinstance(kind, st.TimestampType) or kind.typeName() == "variant"
+    is_shown_in_a_zone = isinstance(kind, st.TimestampType) or kind.typeName() == "variant"
+    return is_shown_in_a_zone or any(map(_may_hold_instants, _parts(kind)))
 
 
 def _arrow_field(field: st.StructField) -> pa.Field[Any]:

@@ -20,6 +20,8 @@ from twopc.errors import RetriableError
 from twopc.integration.spark import engine
 from twopc.integration.spark.collect import collect
 from twopc.integration.spark.frame import Rows, arrange
+from twopc.integration.spark.views import CHECKSUM
+from twopc.sink import Form
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.writer import KafkaWriter
 
@@ -116,6 +118,32 @@ def test_spark_makes_the_columns_of_expressions_and_every_checksum(spark: SparkS
         assert rows.for_driver()[0] is not frame
         assert collected(rows).to_pylist() == made_by_spark(rows).to_pylist()
     assert all(row["__twopc_checksum"] for row in collected(hashed).to_pylist())
+
+
+#: Values of one column that differ only inside a nested map.
+_MAPS: dict[str, list[str]] = {
+    "a map": ["MAP('k', 1)", "MAP('k', 2)", "MAP('l', 1)", "MAP('k', NULL)", "MAP()", "NULL"],
+    "in an array": ["ARRAY(MAP('k', 1))", "ARRAY(MAP('k', 2))", "ARRAY(MAP('l', 1))", "ARRAY(MAP('k', 1, 'l', 2))"],
+    "in a map": ["MAP('m', MAP('k', 1))", "MAP('m', MAP('k', 2))", "MAP('m', MAP('l', 1))", "MAP('n', MAP('k', 1))"],
+    "in a struct": [f"NAMED_STRUCT('a b', MAP('k', {n}), 'm`c', {m})" for n, m in ((1, 1), (2, 1), (1, 2))],
+    "in a struct in a map in an array": [f"ARRAY(MAP('m', STRUCT(1 AS key, MAP(1, {n}) AS x0)))" for n in (1, 2)],
+    "with a binary key": ["ARRAY(MAP(X'FF01', at))", "ARRAY(MAP(X'FF02', at))", "ARRAY(MAP(X'FF01', NULL))"],
+    "with a struct as its key": [f"ARRAY(MAP(STRUCT({n} AS a), at))" for n in (1, 2)],
+    "with NaN": [f"ARRAY(MAP('k', DOUBLE('{text}')))" for text in ("NaN", "Infinity", "-Infinity", "0")],
+}
+
+
+@pytest.mark.parametrize("cases", _MAPS.values(), ids=_MAPS.keys())
+def test_a_checksum_covers_the_values_inside_nested_maps(cases: list[str], spark: SparkSession) -> None:
+    """Two evaluations have the same checksum, although Spark hashes no map, and the text of a binary key differs each time."""
+    times = spark.range(1).selectExpr("TIMESTAMP_SECONDS(id) AS at")
+    frame = times.selectExpr(f"EXPLODE(ARRAY({', '.join(cases)})) AS c", "'' AS value")
+    letters, events = (KafkaSink(name=name, bootstrap_servers="nowhere:1", topic="t") for name in ("letters", "events"))
+    arranged = arrange("", frame, (events, letters), select={}, dead_letter=letters.name)
+    assert [column.form for column in arranged.columns] == [Form.BINARY, Form.AS_IS, Form.AS_IS]
+    first, second = (as_arrow(arranged.frame()).column(CHECKSUM).to_pylist() for _ in range(2))
+    assert first == second
+    assert len(set(first)) == len(cases)
 
 
 @pytest.mark.skipif(pyspark.__version__.startswith("3."), reason="Spark 3.5 lacks the setting")

@@ -216,12 +216,16 @@ def test_a_bad_row_is_in_the_dead_letters_once_and_nowhere_else(
 def test_a_bad_rows_columns_of_any_type_are_in_its_dead_letter(
     direct: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """No sink takes these columns; the letter does. All but the map stopped the query, the last three even without a bad row."""
+    """No sink takes these columns; the letter does. All but the map stopped the query, the last five even without a bad row."""
     columns = {
         "TIMESTAMP_SECONDS(1700000000000L) AS milliseconds": {"microseconds": 1_700_000_000_000_000_000},
         "DATE_ADD(DATE'1970-01-01', 4000000) AS day": {"days": 4_000_000},
         "MAP('k', 1) AS map": [["k", 1]],
-        "ARRAY(MAP('k', 1)) AS maps": "[{k -> 1}]",
+        "ARRAY(MAP('k', 1)) AS maps": [[["k", 1]]],
+        "ARRAY(MAP(X'FF01', TIMESTAMP'1970-01-01 00:00:00Z')) AS keys": [
+            [[{"base64": "/wE="}, "1970-01-01T00:00:00Z"]]
+        ],
+        "NAMED_STRUCT('k', MAP(1, 2), 'K', 3) AS cases": "{{1 -> 2}, 3}",
         "INTERVAL '1-2' YEAR TO MONTH AS years": "INTERVAL '1-2' YEAR TO MONTH",
         "NAMED_STRUCT('x', 1, 'x', 2) AS twice": "{1, 2}",
     }

@@ -99,7 +99,9 @@ def test_readers_see_all_rows_of_a_batch_or_none(spark: SparkSession, tmp_path: 
     assert seen and set(seen) <= totals
 
 
-def test_sparks_types_arrive_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("write_by", ["driver", "tasks"])
+def test_sparks_types_arrive_as_they_are(write_by: str, spark: SparkSession, tmp_path: Path) -> None:
+    counts = pa.map_(pa.string(), pa.int64())
     columns: list[Any] = [
         pa.field("id", pa.string(), nullable=False),
         ("amount", pa.decimal128(12, 2)),
@@ -107,11 +109,14 @@ def test_sparks_types_arrive_as_they_are(spark: SparkSession, tmp_path: Path) ->
         ("local", pa.timestamp("us")),
         ("day", pa.date32()),
         ("tags", pa.list_(pa.string())),
-        ("counts", pa.map_(pa.string(), pa.int64())),
+        ("counts", counts),
         ("more", pa.struct([("n", pa.int64()), ("lacking", pa.string())])),
+        ("maps", pa.list_(counts)),
+        ("inside", pa.struct([("counts", counts)])),
+        ("groups", pa.map_(pa.string(), counts)),
     ]
     sink = created(tmp_path, columns, "day", "at")
-    query = Query(spark, tmp_path, (sink,))
+    query = Query(spark, tmp_path, (sink,), settings={"write_by": write_by})
     query.feed({"id": "a", "n": 1}, {"id": "b", "n": -7})
     query.run(
         "id",
@@ -122,6 +127,9 @@ def test_sparks_types_arrive_as_they_are(spark: SparkSession, tmp_path: Path) ->
         "array('a,b', NULL, '\"') AS tags",
         "map('n', n, 'none', NULL) AS counts",
         "struct(n) AS more",
+        "array(map('x', n), NULL) AS maps",
+        "struct(map('x', n) AS counts) AS inside",
+        "map('k', map('x', n)) AS groups",
     )
     found = sorted(contents(sink), key=lambda row: str(row["id"]))
     assert [row.pop("at").timestamp() for row in found] == [
@@ -136,6 +144,7 @@ def test_sparks_types_arrive_as_they_are(spark: SparkSession, tmp_path: Path) ->
         {
             "id": name, "amount": decimal.Decimal(amount), **rest,
             "counts": [("n", n), ("none", None)], "more": {"n": n, "lacking": None},
+            "maps": [[("x", n)], None], "inside": {"counts": [("x", n)]}, "groups": [("k", [("x", n)])],
         }
         for name, amount, n in (("a", "0.25", 1), ("b", "-1.75", -7))
     ]  # fmt: skip

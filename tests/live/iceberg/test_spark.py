@@ -112,7 +112,9 @@ def test_readers_see_all_rows_of_a_batch_or_none(spark: SparkSession, tmp_path: 
     assert seen and set(seen) <= totals
 
 
-def test_sparks_types_arrive_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("write_by", ["driver", "tasks"])
+def test_sparks_types_arrive_as_they_are(write_by: str, spark: SparkSession, tmp_path: Path) -> None:
+    counts = MapType(11, StringType(), 12, LongType(), value_required=False)
     schema = Schema(
         NestedField(1, "id", StringType(), required=True),
         NestedField(2, "amount", DecimalType(12, 2)),
@@ -120,11 +122,14 @@ def test_sparks_types_arrive_as_they_are(spark: SparkSession, tmp_path: Path) ->
         NestedField(4, "local", TimestampType()),
         NestedField(5, "day", DateType()),
         NestedField(6, "tags", ListType(10, StringType(), element_required=False)),
-        NestedField(7, "counts", MapType(11, StringType(), 12, LongType(), value_required=False)),
+        NestedField(7, "counts", counts),
         NestedField(8, "more", StructType(NestedField(13, "n", LongType()), NestedField(14, "lacking", StringType()))),
+        NestedField(15, "maps", ListType(16, counts, element_required=False)),
+        NestedField(17, "inside", StructType(NestedField(18, "counts", counts))),
+        NestedField(19, "groups", MapType(20, StringType(), 21, counts, value_required=False)),
     )
     warehouse, sink = created(tmp_path, schema, PartitionSpec(PartitionField(3, 1000, DayTransform(), "day_of")))
-    query = Query(spark, tmp_path, (sink,))
+    query = Query(spark, tmp_path, (sink,), settings={"write_by": write_by})
     query.feed({"id": "a", "n": 1}, {"id": "b", "n": -7})
     query.run(
         "id",
@@ -135,6 +140,9 @@ def test_sparks_types_arrive_as_they_are(spark: SparkSession, tmp_path: Path) ->
         "array('a,b', NULL) AS tags",
         "map('x', CAST(n AS INT), 'y', NULL) AS counts",
         "named_struct('n', n) AS more",
+        "array(map('x', n), NULL) AS maps",
+        "named_struct('counts', map('x', n)) AS inside",
+        "map('k', map('x', n)) AS groups",
     )
     found = sorted(warehouse.rows(TABLE).to_pylist(), key=lambda row: row["id"])
     for row, (name, n) in zip(found, [("a", 1), ("b", -7)], strict=True):
@@ -147,6 +155,9 @@ def test_sparks_types_arrive_as_they_are(spark: SparkSession, tmp_path: Path) ->
             "tags": ["a,b", None],
             "counts": [("x", n), ("y", None)],
             "more": {"n": n, "lacking": None},
+            "maps": [[("x", n)], None],
+            "inside": {"counts": [("x", n)]},
+            "groups": [("k", [("x", n)])],
         }
 
 
