@@ -7,6 +7,7 @@ readable exactly once, together with the rest of its batch.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -29,6 +30,8 @@ _KEY: Final = b"twopc.views"
 _LETTER_MAX_BYTES: Final = 900_000
 #: How much of a long text (in characters) or of long binary data (in bytes) is kept if the letter would exceed the limit.
 _CUT_AT: Final = 10_000
+#: The floats that JSON lacks, by Python's names. The new names are those of Spark and of other JSON writers.
+_NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -112,7 +115,8 @@ def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
     ``value`` is the row as JSON, and the header ``twopc.cause`` says why the row is bad. Bytes become text if they are UTF-8,
     and otherwise ``{"base64": …}``. The same applies to text, because Spark's strings may contain
     any bytes. A date or a time outside Python's years 1 to 9999 becomes ``{"days": …}`` or ``{"microseconds": …}``, counted
-    from 1970-01-01. If the record would be too large, long values are truncated.
+    from 1970-01-01. A float that is not finite becomes ``{"float": "NaN"}``, because JSON has no such number. If the record
+    would be too large, long values are truncated.
     """
     try:
         found = rows.to_pylist()
@@ -143,18 +147,24 @@ def _readable(value: Any, most: int | None = None) -> Any:
     If ``most`` is given, truncate longer text and bytes to this length, and add the original length.
     """
     if isinstance(value, bytes):
-        try:
-            return _readable(value.decode(), most)
-        except UnicodeDecodeError:
-            is_whole = most is None or len(value) <= most
-            return {"base64": value} if is_whole else {"base64": value[:most], "cut": True, "bytes": len(value)}
+        return _readable_bytes(value, most)
     if isinstance(value, str) and most is not None and len(value) > most:
         return {"text": value[:most], "cut": True, "characters": len(value)}
     if isinstance(value, dict):
         return {name: _readable(inner, most) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_readable(inner, most) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": _NOT_FINITE[str(value)]}
     return value
+
+
+def _readable_bytes(value: bytes, most: int | None) -> Any:
+    try:
+        return _readable(value.decode(), most)
+    except UnicodeDecodeError:
+        is_whole = most is None or len(value) <= most
+        return {"base64": value} if is_whole else {"base64": value[:most], "cut": True, "bytes": len(value)}
 
 
 def _python_of(scalar: Any) -> Any:

@@ -134,6 +134,18 @@ def test_a_letter_has_dates_that_python_does_not_have(
     assert json.loads(letter or b"") == {"far": far, "near": text, "deep": [["k", [{"t": far}]]]}
 
 
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_a_letter_tells_nan_and_infinity_from_null(kind: Any) -> None:
+    """JSON has no such numbers. The row may be bad because of them: Redis adds no NaN."""
+    values = pa.array([1.5, float("nan"), float("inf"), float("-inf"), None], kind)
+    offsets: Any = pa.array([0, 5], pa.int32())
+    lists: Any = pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays([values], ["n"]))
+    rows = pa.record_batch({"0": lists, "1": values.slice(1, 1), CAUSE: ["bad"]})
+    (letter,) = View(columns=(("list", 0), ("n", 1)), of_bad_rows=True).of(rows).column("value").to_pylist()
+    numbers = [1.5, {"float": "NaN"}, {"float": "Infinity"}, {"float": "-Infinity"}, None]
+    assert json.loads(letter or b"") == {"list": [{"n": number} for number in numbers], "n": {"float": "NaN"}}
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
