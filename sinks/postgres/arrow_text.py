@@ -55,10 +55,25 @@ def replaced(column: Texts, pairs: Sequence[tuple[str, str]]) -> Texts:
 
 def hexadecimal(column: pa.Array[Any]) -> Texts:
     """Encode each byte in a binary column as two hexadecimal digits, without a loop over the rows."""
-    column = column.cast(pa.binary())
-    validity, offsets, data = column.buffers()
-    digits = (data.to_pybytes() if data else b"").hex().encode()
-    doubled = pa.Array.from_buffers(pa.int32(), column.offset + len(column) + 1, [None, offsets])
-    doubled = pc.add_checked(doubled, doubled)
-    buffers = [validity, doubled.buffers()[1], pa.py_buffer(digits)]
-    return pa.Array.from_buffers(pa.string(), len(column), buffers, offset=column.offset)
+    _, offsets, data = column.buffers()
+    width = pa.int64() if pa.types.is_large_binary(column.type) else pa.int32()
+    ends = pa.Array.from_buffers(width, len(column) + 1, [None, offsets], offset=column.offset)
+    # A slice shares its buffers with the whole batch.
+    digits = memoryview(data or b"")[ends[0].as_py() : ends[-1].as_py()].hex().encode()
+    ends = from_zero(ends)
+    ends = pc.add_checked(ends, ends).cast(pa.int32())
+    encoded = pa.Array.from_buffers(pa.string(), len(column), [None, ends.buffers()[1], pa.py_buffer(digits)])
+    return with_nulls_of(column, encoded)
+
+
+def from_zero(offsets: Any) -> Any:
+    """Shift a slice's offsets, so that the first is 0."""
+    return pc.subtract(offsets, offsets[0])
+
+
+def with_nulls_of(column: pa.Array[Any], written: Texts) -> Texts:
+    """Make the text null wherever the column is null."""
+    if not column.null_count:
+        return written
+    found: Texts = pc.if_else(column.is_valid(), written, pa.nulls(len(column), pa.string()))
+    return found

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from twopc.sinks.postgres import values
-from twopc.sinks.postgres.arrow_text import hexadecimal, joined, number, replaced, text
+from twopc.sinks.postgres.arrow_text import from_zero, hexadecimal, joined, number, replaced, text, with_nulls_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -72,16 +72,20 @@ def advice(target: ColumnType) -> str:
     )
 
 
+def array_elements(column: Any) -> pa.Array[Any]:
+    """Return the elements of all arrays, one array after another. A slice's elements are only those of its own arrays."""
+    first, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+    found: pa.Array[Any] = column.values.slice(first, end - first)
+    return found
+
+
 def array_text(column: Any, elements: Texts) -> Texts:
-    """Make each array's text from its elements' text."""
+    """Make each array's text from the text of :func:`array_elements`."""
     quoted = joined(text('"'), replaced(elements, (("\\", "\\\\"), ('"', '\\"'))), text('"'))
     quoted = pc.coalesce(quoted, text("NULL"))
     kind = pa.LargeListArray if pa.types.is_large_list(column.type) else pa.ListArray
-    written = joined(text("{"), pc.binary_join(kind.from_arrays(column.offsets, quoted), text(",")), text("}"))
-    if not column.null_count:
-        return written
-    found: Texts = pc.if_else(column.is_valid(), written, pa.nulls(len(column), pa.string()))
-    return found
+    lists = kind.from_arrays(from_zero(column.offsets), quoted)
+    return with_nulls_of(column, joined(text("{"), pc.binary_join(lists, text(",")), text("}")))
 
 
 def _plain(column: pa.Array[Any], _: ColumnType) -> Texts:

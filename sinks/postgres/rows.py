@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from twopc.errors import BadRecordError, SchemaError
 from twopc.sink import TYPE_NAME, listed, require_one, type_name
 from twopc.sinks.postgres.arrow_text import joined, replaced, text
-from twopc.sinks.postgres.column_types import advice, array_text, is_list, rule_for
+from twopc.sinks.postgres.column_types import advice, array_elements, array_text, is_list, rule_for
 from twopc.sinks.years import count_text
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class RowFormat:
         if rule is None:
             raise _misfit(self.table, source, str(values.type), column)
         if is_list(values.type):
-            written = array_text(values, rule.write(values.values, column.type))
+            written = array_text(values, rule.write(array_elements(values), column.type))
         else:
             written = rule.write(values, column.type)
         # Numbers and times do not contain any characters to escape.
