@@ -125,6 +125,14 @@ def verify(  # noqa: PLR0913 - options of a command line
     config: Config = None,
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
+    sinks: Annotated[
+        str | None,
+        connection(
+            metavar="MODULE:NAME",
+            help="The query's sinks in your own code, if the query's Kafka sinks are on several clusters. One of these sinks "
+            "has the decisions.",
+        ),
+    ] = None,
     checkpoint: Annotated[
         Path | None,
         _check(exists=True, file_okay=False, help="Compare with the query's checkpoint, a local directory."),
@@ -177,6 +185,7 @@ def verify(  # noqa: PLR0913 - options of a command line
         raise typer.BadParameter("--by needs --sequence, because --by groups a sequence's records", param_hint="--by")
     from twopc.files import LocalFiles  # noqa: PLC0415
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
+    from twopc.integration.operate.subject import Connection  # noqa: PLC0415
     from twopc.integration.verify import command  # noqa: PLC0415
     from twopc.integration.verify.output import RecordChecks  # noqa: PLC0415
     from twopc.integration.verify.verifier import VerifyOptions  # noqa: PLC0415
@@ -190,7 +199,9 @@ def verify(  # noqa: PLR0913 - options of a command line
     )
     pace = command.Pace(is_online=online, every_s=interval, for_s=seconds)
     described = describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)
-    raise typer.Exit(command.main(described, options, pace, as_json=as_json))
+    raise typer.Exit(
+        command.main(described, options, pace, as_json=as_json, beside=lambda: Connection(None, sinks=sinks).kafka)
+    )
 
 
 @app.command()

@@ -59,11 +59,14 @@ class Claim:
     Attributes:
         run: this run's UUID. Every retry uses the same UUID, so acquiring the sink twice is harmless.
         deciding_log: the name of the log that stores the decisions for all of the query's sinks.
+        deciding_cluster: the id of the cluster that has this log, because another cluster may have a log of the same name;
+            empty if the log is not on a cluster.
     """
 
     query_id: str
     run: str
     deciding_log: str
+    deciding_cluster: str = ""
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,11 @@ class Binding:
         return None if self._bound is None else self._bound.log
 
     @property
+    def log_identity(self) -> str | None:
+        """The id of the deciding log; None until the checkpoint is bound."""
+        return None if self._bound is None else self._bound.log_identity
+
+    @property
     def sinks(self) -> dict[str, dict[str, str]]:
         """For each sink name, the facts that must not change; empty until the checkpoint is bound."""
         return {} if self._bound is None else self._bound.sinks

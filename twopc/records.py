@@ -77,6 +77,8 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
 
     Attributes:
         sink: the sink that provides the log; empty if the log is in the checkpoint.
+        deciding_cluster: the id of the cluster that has the deciding log. A sink on another cluster has no other record of
+            where its decisions are. The id is empty if the log is not on a cluster, or in a record of an older version.
     """
 
     query_id: str
@@ -85,6 +87,7 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
     driver: str
     at_ms: int
     sink: str = ""
+    deciding_cluster: str = ""
 
     @classmethod
     def by_this_process(cls, claim: Claim, at_ms: int, *, sink: str = "") -> Acquired:
@@ -96,6 +99,7 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
             driver=f"{socket.gethostname()}:{os.getpid()}",
             at_ms=at_ms,
             sink=sink,
+            deciding_cluster=claim.deciding_cluster,
         )
 
 

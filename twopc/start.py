@@ -53,7 +53,8 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     crash_point("driver.inspected")
 
     pending.enter("acquire")
-    claim = Claim(query_id=batch.query_id, run=setup.driver_run_id, deciding_log=setup.log.name)
+    name, cluster = setup.log.name, setup.log.cluster
+    claim = Claim(query_id=batch.query_id, run=setup.driver_run_id, deciding_log=name, deciding_cluster=cluster)
     log_epoch = setup.log.acquire(claim)  # the previous driver can decide nothing after this
     driver_epochs = setup.participants.acquire(claim)
     view = _view_of(setup.log, setup.log.read)  # up to this driver's record, so nothing is missing
@@ -237,8 +238,9 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
         if last is None or setup.settings.overrides.end_query_id == last.query_id:
             continue
         # Decisions in the log itself are judged by their begin record; otherwise only the last owner is known.
-        is_foreign = last.query_id != batch.query_id and last.deciding_log != log.name
-        is_abandoned = log is not setup.log and last.deciding_log == log.name and view.begin is not None
+        decides = last.deciding_log == log.name and last.deciding_cluster in {"", log.cluster}
+        is_foreign = last.query_id != batch.query_id and not decides
+        is_abandoned = log is not setup.log and decides and view.begin is not None
         if is_foreign or is_abandoned:
             raise _name_in_use(f"{log.name} (decisions in {last.deciding_log})", last.query_id, batch)
 

@@ -11,10 +11,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twopc.attempt import Claim, Evidence
+from twopc.counted import counted
 from twopc.errors import FatalError
 from twopc.integration.operate.observe import SinkState, history, observe
 from twopc.integration.operate.opened import OpenTransaction, Standing
 from twopc.integration.verify.cluster import Cluster
+from twopc.integration.verify.deciding import NOTHING_KNOWN
 from twopc.integration.verify.history import history_of
 from twopc.integration.verify.transactions import decided_in
 from twopc.records import LogContents
@@ -25,6 +27,7 @@ from twopc.sinks.kafka.transactions import TransactionClient
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from twopc.integration.verify.deciding import QueryFacts
     from twopc.sinks.kafka import KafkaSink
 
 _NEVER: Final = "Nothing was done, and --force does not change that"
@@ -110,14 +113,31 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
             raise ForbiddenError(f"{one.transactional_id}: {one.evidence}; {what}. {_FORCE}")
 
 
-def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
+def require_decisions_read(state: SinkState, wanted: Sequence[OpenTransaction], *, is_blind: bool) -> None:
+    """Check that the decisions could be read. With ``is_blind``, the user accepts that decided rows may be lost.
+
+    Raises:
+        ForbiddenError: the decisions could not be read, so each of these transactions may be decided.
+    """
+    if state.problem is not None and wanted and not is_blind:
+        raise ForbiddenError(
+            f"the decisions of sink {state.sink!r} could not be read, so "
+            f"{counted(len(wanted), 'transaction')} may be decided. If you abort a decided transaction, its rows are lost, and "
+            f"readers may see only a part of its batch. --force alone does not abort it. Nothing was done. {state.problem}. If "
+            "you have compared the output with the source, and accept the loss, add --without-decisions"
+        )
+
+
+def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction], facts: QueryFacts = NOTHING_KNOWN) -> list[Ended]:
     """Commit the decided transactions, and check whether readers see the transactions' rows.
+
+    ``facts`` may lead to the decisions if they are on another cluster.
 
     Raises:
         TwoPhaseCommitError: no broker responds.
     """
     ids = {one.identity for one in wanted}
-    with closing(Cluster(sink)) as cluster:
+    with closing(Cluster(sink, facts)) as cluster:
         # Read the decisions again, because a commit must follow the current decision.
         decided = decided_in(history(cluster), sink).values()
         handles = [one.handle for one in decided if one.handle.identity in ids and not one.abandoned]
@@ -125,7 +145,7 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
         await_visible(
             cluster.transactions, [h for h, report in reports.items() if report == NONE], timeout_ms=sink.timeout_ms
         )
-    state = observe(sink)
+    state = observe(sink, facts)
     unproven = {one.transaction: one for one in state.proofs if one.evidence is not Evidence.COMMITTED}
     return [
         Ended(
@@ -140,18 +160,23 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> list[Ended]:
 
 
 def abort(
-    sink: KafkaSink, wanted: Sequence[OpenTransaction], *, before: Callable[[], object] = lambda: None
+    sink: KafkaSink,
+    wanted: Sequence[OpenTransaction],
+    facts: QueryFacts = NOTHING_KNOWN,
+    *,
+    before: Callable[[], object] = lambda: None,
 ) -> list[Ended]:
     """Abort undecided transactions. Call ``before`` ahead of the first abort.
 
-    When ``before`` is called, drivers can no longer decide these transactions.
+    When ``before`` is called, drivers can no longer decide these transactions. ``facts`` may lead to the decisions if they are
+    on another cluster.
 
     Raises:
         ForbiddenError: a driver has decided one of the transactions in the meantime.
         TwoPhaseCommitError: no broker responds.
     """
     if any(one.standing is Standing.RUNNING for one in wanted):
-        _require_still_undecided(sink, wanted)
+        _require_still_undecided(sink, wanted, facts)
     before()
     with closing(TransactionClient(sink.committing_config())) as client:
         unfenced = set(fence(client, [one.identity for one in wanted], timeout_ms=sink.timeout_ms))
@@ -167,24 +192,23 @@ def abort(
     ]
 
 
-def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction]) -> None:
+def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction], facts: QueryFacts) -> None:
     """Fence the newest driver to prevent further decisions, then read the driver's decisions (rule 1).
 
     Raises:
         ForbiddenError: the driver decided one of the transactions, or another sink stores the decisions.
     """
-    with closing(Cluster(sink)) as cluster:
-        found = history(cluster)
+    with closing(Cluster(sink, facts)) as cluster:
+        found, ledgers, here = history(cluster), cluster.ledgers(), cluster.transactions.cluster_id
         acquired = found.acquisitions.get(max(found.acquisitions, default=-1))
         query_id = acquired.query_id if acquired is not None else (found.last.query_id if found.last else "")
-        name = cluster.ledger.name if acquired is None else acquired.deciding_log
-    if name != sink.ledger or not query_id:
+    if not ledgers.is_own or not query_id:
         raise ForbiddenError(
-            f"the decisions of sink {sink.name!r} are in {name}: only that ledger's sink can fence the driver. Nothing "
+            f"the decisions of sink {sink.name!r} are in {ledgers.name}: only that ledger's sink can fence the driver. Nothing "
             "was done. Start the query to end the transactions, or wait until they expire"
         )
     with closing(sink.create_decision_log()) as log:
-        log.acquire(Claim(query_id=query_id, run=uuid.uuid4().hex, deciding_log=name))
+        log.acquire(Claim(query_id, uuid.uuid4().hex, deciding_log=ledgers.name, deciding_cluster=here))
         read = log.read()  # reads up to the record just written, so no decision can be missing
         held = LogContents(read.start, tuple(read.entries))
     decided = decided_in(history_of(held, held), sink)

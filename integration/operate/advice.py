@@ -13,7 +13,7 @@ from twopc.counted import counted
 from twopc.integration.operate.opened import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from twopc.integration.operate.checkpoint import CheckpointState
     from twopc.integration.operate.observe import SinkState
@@ -64,8 +64,31 @@ def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[
     ]
 
 
+def not_here(sinks: Mapping[str, str]) -> str:
+    """Say that these sinks are on other clusters. Each sink has the id of its cluster."""
+    on = "; ".join(f"sink {name!r} is on cluster {cluster}" for name, cluster in sorted(sinks.items()))
+    return f"not examined: {on}, and the command does not know how to reach it"
+
+
+def not_reached(sinks: Mapping[str, str]) -> Advice | None:
+    """List the checkpoint's Kafka sinks that were not examined, each with the id of its cluster."""
+    if not sinks:
+        return None
+    action = "Pass all of the query's sinks with --sinks MODULE:NAME."
+    return Advice(Urgency.WATCH, not_here(sinks), action, "the-decisions-are-on-another-cluster")
+
+
 def _of_log(state: SinkState) -> Iterator[Advice]:
-    if state.problem is not None:
+    if state.is_elsewhere:
+        open_count = sum(one.is_in_doubt for one in state.transactions)
+        are = counted(open_count, "transaction is", "transactions are")
+        yield Advice(
+            Urgency.ACT if open_count else Urgency.WATCH,
+            f"{f'{are} open and may be decided; {_expiry(state.transactions)}: ' if open_count else ''}{state.problem}",
+            "The query may continue, and may be started.",
+            "the-decisions-are-on-another-cluster",
+        )
+    elif state.problem is not None:
         action = "Do not start the query, and do not touch the output, the checkpoint or open transactions before you have read"
         yield Advice(Urgency.ACT, state.problem, f"{action} this entry.", "the-ledger-is-lost-or-damaged")
 

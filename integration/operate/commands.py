@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twopc.integration.command_line import Config, ConfigFile, Json, Servers, Timeout, connection
+from twopc.integration.command_line import Config, ConfigFile, Json, Timeout, connection
 from twopc.integration.history.commands import HistoryOf, Last  # noqa: TC001 - typer evaluates annotations at run time
 
 if TYPE_CHECKING:
@@ -47,9 +46,29 @@ _Sinks = Annotated[
         "then compares the stores of these sinks with the decisions.",
     ),
 ]
+_KafkaSinks = Annotated[
+    str | None,
+    connection(
+        "--sinks",
+        metavar="MODULE:NAME",
+        help="The query's sinks in your own code: a sink, a list of sinks, or a function that returns sinks. The command "
+        "needs them if the query's Kafka sinks are on several clusters, because only one cluster has the decisions.",
+    ),
+]
+_ServersOrSinks = Annotated[
+    str | None, connection(help="A broker's host:port. Separate several brokers with commas. Not needed with --sinks.")
+]
 _Yes = Annotated[bool, _force("--yes", help="Do not ask for confirmation.")]
 _Forced = Annotated[
     bool, _force("--force", help="Also act on transactions about which the decision record says nothing.")
+]
+_Blind = Annotated[
+    bool,
+    _force(
+        "--without-decisions",
+        help="With --force, also abort transactions whose decisions could not be read. If one of them was decided, its "
+        "rows are lost.",
+    ),
 ]
 _Reason = Annotated[
     str | None,
@@ -60,16 +79,17 @@ _Reason = Annotated[
 ]
 
 
-def _connect(
+def _connect(  # noqa: PLR0913, PLR0917 - the options of a connection
     servers: str | None,
     ledger: str | None,
     config: list[str] | None,
     config_file: Path | None,
     timeout: int,
+    sinks: str | None = None,
 ) -> Connection:
     from twopc.integration.operate.subject import Connection  # noqa: PLC0415 - slow imports that --help does not need
 
-    return Connection(servers, ledger, config, config_file, timeout)
+    return Connection(servers, ledger, config, config_file, timeout, sinks)
 
 
 def status(  # noqa: PLR0913 - options of a command line
@@ -102,7 +122,7 @@ def status(  # noqa: PLR0913 - options of a command line
     from twopc.integration.operate.printing import run  # noqa: PLC0415
     from twopc.integration.verify.command import Pace  # noqa: PLC0415
 
-    connection = replace(_connect(bootstrap_servers, ledger_topic, config, config_file, timeout), sinks=sinks)
+    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout, sinks)
     if watch:
         pace = Pace(is_online=True, every_s=interval, for_s=seconds)
         done = command.watch(what, connection, pace, checkpoint=checkpoint, as_json=as_json)
@@ -140,11 +160,12 @@ def report(  # noqa: PLR0913 - options of a command line
 def resolve(  # noqa: PLR0913 - options of a command line
     what: _What,
     *,
-    bootstrap_servers: Servers,
+    bootstrap_servers: _ServersOrSinks = None,
     ledger_topic: _Ledger = None,
     config: Config = None,
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
+    sinks: _KafkaSinks = None,
     checkpoint: _Checkpoint = None,
     yes: Annotated[bool, _force("--yes", help="Commit decided, open transactions without asking.")] = False,
     as_json: Json = False,
@@ -158,7 +179,7 @@ def resolve(  # noqa: PLR0913 - options of a command line
     from twopc.integration.operate.printing import run  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.resolve import resolve as go  # noqa: PLC0415
 
-    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
+    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout, sinks)
     may_ask = not as_json and sys.stdin.isatty()
     raise typer.Exit(
         run(
@@ -173,11 +194,12 @@ def resolve(  # noqa: PLR0913 - options of a command line
 def list_open(  # noqa: PLR0913 - options of a command line
     what: _WhatOrAll = None,
     *,
-    bootstrap_servers: Servers,
+    bootstrap_servers: _ServersOrSinks = None,
     ledger_topic: _Ledger = None,
     config: Config = None,
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
+    sinks: _KafkaSinks = None,
     as_json: Json = False,
 ) -> None:
     """List open transactions with their age, their expiry, and the evidence from the decision record.
@@ -189,7 +211,7 @@ def list_open(  # noqa: PLR0913 - options of a command line
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
 
-    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
+    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout, sinks)
     raise typer.Exit(run("transactions list", lambda: command.list_open(what, connection), as_json=as_json))
 
 
@@ -197,11 +219,12 @@ def list_open(  # noqa: PLR0913 - options of a command line
 def prove(  # noqa: PLR0913 - options of a command line
     what: _What,
     *,
-    bootstrap_servers: Servers,
+    bootstrap_servers: _ServersOrSinks = None,
     ledger_topic: _Ledger = None,
     config: Config = None,
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
+    sinks: _KafkaSinks = None,
     as_json: Json = False,
 ) -> None:
     """For each transaction in the last decision, show what its marker proves. The command does not end or fence anything.
@@ -212,7 +235,7 @@ def prove(  # noqa: PLR0913 - options of a command line
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
 
-    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
+    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout, sinks)
     raise typer.Exit(run("transactions prove", lambda: command.prove(what, connection), as_json=as_json))
 
 
@@ -221,11 +244,12 @@ def commit(  # noqa: PLR0913 - options of a command line
     what: _What,
     ids: _Ids = None,
     *,
-    bootstrap_servers: Servers,
+    bootstrap_servers: _ServersOrSinks = None,
     ledger_topic: _Ledger = None,
     config: Config = None,
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
+    sinks: _KafkaSinks = None,
     checkpoint: _Checkpoint = None,
     yes: _Yes = False,
     force: _Forced = False,
@@ -242,7 +266,7 @@ def commit(  # noqa: PLR0913 - options of a command line
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
 
-    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
+    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout, sinks)
     by_hand = command.ByHand(checkpoint=checkpoint, is_forced=force, reason=reason, is_sure=yes)
     raise typer.Exit(
         run("transactions commit", lambda: command.commit(what, ids or (), connection, by_hand), as_json=as_json)
@@ -254,21 +278,24 @@ def abort(  # noqa: PLR0913 - options of a command line
     what: _What,
     ids: _Ids = None,
     *,
-    bootstrap_servers: Servers,
+    bootstrap_servers: _ServersOrSinks = None,
     ledger_topic: _Ledger = None,
     config: Config = None,
     config_file: ConfigFile = None,
     timeout: Timeout = 30,
+    sinks: _KafkaSinks = None,
     checkpoint: _Checkpoint = None,
     yes: _Yes = False,
     force: _Forced = False,
+    without_decisions: _Blind = False,
     reason: _Reason = None,
     as_json: Json = False,
 ) -> None:
     """Abort transactions that can no longer be decided, as the sweep does, and fence their writers.
 
     Even with --force, the command never aborts a transaction that is in a decision. Without --force, the command does
-    not abort the newest driver's transactions. With --force, the command fences that driver.
+    not abort the newest driver's transactions. With --force, the command fences that driver. If the decisions could not
+    be read, the command needs --without-decisions, too.
 
     Exit status: 0 if all aborts are proven; 1 if an abort is not proven; 2 if nothing was done; 3 if the decision record
     forbids the abort, or --force is needed.
@@ -276,8 +303,10 @@ def abort(  # noqa: PLR0913 - options of a command line
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
 
-    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout)
-    by_hand = command.ByHand(checkpoint=checkpoint, is_forced=force, reason=reason, is_sure=yes)
+    connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout, sinks)
+    by_hand = command.ByHand(
+        checkpoint=checkpoint, is_forced=force, is_blind=without_decisions, reason=reason, is_sure=yes
+    )
     raise typer.Exit(
         run("transactions abort", lambda: command.abort(what, ids or (), connection, by_hand), as_json=as_json)
     )

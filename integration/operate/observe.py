@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tenacity import stop_after_delay, wait_fixed
@@ -15,6 +15,7 @@ from twopc.errors import ConfigurationError, DecisionLogDamagedError
 from twopc.integration.operate.held import HeldPartition, held_back
 from twopc.integration.operate.opened import OpenTransaction, opened
 from twopc.integration.verify.cluster import Cluster
+from twopc.integration.verify.deciding import NOTHING_KNOWN, DecisionsElsewhereError
 from twopc.integration.verify.findings import Kind
 from twopc.integration.verify.history import history_of
 from twopc.integration.verify.markers import Markers, missing, wait_for_commits
@@ -27,6 +28,7 @@ from twopc.sinks.retry import repeating
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from twopc.integration.verify.deciding import QueryFacts
     from twopc.integration.verify.history import BatchId, History
     from twopc.integration.verify.transactions import Decided
     from twopc.sinks.kafka import KafkaSink
@@ -61,6 +63,7 @@ class SinkState:
 
     Attributes:
         problem: why the decision log cannot be used; None if the log can be used.
+        is_elsewhere: whether the decision log cannot be used only because it is on another cluster. Nothing is damaged then.
         query_id: the query for which the log is open.
         driver: the newest driver's host and process.
         driver_epoch: the newest driver's epoch.
@@ -80,6 +83,7 @@ class SinkState:
     sink: str
     ledger: str
     problem: str | None = None
+    is_elsewhere: bool = False
     query_id: str | None = None
     driver: str | None = None
     driver_epoch: int = -1
@@ -96,7 +100,17 @@ class SinkState:
 
     def facts(self) -> dict[str, Any]:
         """Return the facts as a JSON object."""
-        plain = ("sink", "ledger", "problem", "query_id", "driver", "driver_epoch", "producer_id", "producer_epoch")
+        plain = (
+            "sink",
+            "ledger",
+            "problem",
+            "is_elsewhere",
+            "query_id",
+            "driver",
+            "driver_epoch",
+            "producer_id",
+            "producer_epoch",
+        )
         counted = ("last_decided", "last_committed", "is_complete")
         return {
             **{name: getattr(self, name) for name in (*plain, *counted)},
@@ -106,20 +120,27 @@ class SinkState:
         }
 
 
-def observe(sink: KafkaSink) -> SinkState:
-    """Observe a sink.
+def observe(sink: KafkaSink, facts: QueryFacts = NOTHING_KNOWN) -> SinkState:
+    """Observe a sink. ``facts`` may lead to the decisions if they are on another cluster.
 
     Raises:
         TwoPhaseCommitError: no broker responds, or a permission is missing.
     """
     with closing(TransactionClient(sink.committing_config())) as client, closing(sink.create_decision_log()) as log:
         if log.identity() == ABSENT:
-            return _without_log(sink, client, f"topic {sink.ledger} does not exist on this cluster")
+            return _without_log(
+                sink,
+                client,
+                f"topic {sink.ledger} does not exist on this cluster ({client.cluster_id}): it was deleted, or the sink is on "
+                "another cluster",
+            )
         try:
-            with closing(Cluster(sink)) as cluster:
+            with closing(Cluster(sink, facts)) as cluster:
                 return _observed(cluster)
         except DecisionLogDamagedError as error:
             return _without_log(sink, client, f"the decision log is damaged: {error}")
+        except DecisionsElsewhereError as error:
+            return replace(_without_log(sink, client, str(error)), is_elsewhere=True)
 
 
 def observe_all(sinks: Sequence[KafkaSink]) -> list[SinkState]:

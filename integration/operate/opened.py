@@ -23,7 +23,7 @@ class Standing(Enum):
     ORPHAN = "orphan"  #: undecided, from an earlier driver, so it can no longer be decided
     RUNNING = "undecided"  #: from the newest driver, which may still decide it if it is alive
     DRIVER = "driver"  #: the driver's own transaction, in which it writes a decision
-    UNJUDGED = "unjudged"  #: the decision log is missing or cannot be read
+    UNJUDGED = "unjudged"  #: the decisions could not be read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class OpenTransaction:
             "could decide it",
             Standing.RUNNING: "no decision names this transaction yet, and its driver is the newest driver",
             Standing.DRIVER: "this is the driver's own transaction, which contains a record for the decision log",
-            Standing.UNJUDGED: "the decision log is missing or cannot be read, so the decisions are unknown",
+            Standing.UNJUDGED: "the decisions could not be read, so it is unknown whether this transaction is decided",
         }[self.standing]
 
     def facts(self) -> dict[str, Any]:

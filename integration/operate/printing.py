@@ -93,6 +93,8 @@ def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> 
         f"  query {state.query_id or '-'}; driver {who} (epoch {state.driver_epoch}), {state.sink}.driver: {producer}",
         f"  last decided batch {_or_none(state.last_decided)}, last committed {_or_none(state.last_committed)}",
     ]
+    if state.problem is not None:
+        lines = ["  the decisions could not be read, so the query, its driver and its batches are unknown"]
     console.print("\n".join(lines), markup=False, soft_wrap=True)
     if state.transactions:
         show_transactions(state.transactions, console)

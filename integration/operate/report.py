@@ -12,7 +12,7 @@ from twopc.errors import TwoPhaseCommitError
 from twopc.integration.history.diagnose import diagnose
 from twopc.integration.history.reader import HistoryError, read
 from twopc.integration.history.report import cards, none, page, table
-from twopc.integration.operate.advice import Urgency
+from twopc.integration.operate.advice import Urgency, not_here
 from twopc.integration.operate.status import look
 from twopc.integration.reported import reported
 from twopc.integration.signals import ended_by_signals
@@ -46,7 +46,9 @@ def write_report(checkpoint: Path, out: Path, connection: Connection, *, last: i
         if connection.bootstrap_servers is not None:
             try:
                 with ended_by_signals():
-                    sinks = sinks_section(look(f"{checkpoint}/", connection).sinks, int(time.time() * 1000))
+                    seen = look(f"{checkpoint}/", connection)
+                sinks = sinks_section(seen.sinks, int(time.time() * 1000))
+                sinks += none(not_here(seen.left_out)) if seen.left_out else ""
             except TwoPhaseCommitError as error:
                 problem = f"the cluster could not be reached: {error}"
                 sinks = f'<p class="bad">{escape(problem)}</p>'

@@ -9,6 +9,7 @@ import typer
 from twopc.attempt import Evidence
 from twopc.batch import Position
 from twopc.counted import counted
+from twopc.errors import ConfigurationError
 from twopc.integration.operate import acts
 from twopc.integration.operate.advice import RUNBOOK
 from twopc.integration.operate.observe import observe
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from twopc.integration.operate.checkpoint import CheckpointState
     from twopc.integration.operate.observe import SinkState
-    from twopc.integration.operate.subject import Connection
+    from twopc.integration.operate.subject import Connection, Subject
     from twopc.sinks.kafka import KafkaSink
 
 #: For each step of the table, an explanation of the query's next start and of the operator's task.
@@ -60,12 +61,10 @@ def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_su
 
     Raises:
         ForbiddenError: the decision record has changed in the meantime.
-        TwoPhaseCommitError: no broker responds.
+        TwoPhaseCommitError: no broker responds, or the decisions are on another cluster.
     """
     subject = subject_of(what, connection, checkpoint=checkpoint)
-    found = [
-        _resolve(sink, subject.checkpoint, is_sure=is_sure, may_ask=may_ask) for sink in subject.with_transactions()
-    ]
+    found = [_resolve(sink, subject, is_sure=is_sure, may_ask=may_ask) for sink in subject.with_transactions()]
     is_clear = all(facts["step"] in {Step.WRITE.value, Step.FINISH.value} for _, facts in found)
     return Answer(
         DONE if is_clear else ATTENTION,
@@ -74,10 +73,10 @@ def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_su
     )
 
 
-def _resolve(
-    sink: KafkaSink, checkpoint: CheckpointState | None, *, is_sure: bool, may_ask: bool
-) -> tuple[list[str], dict[str, Any]]:
-    state = observe(sink)
+def _resolve(sink: KafkaSink, subject: Subject, *, is_sure: bool, may_ask: bool) -> tuple[list[str], dict[str, Any]]:
+    checkpoint, state = subject.checkpoint, observe(sink, subject.query)
+    if state.is_elsewhere:
+        raise ConfigurationError(str(state.problem))
     lines = [f"1. State: sink {state.sink}, query {state.query_id or '-'}, last decided batch {state.last_decided}"]
     if state.problem is not None:
         action = f"3. Next: do not start the query. Read {RUNBOOK}#the-ledger-is-lost-or-damaged"
@@ -88,9 +87,9 @@ def _resolve(
     committed = []
     if wanted and (is_sure or (may_ask and _confirmed(lines, len(wanted)))):
         acts.require_committable(state, wanted, is_forced=False)
-        committed = acts.commit(sink, wanted)
+        committed = acts.commit(sink, wanted, subject.query)
         lines += [f"   committed: {one.transactional_id}: {one.text}" for one in committed]
-        state = observe(sink)
+        state = observe(sink, subject.query)
         wanted = [one for one in state.transactions if one.standing is Standing.DECIDED]
     step, label = _step(state, checkpoint)
     text, anchor = _NEXT[step], _ENTRIES.get(step, "healthy")

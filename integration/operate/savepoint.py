@@ -17,7 +17,7 @@ import logging
 import re
 import time
 from collections import defaultdict
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,6 +30,7 @@ from twopc.integration.operate.manifest import NAME, TREE, Copied, Manifest, Pos
 from twopc.integration.spark.checkpoint import query_id, source_offsets
 from twopc.integration.state_files import version_of
 from twopc.integration.verify.cluster import Cluster
+from twopc.integration.verify.deciding import DecisionsElsewhereError
 from twopc.integration.verify.history import history_of
 from twopc.sealed import seal
 
@@ -69,7 +70,7 @@ def create_savepoint(
     found = read_checkpoint(checkpoint)
     for _ in range(_TRIES):
         # The positions are read first, so the newest finished batch may be ahead of them.
-        positions = {sink.name: _position(sink) for sink in sinks}
+        positions = _positions(sinks)
         finished = max(numbers(LocalFiles(checkpoint), "commits"), default=None)
         if finished is None:
             raise ConfigurationError(
@@ -93,6 +94,15 @@ def create_savepoint(
 
 class _VanishedError(Exception):
     """A file that batch N needs was deleted before it was copied."""
+
+
+def _positions(sinks: Sequence[KafkaSink]) -> dict[str, Position]:
+    """Read each sink's position. A sink without its decisions on the same cluster has none, and needs none."""
+    found = {}
+    for sink in sinks:
+        with suppress(DecisionsElsewhereError):
+            found[sink.name] = _position(sink)
+    return found
 
 
 def _position(sink: KafkaSink) -> Position:

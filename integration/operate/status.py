@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twopc.errors import RetriableError
 from twopc.integration.history.reader import HistoryError, read
-from twopc.integration.operate.advice import Advice, Urgency, advise
+from twopc.integration.operate.advice import Advice, Urgency, advise, not_reached
 from twopc.integration.operate.checkpoint import read_checkpoint
 from twopc.integration.operate.observe import observe, observe_all
 from twopc.integration.operate.printing import ATTENTION, DONE, Answer, run, show_advice, show_state, show_store
@@ -19,7 +20,7 @@ from twopc.integration.operate.subject import subject_of
 from twopc.progress import utc
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
@@ -37,6 +38,7 @@ class Look(NamedTuple):
         checkpoint: the facts and findings from the checkpoint alone; None if no checkpoint was named.
         sinks: each Kafka sink with its findings.
         strangers: topics that have a ledger's name but cannot be a sink's ledger.
+        left_out: the checkpoint's Kafka sinks that could not be reached, each with the id of its cluster.
         stores: each sink that has no ledger and that the user has specified, with the findings about its store.
     """
 
@@ -45,6 +47,7 @@ class Look(NamedTuple):
     sinks: list[tuple[SinkState, list[Advice]]]
     strangers: tuple[str, ...] = ()
     stores: Sequence[tuple[StoreState, list[Advice]]] = ()
+    left_out: Mapping[str, str] = MappingProxyType({})
 
 
 def look(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Look:
@@ -54,16 +57,16 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
         TwoPhaseCommitError: the checkpoint does not exist, or no broker responds.
     """
     subject = subject_of(what, connection, checkpoint=checkpoint)
-    states = observe_all(subject.sinks) if what is None else [observe(sink) for sink in subject.sinks]
+    states = observe_all(subject.sinks) if what is None else [observe(sink, subject.query) for sink in subject.sinks]
     found = [(state, advise(state, subject.checkpoint)) for state in states]
     stores = _stores(subject, connection)
     own = [] if subject.checkpoint is None else _of_checkpoint(subject.checkpoint, has_sinks=bool(found or stores))
     if subject.checkpoint is not None:
         left = not_examined(subject.checkpoint, frozenset(state.sink for state, _ in stores))
-        own += [] if left is None else [left]
+        own += [one for one in (left, not_reached(subject.left_out)) if one is not None]
     if subject.checkpoint is not None and (failure := _of_history(Path(subject.checkpoint.location))):
         own = [failure, *(one for one in own if one.urgency is not Urgency.NONE)]
-    return Look(subject.checkpoint, own, found, subject.strangers, stores)
+    return Look(subject.checkpoint, own, found, subject.strangers, stores, subject.left_out)
 
 
 def status(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Answer:
@@ -72,7 +75,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
     Raises:
         TwoPhaseCommitError: the checkpoint does not exist, or no broker responds.
     """
-    seen, own, found, strangers, stores = look(what, connection, checkpoint=checkpoint)
+    seen, own, found, strangers, stores, _ = look(what, connection, checkpoint=checkpoint)
     everything = [*own, *(one for _, advice in (*found, *stores) for one in advice)]
     is_quiet = all(one.urgency is not Urgency.ACT for one in everything)
     facts: dict[str, Any] = {

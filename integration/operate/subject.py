@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka.admin import AdminClient
 
 from twopc.errors import ConfigurationError
+from twopc.files import LocalFiles
 from twopc.integration.connection_options import describing
+from twopc.integration.operate.advice import not_here
 from twopc.integration.operate.checkpoint import CheckpointState, read_checkpoint
 from twopc.integration.operate.named_sinks import load_sinks
+from twopc.integration.verify.checkpoint import facts_of
+from twopc.integration.verify.deciding import NOTHING_KNOWN, cluster_of
+from twopc.refusals import FAILOVER
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.errors import translated
 from twopc.sinks.kafka.handle import driver_epoch_of
@@ -24,6 +29,7 @@ from twopc.sinks.sink_names import is_sink_name
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from twopc.integration.verify.deciding import QueryFacts
     from twopc.sink import TwoPhaseCommitSink
 
 #: A sink name for requests that concern no sink.
@@ -54,24 +60,54 @@ class Connection:
         """
         return () if self.sinks is None else load_sinks(self.sinks)
 
+    @property
+    def kafka(self) -> tuple[KafkaSink, ...]:
+        """The Kafka sinks that the user's code describes."""
+        return tuple(one for one in self.named if isinstance(one, KafkaSink))
+
+    @cached_property
+    def cluster(self) -> str:
+        """The id of the cluster at :attr:`bootstrap_servers`."""
+        return cluster_of(self.sink(_NOBODY))
+
     def sink(self, name: str, ledger_topic: str | None = None) -> KafkaSink:
-        """Build the sink with this name.
+        """Return the sink with this name, from the user's code or from the options.
 
         Raises:
             ConfigurationError: no broker was given, or an argument is wrong.
         """
+        if (described := next((one for one in self.kafka if one.name == name), None)) is not None:
+            return described
         if self.bootstrap_servers is None:
             raise ConfigurationError(f"sink {name!r} is on a Kafka cluster: add --bootstrap-servers host:port")
         topic = ledger_topic or self.ledger_topic
         return describing(self.bootstrap_servers, name, topic, self.config, self.config_file, self.timeout_s)()
 
     def bound_sinks(self, bound: Mapping[str, Mapping[str, str]]) -> tuple[KafkaSink, ...]:
-        """Return the Kafka sinks to which a checkpoint is bound. Leave out a sink whose cluster is unknown."""
-        of_kafka = {name: facts["ledger"] for name, facts in bound.items() if "ledger" in facts}
-        described = {one.name: one for one in self.named if isinstance(one, KafkaSink) and one.name in of_kafka}
-        if self.bootstrap_servers is not None:
-            described = {name: self.sink(name, ledger) for name, ledger in of_kafka.items()} | described
-        return tuple(described[name] for name in sorted(described))
+        """Return the Kafka sinks to which a checkpoint is bound. Leave out a sink whose cluster cannot be reached from here.
+
+        Raises:
+            ConfigurationError: all of the sinks are on other clusters.
+        """
+        described = {one.name for one in self.kafka}
+        of_kafka = {name: facts for name, facts in sorted(bound.items()) if "ledger" in facts}
+        found = tuple(
+            self.sink(name, facts["ledger"])
+            for name, facts in of_kafka.items()
+            if name in described or self._is_here(facts)
+        )
+        if self.bootstrap_servers is not None and of_kafka and not found:
+            on = "; ".join(f"sink {name!r} is on cluster {facts['cluster']}" for name, facts in of_kafka.items())
+            raise ConfigurationError(
+                f"the brokers at {self.bootstrap_servers} are cluster {self.cluster}, but the checkpoint is bound to another: "
+                f"{on}. Nothing was examined. Correct --bootstrap-servers. After a failover, {FAILOVER}"
+            )
+        return found
+
+    def _is_here(self, facts: Mapping[str, str]) -> bool:
+        if self.bootstrap_servers is None:
+            return False
+        return "cluster" not in facts or facts["cluster"] == self.cluster
 
 
 @dataclass(frozen=True)
@@ -82,6 +118,8 @@ class Subject:
         sinks: the Kafka sinks; empty without a connection, or if the checkpoint has no Kafka sinks.
         checkpoint: the facts from the checkpoint, if a checkpoint was given.
         stores: the sinks without a ledger that the user has passed.
+        left_out: the checkpoint's other Kafka sinks, each with the id of its cluster, which the user has not passed.
+        query: what the user has told about the query, which may lead to decisions on another cluster.
         strangers: topics that have a ledger's name but cannot belong to a sink, such as copies, or topics that a killed
             preflight left behind.
     """
@@ -90,13 +128,20 @@ class Subject:
     checkpoint: CheckpointState | None = None
     strangers: tuple[str, ...] = ()
     stores: tuple[TwoPhaseCommitSink[Any], ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    query: QueryFacts = NOTHING_KNOWN
 
     def with_transactions(self) -> tuple[KafkaSink, ...]:
         """Return :attr:`sinks`, for a command about Kafka transactions.
 
         Raises:
-            ConfigurationError: none of the checkpoint's sinks is a Kafka sink.
+            ConfigurationError: none of the checkpoint's sinks is a Kafka sink, or some are on another cluster.
         """
+        if self.left_out:
+            raise ConfigurationError(
+                f"{not_here(self.left_out)}. An answer without {'it' if len(self.left_out) == 1 else 'them'} would be wrong, so "
+                "nothing was examined. Pass all of the query's sinks with --sinks MODULE:NAME"
+            )
         if self.checkpoint is not None and self.checkpoint.sinks and not self.sinks:
             raise ConfigurationError(
                 f"no sink of this checkpoint ({', '.join(sorted(self.checkpoint.sinks))}) is a Kafka sink, and only Kafka "
@@ -119,7 +164,8 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
             cannot be imported or have no checkpoint to compare with.
         TwoPhaseCommitError: no broker responds.
     """
-    if connection.sinks is not None and checkpoint is None and (what is None or not is_path(what)):
+    is_described = any(one.name == what for one in connection.kafka)
+    if connection.sinks is not None and checkpoint is None and not is_described and (what is None or not is_path(what)):
         raise ConfigurationError(
             "--sinks needs the query's checkpoint, because the command compares the stores with the checkpoint's "
             "decisions. Name the checkpoint"
@@ -129,9 +175,32 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
         return _all_sinks(connection)
     if not is_path(what):
         beside = None if checkpoint is None else read_checkpoint(checkpoint)
-        return Subject((connection.sink(what),), beside, stores=stores)
+        return Subject(
+            (_bound(connection.sink(what), beside),), beside, stores=stores, query=_query(connection, beside)
+        )
     found = read_checkpoint(Path(what))
-    return Subject(connection.bound_sinks(found.sinks), found, stores=stores)
+    sinks = connection.bound_sinks(found.sinks)
+    known = {one.name for one in sinks}
+    left_out = {
+        name: of.get("cluster", "unknown") for name, of in found.sinks.items() if "ledger" in of and name not in known
+    }
+    query = _query(connection, found)
+    return Subject(sinks, found, stores=stores, left_out=left_out if sinks else {}, query=query)
+
+
+def _query(connection: Connection, checkpoint: CheckpointState | None) -> QueryFacts:
+    return facts_of(None if checkpoint is None else LocalFiles(Path(checkpoint.location)), connection.kafka)
+
+
+def _bound(sink: KafkaSink, checkpoint: CheckpointState | None) -> KafkaSink:
+    """Require that a checkpoint's sink is on the cluster to which the checkpoint is bound."""
+    bound = None if checkpoint is None else checkpoint.sinks.get(sink.name, {}).get("cluster")
+    if bound is not None and (here := cluster_of(sink)) != bound:
+        raise ConfigurationError(
+            f"sink {sink.name!r} is on cluster {bound}, according to the checkpoint, but the brokers at "
+            f"{sink.bootstrap_servers} are cluster {here}. Nothing was examined. Pass the brokers of the sink's cluster"
+        )
+    return sink
 
 
 def is_path(what: str) -> bool:

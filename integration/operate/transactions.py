@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from twopc.integration.operate.observe import SinkState
     from twopc.integration.operate.opened import OpenTransaction
     from twopc.integration.operate.subject import Connection
+    from twopc.integration.verify.deciding import QueryFacts
     from twopc.sinks.kafka import KafkaSink
 
 
@@ -36,8 +37,9 @@ def list_open(what: str | None, connection: Connection) -> Answer:
     Raises:
         TwoPhaseCommitError: no broker responds, or the checkpoint has no Kafka sink.
     """
-    sinks = subject_of(what, connection).with_transactions()
-    states = observe_all(sinks) if what is None else [observe(sink) for sink in sinks]
+    subject = subject_of(what, connection)
+    sinks = subject.with_transactions()
+    states = observe_all(sinks) if what is None else [observe(sink, subject.query) for sink in sinks]
     facts = [
         {
             "sink": state.sink,
@@ -68,7 +70,8 @@ def prove(what: str, connection: Connection) -> Answer:
     Raises:
         TwoPhaseCommitError: no broker responds.
     """
-    states = [_judged(observe(sink)) for sink in subject_of(what, connection).with_transactions()]
+    subject = subject_of(what, connection)
+    states = [_judged(observe(sink, subject.query)) for sink in subject.with_transactions()]
     facts = [
         {"sink": state.sink, "batch": state.last_decided, "transactions": [one.facts() for one in state.proofs]}
         for state in states
@@ -92,12 +95,14 @@ class ByHand:
     Attributes:
         checkpoint: the query's checkpoint, where the reason is stored.
         is_forced: the value of the option ``--force``.
+        is_blind: the value of the option ``--without-decisions``.
         reason: the value of the option ``--reason``.
         is_sure: the value of the option ``--yes``.
     """
 
     checkpoint: Path | None = None
     is_forced: bool = False
+    is_blind: bool = False
     reason: str | None = None
     is_sure: bool = False
 
@@ -126,15 +131,15 @@ def commit(what: str, ids: Collection[str], connection: Connection, by_hand: ByH
         TwoPhaseCommitError: no broker responds.
     """
     by_hand.require_reason()
-    sink, directory = _one_sink(what, connection, by_hand.checkpoint)
-    state = _judged(observe(sink))
+    sink, query, directory = _one_sink(what, connection, by_hand.checkpoint)
+    state = _judged(observe(sink, query))
     wanted = acts.chosen(state, ids, {Standing.DECIDED})
     acts.require_committable(state, wanted, is_forced=by_hand.is_forced)
     if not wanted:
         return _nothing(sink.name, "decided and open")
     _confirm("commit", wanted, is_sure=by_hand.is_sure)
     file = by_hand.write_down(directory, "commit", sink.name, wanted)
-    return _answer(sink.name, acts.commit(sink, wanted), file)
+    return _answer(sink.name, acts.commit(sink, wanted, query), file)
 
 
 def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHand) -> Answer:
@@ -145,20 +150,21 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
         TwoPhaseCommitError: no broker responds.
     """
     by_hand.require_reason()
-    sink, directory = _one_sink(what, connection, by_hand.checkpoint)
-    state = observe(sink)
+    sink, query, directory = _one_sink(what, connection, by_hand.checkpoint)
+    state = observe(sink, query)
     fitting = {Standing.ORPHAN, Standing.ABANDONED}
     wanted = acts.chosen(state, ids, fitting | {Standing.RUNNING, Standing.UNJUDGED} if by_hand.is_forced else fitting)
     acts.require_abortable(wanted, is_forced=by_hand.is_forced)
+    acts.require_decisions_read(state, wanted, is_blind=by_hand.is_blind)
     if not wanted:
         return _nothing(sink.name, "open and permanently undecided")
     _confirm("abort", wanted, is_sure=by_hand.is_sure)
     file = by_hand.write_down(directory, "abort", sink.name, wanted)
-    return _answer(sink.name, acts.abort(sink, wanted), file)
+    return _answer(sink.name, acts.abort(sink, wanted, query), file)
 
 
-def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tuple[KafkaSink, Path]:
-    """Find the sink, and the directory in which the reason for ``--force`` is stored.
+def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tuple[KafkaSink, QueryFacts, Path]:
+    """Find the sink, what is known about its query, and the directory in which the reason for ``--force`` is stored.
 
     The directory is in the checkpoint, or it is the current directory if the user named no checkpoint.
     """
@@ -169,7 +175,7 @@ def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tup
             f"{what} has these Kafka sinks: {names}. Name one of the sinks, and add --checkpoint {what}"
         )
     here = Path.cwd() if subject.checkpoint is None else Path(subject.checkpoint.location) / "twopc"
-    return subject.sinks[0], here
+    return subject.sinks[0], subject.query, here
 
 
 def _judged(state: SinkState) -> SinkState:

@@ -10,6 +10,7 @@ from twopc.binding import Binding
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.spark.checkpoint import decoding, offsets_by_source, query_id, source_offsets
+from twopc.integration.verify.deciding import QueryFacts, Where
 from twopc.integration.verify.findings import Finding, Kind
 from twopc.integration.verify.sources import ranges
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from twopc.files import Files
     from twopc.integration.verify.history import History
     from twopc.records import Decision
+    from twopc.sinks.kafka import KafkaSink
 
 
 @contextlib.contextmanager
@@ -65,6 +67,23 @@ def finished_batches(files: Files) -> frozenset[int]:
     """
     with _reading(files):
         return frozenset(_batches(files, "commits"))
+
+
+def facts_of(files: Files | None, sinks: tuple[KafkaSink, ...] = ()) -> QueryFacts:
+    """Collect the facts about the query of a checkpoint, if there is one. ``sinks`` are the query's Kafka sinks.
+
+    Raises:
+        ConfigurationError: the checkpoint cannot be read.
+        DecisionLogDamagedError, RefusedStartError: the binding is torn, altered, or from a newer version.
+    """
+    if files is None:
+        return QueryFacts(sinks=sinks)
+    with _reading(files):
+        binding = Binding(LocalFiles(f"{files.location}/twopc"))
+        # A ledger's id is unique, but clusters may have ledgers of one name.
+        owner = next((of for of in binding.sinks.values() if of.get("ledger_id") == binding.log_identity), None)
+        bound = None if owner is None else Where(owner["ledger"], owner["cluster"])
+        return QueryFacts(sinks=sinks, query_id=query_id(files), bound=bound)
 
 
 def check_checkpoint(files: Files, finished: Collection[int], history: History, ledger: str) -> Iterator[Finding]:

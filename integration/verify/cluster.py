@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka.admin import OffsetSpec
 
 from twopc.errors import ConfigurationError, DecisionLogDamagedError, TwoPhaseCommitError
 from twopc.integration.topic_reader import read_topic
+from twopc.integration.verify.deciding import NOTHING_KNOWN, Where, find_log
 from twopc.log_view import fold
 from twopc.records import LogContents
 from twopc.sinks.kafka.errors import on_ids
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
+    from twopc.integration.verify.deciding import QueryFacts
     from twopc.sinks.kafka import KafkaSink
     from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 
@@ -46,23 +47,29 @@ class Ledgers(NamedTuple):
     deciding: LogContents
     own: LogContents
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the sink's own ledger is the decision log."""
+        return self.deciding is self.own
+
 
 class Cluster:
     """A sink's cluster."""
 
-    def __init__(self, sink: KafkaSink) -> None:
-        """Connect.
+    def __init__(self, sink: KafkaSink, facts: QueryFacts = NOTHING_KNOWN) -> None:
+        """Connect. ``facts`` may lead to the decisions if they are on another cluster.
 
         Raises:
             ConfigurationError: the sink has no ledger on this cluster.
             TwoPhaseCommitError: no broker responds.
         """
         self.sink = sink
+        self._facts = facts
         self._connection = sink.connection_config()
         # This client comes first, because it reports an unreachable broker in one line. librdkafka logs every attempt.
         self.transactions = TransactionClient(sink.committing_config())
         self.ledger = sink.create_decision_log()
-        self._deciding: KafkaDecisionLog | None = None
+        self._logs: dict[Where, KafkaDecisionLog] = {}
         self._timeout_ms = sink.timeout_ms
         try:
             if self.ledger.identity() == ABSENT:
@@ -92,27 +99,29 @@ class Cluster:
         """Close the connections."""
         self.transactions.close()
         self.ledger.close()
-        if self._deciding is not None:
-            self._deciding.close()
+        for log in self._logs.values():
+            log.close()
 
     def ledgers(self) -> Ledgers:
         """Read the decisions. If a query has several sinks, all of them share the first sink's ledger.
 
         Raises:
-            DecisionLogDamagedError: a record is torn or was altered.
+            DecisionLogDamagedError: a record is torn or was altered, or the topic with the decisions was deleted.
+            DecisionsElsewhereError: the topic is on another cluster, and no fact leads to it.
         """
         own = _held(self.ledger)
-        acquire = fold(own).acquired
-        name = self.ledger.name if acquire is None else acquire.deciding_log
-        if name == self.ledger.name:
-            return Ledgers(name, own, own)
-        if self._deciding is None:
-            self._deciding = dataclasses.replace(self.sink, ledger_topic=name).create_decision_log()
-        if self._deciding.identity() == ABSENT:
+        acquired, here = fold(own).acquired, self.transactions.cluster_id
+        where = Where(self.ledger.name, here) if acquired is None else self._facts.where(acquired)
+        if where.log == self.ledger.name and where.cluster in {"", here}:
+            return Ledgers(where.log, own, own)
+        if where not in self._logs:
+            self._logs[where] = find_log(self.sink, here, where, self._facts)
+        if self._logs[where].identity() == ABSENT:
             raise DecisionLogDamagedError(
-                f"{self.ledger.name} names {name} as the decision log, but that topic does not exist"
+                f"{self.ledger.name} names {where.log} as the decision log, but that topic does not exist on its cluster"
+                f"{where.cluster and f' ({where.cluster})'}"
             )
-        return Ledgers(name, _held(self._deciding), own)
+        return Ledgers(where.log, _held(self._logs[where]), own)
 
     def read(self, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[list[Message]]:
         """Yield committed records, as :func:`twopc.integration.topic_reader.read_topic` does."""

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from twopc.counted import counted
 from twopc.errors import RetriableError
 from twopc.integration.reported import reported
+from twopc.integration.verify.checkpoint import facts_of
 from twopc.integration.verify.cluster import Cluster
 from twopc.integration.verify.findings import Kind
 from twopc.integration.verify.report import show_finding
@@ -42,7 +43,14 @@ class Pace:
     for_s: float | None = None  #: the time after which no check starts, in seconds; None: no limit
 
 
-def main(sink: Callable[[], KafkaSink], options: VerifyOptions, pace: Pace, *, as_json: bool) -> int:
+def main(
+    sink: Callable[[], KafkaSink],
+    options: VerifyOptions,
+    pace: Pace,
+    *,
+    as_json: bool,
+    beside: Callable[[], tuple[KafkaSink, ...]] = tuple,
+) -> int:
     """Verify a sink, and return the exit status.
 
     Args:
@@ -50,29 +58,37 @@ def main(sink: Callable[[], KafkaSink], options: VerifyOptions, pace: Pace, *, a
         options: what to check.
         pace: how often to check.
         as_json: whether to print JSON objects to stdout and everything else to stderr.
+        beside: builds the query's Kafka sinks, one of which may have the decisions.
     """
 
     def checked() -> int:
         console = Console(stderr=as_json, highlight=False)
-        is_ok = run_verify(sink(), options, pace, console, typer.echo if as_json else None)
+        is_ok = run_verify(sink(), options, pace, console, typer.echo if as_json else None, beside())
         return _NO_ERRORS if is_ok else _ERRORS_FOUND
 
     return reported("verify", checked, not_done=_NOT_CHECKED, interrupted="interrupted. The sink was not checked")
 
 
-def run_verify(
-    sink: KafkaSink, options: VerifyOptions, pace: Pace, console: Console, emit: Callable[[str], object] | None
+def run_verify(  # noqa: PLR0913, PLR0917 - a command with its output
+    sink: KafkaSink,
+    options: VerifyOptions,
+    pace: Pace,
+    console: Console,
+    emit: Callable[[str], object] | None,
+    beside: tuple[KafkaSink, ...] = (),
 ) -> bool:
     """Check a sink and print the results. Return True if no check detected an error.
 
     ``emit`` gets one JSON object per check. If ``emit`` is None, ``console`` gets human-readable tables.
+    ``beside`` are the query's Kafka sinks, one of which may have the decisions.
 
     Raises:
         TwoPhaseCommitError: the last check failed, and no earlier check found an error.
     """
     watch = _Watch(console, emit)
     try:
-        with contextlib.closing(Cluster(sink)) as cluster, Verifier(cluster, options) as verifier:
+        facts = facts_of(options.checkpoint, beside)
+        with contextlib.closing(Cluster(sink, facts)) as cluster, Verifier(cluster, options) as verifier:
             if not pace.is_online:
                 watch.check(verifier)
             else:

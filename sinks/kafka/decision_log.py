@@ -65,9 +65,16 @@ class KafkaDecisionLog(DecisionLog):
     The committer also uses this object to write barriers to the marker partitions.
     """
 
-    def __init__(self, settings: KafkaSettings, *, verified: bool = True) -> None:
-        """Prepare the log. ``verified`` says whether brokers reject a record whose transaction has ended."""
+    def __init__(self, settings: KafkaSettings, *, verified: bool = True, cluster: str = "") -> None:
+        """Prepare the log.
+
+        Args:
+            settings: the sink's settings.
+            verified: whether brokers reject a record whose transaction has ended.
+            cluster: the id of the cluster; empty if the log is only read.
+        """
         self.name = settings.ledger
+        self.cluster = cluster
         self._verified = verified
         self._settings = settings
         self._timeout_ms = settings.timeout_ms

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _ACTS: Final = "integration/operate/acts.py"
 _ADVICE: Final = "tests/unit/test_operate_advice.py"
+_TWO_CLUSTERS: Final = "tests/live/operate/test_two_clusters.py"
 _SAVEPOINT: Final = "tests/unit/test_savepoint.py"
 
 OPERATE_BUGS: Final[tuple[Bug, ...]] = (
@@ -40,6 +41,60 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         "    if not wanted:\n",
         model=False,
         protocol="tests/live/operate/test_transactions.py -k notices",
+    ),
+    one_edit(
+        "an operator's force is enough when the decisions could not be read",
+        0,
+        _ACTS,
+        "    if state.problem is not None and wanted and not is_blind:\n",
+        "    if not state.sink:\n",
+        model=False,
+        protocol=_ADVICE,
+    ),
+    one_edit(
+        "decisions on another cluster pass for a damaged ledger",
+        0,
+        "integration/verify/deciding.py",
+        '    if where.cluster not in {"", cluster}:\n',
+        "    if not where.log:\n",
+        model=False,
+        protocol=f"{_TWO_CLUSTERS} -k died",
+    ),
+    one_edit(
+        "a sink's own ledger passes for a ledger of the same name on another cluster",
+        0,
+        "integration/verify/cluster.py",
+        'where.log == self.ledger.name and where.cluster in {"", here}:',
+        "where.log == self.ledger.name:",
+        model=False,
+        protocol=f"{_TWO_CLUSTERS} -k one_name",
+    ),
+    one_edit(
+        "a ledger that was deleted passes for a ledger on another cluster",
+        0,
+        "twopc/records.py",
+        "            deciding_cluster=claim.deciding_cluster,\n",
+        "",
+        model=False,
+        protocol=f"{_TWO_CLUSTERS} -k same_cluster",
+    ),
+    one_edit(
+        "a checkpoint's sink is looked for on any cluster",
+        0,
+        "integration/operate/subject.py",
+        'facts["cluster"] == self.cluster\n',
+        "bool(facts)\n",
+        model=False,
+        protocol="tests/unit/test_named_sinks.py",
+    ),
+    one_edit(
+        "a start takes a log of the same name on another cluster for the sink's own",
+        11,
+        "twopc/start.py",
+        'decides = last.deciding_log == log.name and last.deciding_cluster in {"", log.cluster}',
+        "decides = last.deciding_log == log.name",
+        model=False,
+        protocol="tests/unit/test_ownership.py",
     ),
     one_edit(
         "a requester that has its answer does not wait for the query",

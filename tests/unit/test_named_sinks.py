@@ -88,6 +88,15 @@ def test_a_kafka_sink_among_them_needs_no_other_address(module: str) -> None:
     assert Connection(None, sinks=f"{module}:KAFKA").bound_sinks({}) == ()
 
 
+def test_a_sink_on_another_cluster_is_left_out(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "cluster", "here")
+    bound = {name: {"ledger": f"twopc-ledger-{name}", "cluster": at} for name, at in (("k", "there"), ("l", "here"))}
+    assert [sink.name for sink in Connection("here:1").bound_sinks(bound)] == ["l"]
+    assert [sink.name for sink in Connection("here:1", sinks=f"{module}:KAFKA").bound_sinks(bound)] == ["k", "l"]
+    with pytest.raises(ConfigurationError, match=r"are cluster here, .* sink 'k' is on cluster there"):
+        Connection("here:1").bound_sinks({"k": bound["k"]})
+
+
 def test_a_missing_module_is_reported() -> None:
     with pytest.raises(ConfigurationError, match="No module named 'no_such_module'"):
         load_sinks("no_such_module:SINKS")

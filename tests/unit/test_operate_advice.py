@@ -12,7 +12,13 @@ import pytest
 from twopc.attempt import Evidence
 from twopc.integration.operate import advice as advice_module
 from twopc.integration.operate import resolve as resolve_module
-from twopc.integration.operate.acts import ForbiddenError, chosen, require_abortable, require_committable
+from twopc.integration.operate.acts import (
+    ForbiddenError,
+    chosen,
+    require_abortable,
+    require_committable,
+    require_decisions_read,
+)
 from twopc.integration.operate.advice import Urgency, advise
 from twopc.integration.operate.checkpoint import CheckpointState
 from twopc.integration.operate.held import HeldPartition
@@ -121,6 +127,14 @@ def test_a_transaction_that_may_still_be_decided_is_aborted_only_with_force(stan
     require_abortable([one(standing)], is_forced=True)
 
 
+def test_without_the_decisions_force_is_not_enough() -> None:
+    blind = replace(STATE, problem="there is no topic")
+    with pytest.raises(ForbiddenError, match=r"its rows are lost.*add --without-decisions"):
+        require_decisions_read(blind, [one(Standing.UNJUDGED)], is_blind=False)
+    require_decisions_read(blind, [one(Standing.UNJUDGED)], is_blind=True)
+    require_decisions_read(STATE, [one(Standing.RUNNING)], is_blind=False)
+
+
 def test_orphans_may_be_aborted() -> None:
     require_abortable([one(Standing.ORPHAN), one(Standing.ABANDONED)], is_forced=False)
 
@@ -143,6 +157,14 @@ def proof(evidence: Evidence) -> Proof:
     [
         ({}, (Urgency.NONE, "healthy")),
         ({"problem": "there is no topic"}, (Urgency.ACT, "the-ledger-is-lost-or-damaged")),
+        (
+            {"problem": "they are elsewhere", "is_elsewhere": True},
+            (Urgency.WATCH, "the-decisions-are-on-another-cluster"),
+        ),
+        (
+            {"problem": "they are elsewhere", "is_elsewhere": True, "transactions": (one(Standing.UNJUDGED),)},
+            (Urgency.ACT, "the-decisions-are-on-another-cluster"),
+        ),
         ({"transactions": (one(Standing.DECIDED),)}, (Urgency.ACT, "decided-and-not-committed")),
         ({"transactions": (one(Standing.ORPHAN),)}, (Urgency.WATCH, "orphans-hold-readers-back")),
         ({"transactions": (one(Standing.RUNNING),)}, (Urgency.WATCH, "a-batch-is-being-written")),

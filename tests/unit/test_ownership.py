@@ -19,6 +19,7 @@ from twopc.start import require_same_log_owner, require_same_owner
 OURS, THEIRS, THIRD = "query-a", "query-b", "query-c"
 CHECKPOINT = Batch(OURS, 0, (), lambda _: None)
 LOG, ELSEWHERE = "ledger-s", "ledger-t"
+CLUSTER, ANOTHER = "cluster-1", "cluster-2"
 
 
 def refused(*, when: bool) -> Any:
@@ -29,8 +30,9 @@ def refused(*, when: bool) -> Any:
     )
 
 
-def acquired(query_id: str, deciding_log: str = ELSEWHERE) -> Acquired:
-    return Acquired(query_id=query_id, run="r", deciding_log=deciding_log, driver="d", at_ms=0)
+def acquired(query_id: str, deciding_log: str = ELSEWHERE, deciding_cluster: str = "") -> Acquired:
+    log: Any = {"deciding_log": deciding_log, "deciding_cluster": deciding_cluster}
+    return Acquired(query_id=query_id, run="r", driver="d", at_ms=0, **log)
 
 
 def begun(query_id: str) -> Begin:
@@ -45,7 +47,7 @@ def setup(end_query_id: str | None, participants: Any = None, log: Any = None) -
 def start(*records: Record, end_query_id: str | None = None, is_deciding: bool = False) -> None:
     """Start a query whose only sink has a log with these records; it decides there or in another log."""
     contents = LogContents(0, tuple(LogEntry(at, record) for at, record in enumerate(records)))
-    log: Any = SimpleNamespace(name=LOG, inspect=lambda: contents)
+    log: Any = SimpleNamespace(name=LOG, cluster=CLUSTER, inspect=lambda: contents)
     another: Any = SimpleNamespace(name=ELSEWHERE)
     participants: Any = SimpleNamespace(decision_logs=lambda: [log])
     require_same_log_owner(
@@ -85,6 +87,13 @@ def test_a_log_with_decisions_cannot_be_replaced_by_another_log(query_id: str) -
         start(acquired(query_id, LOG), begun(query_id))
     start(acquired(query_id, LOG), begun(query_id), is_deciding=True)  # here the start checks the begin record
     start(acquired(query_id, LOG))
+
+
+@pytest.mark.parametrize(("cluster", "is_refused"), [(CLUSTER, False), ("", False), (ANOTHER, True)])
+def test_a_log_of_the_same_name_on_another_cluster_is_another_log(cluster: str, *, is_refused: bool) -> None:
+    """Its decisions are not in the sink's own log, so a start that only reads this log would sweep what is decided."""
+    with refused(when=is_refused):
+        start(acquired(THEIRS, LOG, cluster), is_deciding=True)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def concluded(
 ) -> tuple[bool, str]:
     """The result of all checks, and everything printed."""
     verifier = FakeVerifier(*(one if isinstance(one, BaseException) else report(*one) for one in results))
-    monkeypatch.setattr(command, "Cluster", lambda _: io.StringIO())
+    monkeypatch.setattr(command, "Cluster", lambda *_: io.StringIO())
     monkeypatch.setattr(command, "Verifier", lambda *_: contextlib.nullcontext(verifier))
     shown = io.StringIO()
     is_ok = run_verify(cast("Any", None), VerifyOptions(), pace, Console(file=shown, width=200), None)

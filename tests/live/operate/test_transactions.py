@@ -154,7 +154,11 @@ def test_without_a_ledger_nothing_is_judged_and_an_abort_needs_force(
     assert {one["decision"] for one in listed.facts[0]["transactions"]} == {"unjudged"}
     assert ask(play, "transactions", "prove", play.name).status == 2
     assert ask(play, "transactions", "abort", play.name, play.open_transactions()[0], "--yes").status == 3
-    done = ask(play, "transactions", "abort", play.name, "--yes", "--force", "--reason", "the ledger is gone")
+    forced = ("transactions", "abort", play.name, "--yes", "--force", "--reason", "the ledger is gone")
+    blind = ask(play, *forced)
+    assert blind.status == 3 and "its rows are lost" in blind.error and "--without-decisions" in blind.error
+    assert len(play.open_transactions()) == 2
+    done = ask(play, *forced, "--without-decisions")
     assert done.status == 0 and f"recorded in {tmp_path}/operator-000001.json" in done.out.replace("\n", "")
     assert play.open_transactions() == ()
 

@@ -1,0 +1,103 @@
+"""Find the log that has the decisions for a sink. If a query's Kafka sinks are on several clusters, one cluster has the log."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from twopc.errors import ConfigurationError
+from twopc.sinks.kafka.ledger_topic import ABSENT
+from twopc.sinks.kafka.transactions import TransactionClient
+
+if TYPE_CHECKING:
+    from twopc.records import Acquired
+    from twopc.sinks.kafka import KafkaSink
+    from twopc.sinks.kafka.decision_log import KafkaDecisionLog
+
+_SINKS: Final = (
+    "If the query is not running, start it: the start commits what is decided. To see the decisions, pass all of the query's "
+    "sinks with --sinks MODULE:NAME"
+)
+
+
+class DecisionsElsewhereError(ConfigurationError):
+    """The decisions are on another cluster, so nothing about the sink's transactions is known. Nothing is damaged."""
+
+
+class Where(NamedTuple):
+    """The place of a decision log."""
+
+    log: str
+    cluster: str  #: the cluster's id; empty if it is unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryFacts:
+    """What the user has told a command about a sink's query.
+
+    Attributes:
+        sinks: the query's Kafka sinks, from the user's code. One of them may have the decisions.
+        query_id: the query of the checkpoint; empty without a checkpoint.
+        bound: the log to which the checkpoint is bound; None without a checkpoint, or if the log is not in Kafka.
+    """
+
+    sinks: tuple[KafkaSink, ...] = ()
+    query_id: str = ""
+    bound: Where | None = None
+
+    def where(self, acquired: Acquired) -> Where:
+        """Return the place of the decisions of the driver that acquired a sink.
+
+        An older version did not record the cluster. The checkpoint's binding always names it.
+        """
+        recorded = Where(acquired.deciding_log, acquired.deciding_cluster)
+        is_bound = self.bound is not None and (self.query_id, self.bound.log) == (acquired.query_id, recorded.log)
+        return self.bound if self.bound is not None and is_bound and not recorded.cluster else recorded
+
+
+NOTHING_KNOWN: Final = QueryFacts()
+
+
+def cluster_of(sink: KafkaSink) -> str:
+    """Ask the sink's brokers for the cluster's id.
+
+    Raises:
+        TwoPhaseCommitError: no broker responds.
+    """
+    with closing(TransactionClient(sink.committing_config())) as client:
+        return client.cluster_id
+
+
+def find_log(sink: KafkaSink, cluster: str, where: Where, facts: QueryFacts) -> KafkaDecisionLog:
+    """Open the log with the decisions. If the cluster that must have the log has lost it, the log's identity says so.
+
+    Args:
+        sink: the sink whose decisions are wanted.
+        cluster: the id of the sink's cluster.
+        where: the place of the decisions.
+        facts: what the user has told about the sink's query.
+
+    Raises:
+        DecisionsElsewhereError: the log is not on the sink's cluster, and no other sink leads to it.
+        TwoPhaseCommitError: no broker responds.
+    """
+    for other in facts.sinks:
+        if other.ledger == where.log and where.cluster in {"", cluster_of(other)}:
+            return other.create_decision_log()
+    if where.cluster not in {"", cluster}:
+        raise DecisionsElsewhereError(
+            f"the decisions of sink {sink.name!r} are in {where.log}, on cluster {where.cluster}. The brokers at "
+            f"{sink.bootstrap_servers} are cluster {cluster}. Nothing is damaged, but this command cannot know which "
+            f"transactions are decided. Do not abort any. {_SINKS}"
+        )
+    log = replace(sink, ledger_topic=where.log).create_decision_log()
+    if where.cluster or log.identity() != ABSENT:
+        return log
+    log.close()
+    raise DecisionsElsewhereError(
+        f"the decisions of sink {sink.name!r} are in {where.log}, which is not on the cluster at {sink.bootstrap_servers}. "
+        "Either the query's sinks are on several clusters, or this topic was deleted. The sink's ledger does not say which, "
+        "because an older version wrote it. The query's checkpoint does: pass --checkpoint. Until then, do not abort any "
+        f"transaction. {_SINKS}"
+    )
