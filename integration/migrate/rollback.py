@@ -11,6 +11,7 @@ import msgspec
 from twopc.coordinator import Coordinator
 from twopc.errors import ConfigurationError
 from twopc.integration.migrate.cutover import last_batch
+from twopc.integration.migrate.deciding import sinks_of
 from twopc.integration.migrate.handover import Handover, Handovers, Kind
 from twopc.integration.spark.checkpoint import query_id, read_batch
 from twopc.override import Overrides
@@ -41,7 +42,8 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     A second call is safe.
 
     Raises:
-        ConfigurationError: the checkpoint was never handed over, or has more than one unfinished batch.
+        ConfigurationError: the checkpoint was never handed over, has more than one unfinished batch, or belongs to a query
+            with a sink on another cluster.
         CommitBlockedError, InDoubtError: the last decision cannot be completed now. Nothing was recorded.
         TwoPhaseCommitError: recovery was refused or failed. Nothing was recorded.
     """
@@ -57,7 +59,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     batch = read_batch(files, name, batch_id)
     # This run decides nothing, so a gap before the batch (from a second cut-over) does no harm.
     settings = Settings(overrides=Overrides(adopt_query_id=name, resume_at_batch=batch_id))
-    with closing(Coordinator([sink], own, settings=settings)) as coordinator:
+    with closing(Coordinator(sinks_of(name, sink, own), own, settings=settings)) as coordinator:
         run = coordinator.recover(batch)  # commits the last decision again, and sweeps
         if run.outcome is not Outcome.COMMITTED:
             raise ConfigurationError(

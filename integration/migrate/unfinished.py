@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame
 
 from twopc.counted import counted
 from twopc.errors import ConfigurationError, FatalError
+from twopc.integration.migrate.deciding import decided_by
 from twopc.integration.migrate.handover import Handovers, Kind
 from twopc.integration.migrate.output import written_since
 from twopc.integration.migrate.rest import Comparison
@@ -17,7 +17,6 @@ from twopc.integration.spark import checkpoint
 from twopc.integration.spark.hadoop_files import open_files
 from twopc.integration.spark.handed_over import passing_the_rest
 from twopc.integration.spark.interceptors import Interceptor
-from twopc.log_view import fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,7 +99,7 @@ class TakeOver(Interceptor):
             )
         kind = _kind_now(files, handover, batch_id)
         if not handover.is_back:
-            self._require_untouched(handover, batch_id)
+            self._require_untouched(handover, batch)
         if kind is Kind.REST:
             self._write_rest(frame, handover, proceed)
         elif kind is Kind.WHOLE:
@@ -110,21 +109,19 @@ class TakeOver(Interceptor):
             self._end_dry_run(f"no part of batch {batch_id} was handed over, so all rows would be written")
             proceed(frame)
 
-    def _require_untouched(self, handover: Handover, batch_id: int) -> None:
-        """Check that only the new sink has written since the hand-over. The sink's decisions show which rows it wrote.
+    def _require_untouched(self, handover: Handover, batch: InterceptedBatch) -> None:
+        """Check that only the new query has written since the hand-over. Its decisions show which batches it wrote.
 
         Raises:
             ConfigurationError: another program has written to the topics.
         """
-        with closing(self._sink.create_committer()) as committer:
-            decided = fold(committer.decision_log().inspect()).highest_batch_of(handover.query_id)
-        first = handover.first_batch
+        decided, first = decided_by(handover.query_id, self._sink, batch.sinks), handover.first_batch
         if decided is not None and decided >= first:
             return
-        if batch_id > first:
+        if batch.batch_id > first:
             raise ConfigurationError(
                 f"batch {first} was handed over and sink {self._sink.name!r} has not decided it, but Spark now passes batch "
-                f"{batch_id}. So the old query has run since the hand-over. {_AGAIN}"
+                f"{batch.batch_id}. So the old query has run since the hand-over. {_AGAIN}"
             )
         if count := written_since(self._sink, handover):
             raise ConfigurationError(

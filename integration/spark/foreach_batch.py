@@ -157,7 +157,8 @@ class ExactlyOnce:
         writer: RunWriter = self._calls.open_writer(given.sparkSession)
         query = writer.run.query
         number = require_number(batch_id, query)
-        batch = InterceptedBatch(frames, number, writer.location, query.run_id)
+        sinks = participants(self._sinks, self._options)
+        batch = InterceptedBatch(frames, number, writer.location, query.run_id, sinks)
         pass_through(self._options.interceptors, batch, lambda passed: self._write_once(writer, passed, number))
 
     def _write_once(self, writer: RunWriter, frames: Frames, number: int) -> None:

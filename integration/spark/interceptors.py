@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twopc.integration.spark.several import any_frame
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from twopc.integration.spark.several import Frames
+    from twopc.sink import TwoPhaseCommitSink
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,15 @@ class InterceptedBatch:
         checkpoint_location: the location of the query's checkpoint.
         run_id: Spark's id for this run of the query. Spark assigns a new id at each start. The first batch of a run may be a
             replay.
+        sinks: all sinks that take part in the decision, including the dead-letter sink. Empty if another function than
+            ``exactly_once`` writes the batch.
     """
 
     frames: Frames
     batch_id: int
     checkpoint_location: str
     run_id: str = ""
+    sinks: tuple[TwoPhaseCommitSink[Any], ...] = ()
 
     @property
     def context(self) -> SparkContext:

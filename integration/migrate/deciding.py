@@ -1,0 +1,110 @@
+"""Find the log that has a query's decisions. If the query also has a dead-letter sink, that sink's ledger may have them.
+
+All sinks of a query share one log. Each driver writes its name to every sink's ledger when it acquires the sink.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from twopc.binding import Binding
+from twopc.errors import ConfigurationError
+from twopc.log_view import LogView, fold
+from twopc.records import Acquired
+from twopc.refusals import damaged
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.ledger_topic import ABSENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from twopc.files import Files
+
+
+def decided_by(query_id: str, sink: KafkaSink, sinks: Iterable[object]) -> int | None:
+    """Return the last batch that the query has decided. Return None if the query has decided no batch.
+
+    Args:
+        query_id: the query.
+        sink: one of the query's sinks. Its ledger names the log that has the decisions.
+        sinks: all of the query's sinks.
+
+    Raises:
+        ConfigurationError: none of the sinks has that log.
+        TwoPhaseCommitError: a log is damaged, or cannot be read.
+    """
+    view = _view_of(sink)
+    acquired = _acquired(view, query_id)
+    if acquired is None or acquired.deciding_log == sink.ledger:
+        return view.highest_batch_of(query_id)
+    for other in sinks:
+        if isinstance(other, KafkaSink) and other.ledger == acquired.deciding_log:
+            return _view_of(other).highest_batch_of(query_id)
+    raise ConfigurationError(
+        f"the decisions of query {query_id} are in {acquired.deciding_log}, the ledger of a sink that exactly_once() no "
+        "longer has. Nothing was written. Pass that sink again under the same name, such as the dead-letter sink, and restart"
+    )
+
+
+def sinks_of(query_id: str, sink: KafkaSink, own: Files) -> list[KafkaSink]:
+    """Return the query's sinks: ``sink``, and any other sink that takes part in the query's decisions.
+
+    Args:
+        query_id: the query.
+        sink: says how to connect. The other sinks must be on the same cluster.
+        own: the toolkit's directory in the checkpoint.
+
+    Raises:
+        ConfigurationError: the query does not have ``sink``, or has a sink that is not on its cluster.
+        TwoPhaseCommitError: a log is damaged, or cannot be read.
+    """
+    bound = Binding(own).sinks
+    if bound and sink.name not in bound:
+        raise ConfigurationError(
+            f"{own.location}: the query writes to {', '.join(sorted(bound))}, and not to sink {sink.name!r}. Nothing was "
+            "done. Correct --sink"
+        )
+    ledgers = {sink.name: sink.ledger}
+    for name, facts in bound.items():
+        if "ledger" not in facts or facts["cluster"] != bound[sink.name]["cluster"]:
+            raise _elsewhere(f"sink {name!r}", sink)
+        ledgers.setdefault(name, facts["ledger"])
+    # A query binds its sinks no earlier than its first decision. Until then, only the sink's ledger names the deciding log.
+    acquired = _acquired(_view_of(sink), query_id)
+    if acquired is not None and acquired.deciding_log not in ledgers.values():
+        ledgers[_owner_of(acquired, sink)] = acquired.deciding_log
+    return [sink, *(replace(sink, name=name, ledger_topic=ledgers[name]) for name in ledgers if name != sink.name)]
+
+
+def _view_of(sink: KafkaSink) -> LogView:
+    with closing(sink.create_decision_log()) as log:
+        view = fold(log.inspect())
+    if view.damage is not None:
+        raise damaged(view, sink.ledger)
+    return view
+
+
+def _acquired(view: LogView, query_id: str) -> Acquired | None:
+    """Return the record of the last driver that has acquired the log. Return None if it was a driver of another query."""
+    return view.acquired if view.acquired is not None and view.acquired.query_id == query_id else None
+
+
+def _owner_of(acquired: Acquired, sink: KafkaSink) -> str:
+    """Return the name of the sink whose ledger is the deciding log. The driver has acquired that ledger in the same run."""
+    with closing(replace(sink, ledger_topic=acquired.deciding_log).create_decision_log()) as log:
+        entries = () if log.identity() == ABSENT else log.contents(until=None, whoever=True).entries
+        for _, record in entries:
+            if isinstance(record, Acquired) and record.run == acquired.run:
+                return record.sink
+    raise _elsewhere(f"the sink with the ledger {acquired.deciding_log}", sink)
+
+
+def _elsewhere(what: str, sink: KafkaSink) -> ConfigurationError:
+    return ConfigurationError(
+        f"the query also has {what}, which is not on the Kafka cluster {sink.bootstrap_servers}. The command connects only "
+        "to that cluster, so it cannot fence the query. Nothing was done. Start the transactional query once more with "
+        "trigger(availableNow=True), and wait until it ends by itself. No batch is unfinished then, so you can start the "
+        "old query without TakeOver"
+    )

@@ -1,0 +1,108 @@
+"""The sinks that decide a migrated query's batches: its own, and perhaps a dead-letter sink that the commands are not told of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from twopc.binding import FORMAT, Binding, Bound
+from twopc.errors import ConfigurationError, DecisionLogDamagedError
+from twopc.files import LocalFiles
+from twopc.integration.migrate import deciding
+from twopc.log_view import LogView
+from twopc.records import Acquired, Begin
+from twopc.sinks.kafka import KafkaSink
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUERY: Final = "query"
+ORDERS: Final = KafkaSink(name="orders", bootstrap_servers="127.0.0.1:1", topic="enriched")
+BAD: Final = KafkaSink(name="bad", bootstrap_servers="127.0.0.1:1", topic="bad-rows")
+HERE: Final = {"cluster": "here", "ledger_id": "id"}
+ACQUIRED: Final = Acquired(query_id=QUERY, run="r", deciding_log=BAD.ledger, driver="d", at_ms=0)
+DECIDED: Final = LogView(begin=Begin(query_id=QUERY, first_batch=8, prior_offsets=()), acquired=ACQUIRED)
+
+
+@pytest.fixture
+def views(monkeypatch: pytest.MonkeyPatch) -> dict[str, LogView]:
+    """What each ledger has. The sink's own ledger names the log with the decisions, which reach batch 7."""
+    found = {ORDERS.ledger: LogView(acquired=ACQUIRED), BAD.ledger: DECIDED}
+    monkeypatch.setattr(deciding, "_view_of", lambda sink: found[sink.ledger])
+    return found
+
+
+def bound_to(root: Path, **sinks: dict[str, str]) -> LocalFiles:
+    files = LocalFiles(root)
+    Binding(files).bind(Bound(format=FORMAT, log=BAD.ledger, log_identity="id", sinks=sinks), 0)
+    return files
+
+
+def test_a_dead_letter_sinks_ledger_may_have_the_decisions(views: dict[str, LogView]) -> None:
+    assert deciding.decided_by(QUERY, ORDERS, (ORDERS, BAD)) == 7
+    views[ORDERS.ledger] = LogView(acquired=of_query("another"))
+    assert deciding.decided_by(QUERY, ORDERS, (ORDERS, BAD)) is None, "another query's sinks do not matter"
+    views[ORDERS.ledger] = replace(DECIDED, acquired=None)
+    assert deciding.decided_by(QUERY, ORDERS, (ORDERS, BAD)) == 7
+
+
+def of_query(query_id: str) -> Acquired:
+    return Acquired(query_id=query_id, run="r", deciding_log=BAD.ledger, driver="d", at_ms=0)
+
+
+@pytest.mark.usefixtures("views")
+def test_decisions_in_the_ledger_of_a_sink_that_was_removed_are_not_taken_for_none() -> None:
+    with pytest.raises(ConfigurationError, match=r"are in twopc-ledger-bad.* Pass that sink again"):
+        deciding.decided_by(QUERY, ORDERS, (ORDERS,))
+
+
+def test_a_damaged_log_is_not_taken_for_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "fold", lambda _: LogView(damage="torn"))
+    monkeypatch.setattr(KafkaSink, "create_decision_log", lambda _: Unread())
+    with pytest.raises(DecisionLogDamagedError, match="twopc-ledger-orders is damaged: torn"):
+        deciding.decided_by(QUERY, ORDERS, (ORDERS,))
+
+
+class Unread:
+    """A log that has nothing to say."""
+
+    def inspect(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+@pytest.mark.usefixtures("views")
+def test_the_way_back_fences_each_sink_of_the_checkpoint(tmp_path: Path) -> None:
+    files = bound_to(
+        tmp_path,
+        orders={**HERE, "ledger": ORDERS.ledger},
+        z={**HERE, "ledger": "z"},
+        bad={**HERE, "ledger": BAD.ledger},
+    )
+    found = deciding.sinks_of(QUERY, ORDERS, files)
+    assert {(sink.name, sink.ledger) for sink in found} == {
+        ("orders", ORDERS.ledger),
+        ("bad", BAD.ledger),
+        ("z", "z"),
+    }
+
+
+@pytest.mark.usefixtures("views")
+@pytest.mark.parametrize("facts", [{"cluster": "elsewhere", "ledger": "l"}, {"cluster": "here", "table": "t"}])
+def test_a_sink_that_the_way_back_cannot_reach_is_refused(facts: dict[str, str], tmp_path: Path) -> None:
+    files = bound_to(tmp_path, orders={**HERE, "ledger": ORDERS.ledger}, other=facts)
+    with pytest.raises(
+        ConfigurationError, match=r"sink 'other', which is not on .*Nothing was done.*availableNow=True"
+    ):
+        deciding.sinks_of(QUERY, ORDERS, files)
+
+
+@pytest.mark.usefixtures("views")
+def test_the_way_back_of_a_sink_that_the_query_does_not_have_is_refused(tmp_path: Path) -> None:
+    files = bound_to(tmp_path, bad={**HERE, "ledger": BAD.ledger})
+    with pytest.raises(ConfigurationError, match=r"the query writes to bad, and not to sink 'orders'.*Correct --sink"):
+        deciding.sinks_of(QUERY, ORDERS, files)
