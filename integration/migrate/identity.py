@@ -18,7 +18,7 @@ class Row(NamedTuple):
 
     key_bytes: bytes | None
     value_bytes: bytes | None
-    header_pairs: Sequence[tuple[str, bytes | None]]
+    header_pairs: Sequence[tuple[str | None, bytes | None]]
 
     def key(self) -> bytes | None:
         """See ``Message``."""
@@ -28,7 +28,7 @@ class Row(NamedTuple):
         """See ``Message``."""
         return self.value_bytes
 
-    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+    def headers(self) -> Sequence[tuple[str | None, bytes | None]]:
         """See ``Message``."""
         return self.header_pairs
 
@@ -44,7 +44,7 @@ def identity_of(topic: str, record: Message | Row, key: Expression | None) -> by
 def content_of(topic: str, record: Message | Row) -> bytes:
     """Return a record's content, without its time and partition, which differ if a producer sends the record again."""
     headers: Any = record.headers() or ()
-    pairs = [part for name, value in headers for part in (name.encode(), _as_bytes(value))]
+    pairs = [part for name, value in headers for part in (_as_bytes(name), _as_bytes(value))]
     return _joined([topic.encode(), _as_bytes(record.key()), _as_bytes(record.value()), *pairs])
 
 

@@ -11,15 +11,16 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from twopc.errors import ConfigurationError, SchemaError
+from twopc.errors import ConfigurationError
 from twopc.integration.migrate.handover import Bounds, Handover
 from twopc.integration.migrate.identity import Row, content_of, identity_of
 from twopc.integration.migrate.output import records_of
+from twopc.integration.spark.frame import arrange
+from twopc.integration.spark.offers import quoted
 from twopc.integration.verify.expressions import parse
-from twopc.sinks.kafka.columns import named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -32,6 +33,7 @@ _PLACE: Final = "__twopc_place"
 _TASK: Final = "__twopc_task"
 _RANK: Final = "__twopc_rank"
 _THERE: Final = "__twopc_there"
+_WRITTEN: Final = "__twopc_written_"
 _OWN: Final = (_ID, _CONTENT, _PLACE, _TASK, _RANK, _THERE)
 _ADDED: Final = (st.StructField(_ID, st.BinaryType()), st.StructField(_CONTENT, st.BinaryType()))
 _RECORDS: Final = f"topic string, partition int, offset long, is_exact boolean, {_ID} binary"
@@ -69,27 +71,29 @@ class Numbers:
 
 
 class Comparison:
-    """Compare a batch with the records within the bounds.
+    """Compare a batch, as the sink would write it, with the records within the bounds.
 
     Evaluate the batch only once, and cache the batch until :meth:`release`.
 
     Args:
-        frame: the batch, with the Kafka columns.
+        frame: the batch.
         sink: describes the output's cluster.
         handover: a hand-over of the kind ``rest``.
+        select: the SQL expressions that make the sinks' columns, by sink name; see ``exactly_once``.
 
     Raises:
-        SchemaError: the batch has no column ``value``, or no topic.
+        SchemaError: the sink cannot write the batch's columns, for example because there is no column ``value``.
         ConfigurationError: the sink writes to a topic that the hand-over does not name.
     """
 
-    def __init__(self, frame: DataFrame, sink: KafkaSink, handover: Handover) -> None:
+    def __init__(
+        self, frame: DataFrame, sink: KafkaSink, handover: Handover, select: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
         self._has_key = handover.key is not None
-        identified = frame.mapInArrow(
-            _identify(frame, sink.topic, handover), st.StructType([*frame.schema.fields, *_ADDED])
-        )
-        places = identified.withColumn(_PLACE, sf.monotonically_increasing_id()).withColumn(
-            _TASK, sf.spark_partition_id()
+        places = (
+            _identify(frame, sink, handover, select or {})
+            .withColumn(_PLACE, sf.monotonically_increasing_id())
+            .withColumn(_TASK, sf.spark_partition_id())
         )
         # One evaluation yields the numbers and the rows to write.
         self._rows = places.persist()
@@ -151,50 +155,56 @@ def _sum(column: Column, name: str) -> Column:
     return sf.coalesce(sf.sum(column), sf.lit(0)).alias(name)
 
 
-def _identify(
-    frame: DataFrame, topic: str | None, handover: Handover
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for ``mapInArrow`` that adds two columns: each row's identity and content."""
-    found = {name: named(name, frame.columns) for name in _COLUMNS}
-    names: dict[str, str] = {name: source for name, source in found.items() if source is not None}
-    if "value" not in names:
-        raise SchemaError(
-            f"the batch has no column 'value' (it has {', '.join(frame.columns)}). Include this column in the DataFrame"
-        )
-    if topic is None and "topic" not in names:
-        raise SchemaError(
-            "neither the sink nor the batch specifies a row's topic. Nothing was written. Add a 'topic' column"
-        )
+def _identify(frame: DataFrame, sink: KafkaSink, handover: Handover, select: Mapping[str, Sequence[str]]) -> DataFrame:
+    """Add two columns to the batch: the identity and the content of the record that the sink writes for each row."""
+    arranged = arrange("", frame, (sink,), select=select)
+    topic = sink.topic
     if topic is not None and topic not in handover.topics:
         raise ConfigurationError(
             f"the sink writes to {topic}, but the hand-over covers {', '.join(handover.topics)}. Nothing was written. Run "
             f"`twopc migrate cutover` again, with --topic {topic}"
         )
-    return partial(_identified, names=names, topic=topic, topics=frozenset(handover.topics), key=handover.key)
+    written = {
+        name: arranged.columns[index].in_form for name, index in arranged.views[sink.name].columns if name in _COLUMNS
+    }
+    count = len(frame.columns)
+    both = arranged.base.selectExpr(
+        *map(quoted, arranged.base.columns[:count]), *(f"{sql} AS `{_WRITTEN}{name}`" for name, sql in written.items())
+    )
+    identified = partial(
+        _identified,
+        own=tuple(frame.columns),
+        written=tuple(written),
+        topic=topic,
+        handover=handover,
+    )
+    return both.mapInArrow(identified, st.StructType([*frame.schema.fields, *_ADDED]))
 
 
 def _identified(
     batches: Iterable[pa.RecordBatch],
     *,
-    names: dict[str, str],
+    own: tuple[str, ...],
+    written: tuple[str, ...],
     topic: str | None,
-    topics: frozenset[str],
-    key: str | None,
+    handover: Handover,
 ) -> Iterator[pa.RecordBatch]:
-    expression = None if key is None else parse(key)
+    """Replace the columns ``written``, which follow the batch's ``own`` columns. This function runs in a task."""
+    expression = None if handover.key is None else parse(handover.key)
     for batch in batches:
-        columns = {name: batch.column(source).to_pylist() for name, source in names.items()}
+        columns = dict(zip(written, (column.to_pylist() for column in batch.columns[len(own) :]), strict=True))
         nothing: list[Any] = [None] * batch.num_rows
         ids, contents = [], []
         fields = (columns.get(name, nothing) for name in _COLUMNS)
         for of_row, key_part, value, headers in zip(*fields, strict=True):
-            row = Row(_as_bytes(key_part), _as_bytes(value), [(one["key"], one["value"]) for one in headers or ()])
-            where = topic or str(of_row)
-            is_there = where in topics
+            row = Row(key_part, value, [(one["key"], one["value"]) if one else (None, None) for one in headers or ()])
+            # No sink can have written a row without a topic, so such a row is part of the rest.
+            where = topic or of_row or ""
+            is_there = not where or where in handover.topics
             ids.append(identity_of(where, row, expression) if is_there else None)
             contents.append(content_of(where, row) if is_there else None)
         arrays = [pa.array(ids, pa.binary()), pa.array(contents, pa.binary())]
-        yield pa.RecordBatch.from_arrays([*batch.columns, *arrays], [*batch.schema.names, _ID, _CONTENT])
+        yield pa.RecordBatch.from_arrays([*batch.columns[: len(own)], *arrays], [*own, _ID, _CONTENT])
 
 
 def _read(batches: Iterable[pa.RecordBatch], *, sink: KafkaSink, handover: Handover) -> Iterator[pa.RecordBatch]:
@@ -231,7 +241,3 @@ def _as_batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     }
     arrays = [pa.array([row[place] for row in rows], kind) for place, kind in enumerate(kinds.values())]
     return pa.RecordBatch.from_arrays(arrays, list(kinds))
-
-
-def _as_bytes(found: str | bytes | None) -> bytes | None:
-    return found.encode() if isinstance(found, str) else found

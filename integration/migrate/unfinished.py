@@ -101,7 +101,7 @@ class TakeOver(Interceptor):
         if not handover.is_back:
             self._require_untouched(handover, batch)
         if kind is Kind.REST:
-            self._write_rest(frame, handover, proceed)
+            self._write_rest(batch, frame, handover, proceed)
         elif kind is Kind.WHOLE:
             self._end_dry_run(f"all of batch {batch_id} is in the output, so the batch is not written again")
             frame.write.format("noop").mode("overwrite").save()  # a stateful plan must write its state
@@ -130,16 +130,19 @@ class TakeOver(Interceptor):
                 f"{_AGAIN}"
             )
 
-    def _write_rest(self, frame: DataFrame, handover: Handover, proceed: Callable[[Frames], None]) -> None:
-        comparison = Comparison(frame, self._sink, handover)
+    def _write_rest(
+        self, batch: InterceptedBatch, frame: DataFrame, handover: Handover, proceed: Callable[[Frames], None]
+    ) -> None:
+        comparison = Comparison(frame, self._sink, handover, batch.select)
         try:
             numbers = comparison.numbers()
             text = described(handover.batch_id, numbers)
             _require_clear(handover, numbers, text)
             self._end_dry_run(text)
             logger.warning("%s", text)
-            with passing_the_rest(handover.batch_id):
-                proceed(comparison.rest())
+            rest = comparison.rest()
+            with passing_the_rest(handover.batch_id, rest):
+                proceed(rest)
         finally:
             comparison.release()
 

@@ -158,7 +158,7 @@ class ExactlyOnce:
         query = writer.run.query
         number = require_number(batch_id, query)
         sinks = participants(self._sinks, self._options)
-        batch = InterceptedBatch(frames, number, writer.location, query.run_id, sinks)
+        batch = InterceptedBatch(frames, number, writer.location, query.run_id, sinks, self._options.select)
         pass_through(self._options.interceptors, batch, lambda passed: self._write_once(writer, passed, number))
 
     def _write_once(self, writer: RunWriter, frames: Frames, number: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -29,7 +29,16 @@ FORMAT: Final = 1
 #: The remedy for a damaged file.
 REMEDY: Final = "Remove the file, and run `twopc migrate cutover` again"
 _REST: Final = "rest"
-_passing: ContextVar[int | None] = ContextVar("twopc_taken_over", default=None)
+
+
+class _Rest(NamedTuple):
+    """The rows that ``TakeOver`` passes on."""
+
+    batch_id: int
+    rows: object
+
+
+_passing: ContextVar[_Rest | None] = ContextVar("twopc_taken_over", default=None)
 
 
 class _Facts(msgspec.Struct):
@@ -42,13 +51,28 @@ class _Facts(msgspec.Struct):
 
 
 @contextlib.contextmanager
-def passing_the_rest(batch_id: int) -> Iterator[None]:
+def passing_the_rest(batch_id: int, rows: object) -> Iterator[None]:
     """While the body runs, mark that ``TakeOver`` passes on the missing rows of this batch."""
-    token = _passing.set(batch_id)
+    token = _passing.set(_Rest(batch_id, rows))
     try:
         yield
     finally:
         _passing.reset(token)
+
+
+def require_passed_on(rows: object, batch_id: int) -> None:
+    """Check that no interceptor after ``TakeOver`` has replaced the rows that ``TakeOver`` has compared with the output.
+
+    Raises:
+        ConfigurationError: the rows to write are not the rows that ``TakeOver`` has passed on.
+    """
+    rest = _passing.get()
+    if rest is not None and rows is not rest.rows:
+        raise ConfigurationError(
+            f"an interceptor that comes after TakeOver has changed the rows of batch {batch_id}. TakeOver compared the "
+            "rows before that change with the output, so it may have mistaken which rows are missing. Nothing was "
+            "written. Make TakeOver the last of the interceptors, and restart"
+        )
 
 
 def require_taken_over(files: Files, batch: Batch) -> None:
@@ -75,7 +99,8 @@ def require_taken_over(files: Files, batch: Batch) -> None:
             f"written rows of batch {batch.batch_id} since then. This run wrote nothing. Run `twopc migrate cutover "
             "--apply` again, and restart"
         )
-    if facts.kind == _REST and facts.batch_id == batch.batch_id != _passing.get():
+    rest = _passing.get()
+    if facts.kind == _REST and facts.batch_id == batch.batch_id and (rest is None or rest.batch_id != batch.batch_id):
         raise ConfigurationError(
             f"another sink began batch {batch.batch_id}, and a cut-over left the batch half-written ({where}). Some of its "
             "rows may already be in the output. This run wrote nothing. To write only the missing rows, pass "

@@ -7,13 +7,14 @@ visible. An interceptor may replace the batch's rows, or stop the query.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from twopc.integration.spark.handed_over import require_passed_on
 from twopc.integration.spark.several import any_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
@@ -34,6 +35,7 @@ class InterceptedBatch:
             replay.
         sinks: all sinks that take part in the decision, including the dead-letter sink. Empty if another function than
             ``exactly_once`` writes the batch.
+        select: the SQL expressions that make the sinks' columns from the rows, by sink name.
     """
 
     frames: Frames
@@ -41,6 +43,7 @@ class InterceptedBatch:
     checkpoint_location: str
     run_id: str = ""
     sinks: tuple[TwoPhaseCommitSink[Any], ...] = ()
+    select: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def context(self) -> SparkContext:
@@ -74,6 +77,7 @@ class Interceptor(ABC):
 def pass_through(interceptors: Sequence[Interceptor], batch: InterceptedBatch, write: Callable[[Frames], None]) -> None:
     """Write a batch through interceptors. The first interceptor is the outermost."""
     if not interceptors:
+        require_passed_on(batch.frames, batch.batch_id)
         write(batch.frames)
         return
     first, *rest = interceptors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +13,10 @@ from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.migrate.handover import Handover, Handovers, Kind
 from twopc.integration.spark.handed_over import passing_the_rest, require_taken_over
+from twopc.integration.spark.interceptors import InterceptedBatch, Interceptor, pass_through
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -53,20 +56,20 @@ def test_a_batch_that_another_sink_has_begun_is_refused_unless_its_rest_is_passe
     files = files_with(
         tmp_path, *({"batch_id": number, "kind": Kind.NOTHING} for number in range(9)), {"kind": Kind.REST}
     )
-    passing = contextlib.nullcontext() if passed is None else passing_the_rest(passed)
+    passing = contextlib.nullcontext() if passed is None else passing_the_rest(passed, ())
     with (
         passing,
         pytest.raises(ConfigurationError, match=r"another sink began batch 7.*handover-000010.*TakeOver"),
     ):
         require_taken_over(files, batch(7))
-    with passing_the_rest(7):
+    with passing_the_rest(7, ()):
         require_taken_over(files, batch(7))
 
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_checkpoint_that_was_given_back_is_refused_until_it_is_handed_over_again(kind: Kind, tmp_path: Path) -> None:
     files = files_with(tmp_path, {"kind": kind, "is_back": True})
-    with passing_the_rest(7), pytest.raises(ConfigurationError, match=r"rollback.*batch 7 since.*cutover --apply"):
+    with passing_the_rest(7, ()), pytest.raises(ConfigurationError, match=r"rollback.*batch 7 since.*cutover --apply"):
         require_taken_over(files, batch(7))
 
 
@@ -74,3 +77,38 @@ def test_a_damaged_handover_is_refused(tmp_path: Path) -> None:
     (tmp_path / "handover-000001.json").write_text('{"query_id": "query"')
     with pytest.raises(ConfigurationError, match=r"handover-000001\.json cannot be read"):
         require_taken_over(LocalFiles(tmp_path), batch(7))
+
+
+class TakesOver(Interceptor):
+    """Passes on the rest of a batch, as ``TakeOver`` does."""
+
+    def intercept(self, batch: InterceptedBatch, proceed: Callable[[Any], None]) -> None:
+        rest = ["the rest of", batch.frames]
+        with passing_the_rest(batch.batch_id, rest):
+            proceed(rest)
+
+
+class Copies(Interceptor):
+    """Replaces the rows."""
+
+    def intercept(self, batch: InterceptedBatch, proceed: Callable[[Any], None]) -> None:
+        proceed(copy.copy(batch.frames))
+
+
+class Passes(Interceptor):
+    """Leaves the rows as they are."""
+
+    def intercept(self, batch: InterceptedBatch, proceed: Callable[[Any], None]) -> None:
+        proceed(batch.frames)
+
+
+def test_an_interceptor_may_change_the_rows_only_before_take_over_compares_them() -> None:
+    batch, written = InterceptedBatch(["rows"], 7, "/checkpoint"), list[Any]()  # type: ignore[arg-type]
+    with pytest.raises(
+        ConfigurationError, match=r"after TakeOver has changed the rows of batch 7.*Make TakeOver the last"
+    ):
+        pass_through([TakesOver(), Copies()], batch, written.append)
+    assert not written
+    pass_through([Copies(), TakesOver(), Passes()], batch, written.append)
+    pass_through([Passes(), Copies()], batch, written.append)
+    assert written == [["the rest of", ["rows"]], ["rows"]]

@@ -222,6 +222,19 @@ def test_after_a_finished_batch_nothing_is_left_out(pipeline: OldPipeline, spark
     assert pipeline.visible() == Counter([*pipeline.given, "late"])
 
 
+@pytest.mark.whole
+def test_what_select_makes_of_the_rows_is_compared_with_the_output(pipeline: OldPipeline, spark: SparkSession) -> None:
+    """With other writers, no row that the old sink has written would equal a record, and all would be written again."""
+    pipeline.feed(100)
+    old, sink = pipeline.columns, pipeline.new_sink()
+    pipeline.columns = made = ("key", "upper(CAST(value AS STRING)) AS value")
+    write_half_of_batch_1(pipeline, spark)
+    pipeline.columns = old
+    pipeline.cut_over("--apply", "--other-writers")
+    pipeline.run_new(spark, select={sink.name: made})
+    assert pipeline.visible() == Counter(value.upper() for value in pipeline.given)
+
+
 def test_a_batch_that_sparks_own_sink_wrote_in_part_is_completed(pipeline: OldPipeline, spark: SparkSession) -> None:
     pipeline.feed(60)
     with pytest.raises(Exception, match="the task fails"):

@@ -17,7 +17,7 @@ from twopc.integration.migrate.rest import Comparison, Numbers
 from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import Row, SparkSession
 
@@ -62,11 +62,12 @@ def compared(
     topics: dict[str, dict[int, Bounds]],
     *,
     key: str | None = None,
+    select: Sequence[str] | None = None,
     tasks: int = 3,
 ) -> tuple[Numbers, list[Row]]:
     handover = Handover(query_id="q", batch_id=1, offsets=(), kind=Kind.REST, topics=topics, key=key)
     frame = spark.createDataFrame(spark.sparkContext.parallelize(rows, tasks), schema)
-    comparison = Comparison(frame, sink, handover)
+    comparison = Comparison(frame, sink, handover, None if select is None else {sink.name: select})
     try:
         return comparison.numbers(), comparison.rest().collect()
     finally:
@@ -142,6 +143,42 @@ def test_the_same_row_in_two_topics_is_two_rows(output: Output, spark: SparkSess
     assert (numbers.elsewhere, numbers.unidentified) == (1, 0)
 
 
+@pytest.mark.parametrize("key", [None, "key"])
+def test_the_records_that_select_makes_are_compared_and_the_batchs_own_columns_are_passed_on(
+    key: str | None, output: Output, spark: SparkSession
+) -> None:
+    """The batch's own column ``value`` is none of the record."""
+    output.write({"key": "1", "value": "A"}, {"key": "3", "value": "C"})
+    rows, select = [(1, "a", 5), (2, "b", 6), (3, "c", 7)], ["CAST(number AS STRING) AS KEY", "upper(text) AS value"]
+    schema = "number int, text string, value int"
+    numbers, rest = compared(spark, rows, schema, sink_for(output), output.bounds(), key=key, select=select)
+    assert (numbers.rows, numbers.already, numbers.others) == (3, 2, 0)
+    assert [tuple(row) for row in rest] == [(2, "b", 6)]
+    assert rest[0].__fields__ == ["number", "text", "value"]
+
+
+def test_rows_that_no_sink_can_write_are_part_of_the_rest(output: Output, spark: SparkSession) -> None:
+    """The new sink says what is wrong with them, or makes dead letters of them."""
+    output.write({"value": "a"})
+    rows = [
+        ("a", output.topic, None),
+        ("a", None, None),
+        ("b", output.topic, [(None, b"1")]),
+        ("c", output.topic, [None]),
+    ]
+    schema = f"value string, topic string, headers {_HEADERS}"
+    numbers, rest = compared(spark, rows, schema, sink_for(output, topic=False), output.bounds())
+    assert (numbers.already, numbers.rest, numbers.elsewhere, numbers.others) == (1, 3, 0, 0)
+    assert sorted(row.value for row in rest) == ["a", "b", "c"]
+
+
+def test_text_that_is_not_utf_8_is_compared_by_its_bytes(output: Output, spark: SparkSession) -> None:
+    output.write({"value": b"a\xff"})
+    rows, select = [(b"a\xff",), (b"b\xff",)], ["CAST(raw AS STRING) AS value"]
+    numbers, rest = compared(spark, rows, "raw binary", sink_for(output), output.bounds(), select=select)
+    assert (numbers.already, numbers.others, [bytes(row.raw) for row in rest]) == (1, 0, [b"b\xff"])
+
+
 def test_a_key_that_finds_nothing_or_is_not_unique_is_counted(output: Output, spark: SparkSession) -> None:
     output.write({"value": '{"id": 1, "at": 5}'})
     rows = [('{"id": 1, "at": 6}',), ('{"id": 2, "at": 6}',), ('{"id": 2, "at": 7}',), ("{}",)]
@@ -154,7 +191,7 @@ def test_a_batch_without_value_or_topic_and_a_sink_of_another_topic_are_refused(
 ) -> None:
     with pytest.raises(SchemaError, match="no column 'value'"):
         compared(spark, [("a",)], "payload string", sink_for(output), output.bounds())
-    with pytest.raises(SchemaError, match="Add a 'topic' column"):
+    with pytest.raises(SchemaError, match="no column 'topic'"):
         compared(spark, [("a",)], "value string", sink_for(output, topic=False), output.bounds())
     with pytest.raises(ConfigurationError, match="with --topic"):
         compared(spark, [("a",)], "value string", sink_for(output), {"another": {}})
