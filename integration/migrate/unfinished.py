@@ -99,6 +99,12 @@ class TakeOver(Interceptor):
             )
         kind = _kind_now(files, handover, batch_id)
         if not handover.is_back:
+            if not batch.sinks:
+                raise ConfigurationError(
+                    f"{location} was handed over to exactly_once(), but another function has received batch {batch_id}. "
+                    "exactly_once() may have written this batch already. Nothing was written. Stop the transactional query, "
+                    "run `twopc migrate rollback`, and restart"
+                )
             self._require_untouched(handover, batch)
         if kind is Kind.REST:
             self._write_rest(batch, frame, handover, proceed)

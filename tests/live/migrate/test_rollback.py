@@ -10,6 +10,8 @@ import pytest
 from tests.live.migrate.support import OldPipeline, StopError
 from tests.live.migrate.test_cutover import write_half_of_batch_1
 from twopc import ResumeAt
+from twopc.integration.migrate import TakeOver
+from twopc.integration.spark import intercepted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,6 +92,19 @@ def test_a_rollback_from_a_finished_batch_and_another_cutover_are_exact(
     assert handed_over.command("rollback")["handover"]["kind"] == "rest", "before the new query has started again"
     batch_id = handed_over.cut_over("--apply")["handover"]["batch_id"]
     handed_over.run_new(spark, override=ResumeAt(batch_id))
+    assert handed_over.visible() == Counter(handed_over.given)
+
+
+@pytest.mark.whole
+def test_the_old_query_does_not_start_without_the_way_back(handed_over: OldPipeline, spark: SparkSession) -> None:
+    """The new query has written batch 2, and Spark has not recorded it. The old sink would write it again."""
+    handed_over.fail_new_at(spark, "driver.committed@2")
+    before = handed_over.visible()
+    old = intercepted(handed_over.sink(), TakeOver(handed_over.new_sink()))
+    assert "twopc migrate rollback" in handed_over.fail(spark, old, max_offsets=40)
+    assert handed_over.visible() == before
+    handed_over.command("rollback")
+    handed_over.run_old(spark)
     assert handed_over.visible() == Counter(handed_over.given)
 
 
