@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -32,6 +33,7 @@ class WithDeadLetter(OldPipeline):
     def __init__(self, servers: str, root: Path, letters: str) -> None:
         super().__init__(servers, root)
         self.bad = f"{letters}{self.name}"
+        self.options: dict[str, str] = {}
         self.bad_topic = create_topic(servers, f"{self.bad}-rows", 1)
 
     def run_new(self, spark: SparkSession, **options: Any) -> None:
@@ -46,6 +48,9 @@ class WithDeadLetter(OldPipeline):
             assert acquired is not None
             runs.add(acquired.run)
         return runs
+
+    def new_sink(self) -> KafkaSink:
+        return replace(super().new_sink(), options=self.options)
 
     def dead_letter(self) -> KafkaSink:
         return KafkaSink(name=self.bad, bootstrap_servers=self.servers, topic=self.bad_topic, timeout_ms=20_000)
@@ -98,6 +103,24 @@ def test_a_query_with_dead_letters_restarts_after_the_cut_over(
     assert pipeline.command("rollback")["decided"] is not None
     pipeline.run_old(spark)
     pipeline.require_exact()
+
+
+@pytest.mark.whole
+def test_a_bad_row_that_the_old_sink_has_written_does_not_become_a_dead_letter(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    """The new sink's limit is lower than the old one's."""
+    pipeline = WithDeadLetter(kafka.bootstrap_servers, tmp_path, LETTERS[0])
+    pipeline.columns = ("key", "IF(value LIKE '%5', rpad(value, 3000, 'x'), CAST(value AS STRING)) AS value")
+    pipeline.options = {"kafka.message.max.bytes": "2000"}
+    pipeline.run_sparks_sink_into_a_half_written_batch(spark)
+    written = {value for value in pipeline.visible() if "x" in value}
+    pipeline.cut_over("--apply", "--clock-skew-ms", "0")
+    pipeline.run_new(spark)
+    rows = {value.ljust(3000, "x") for value in pipeline.given if value.endswith("5")}
+    assert set(pipeline.letters()) == rows - written != set()
+    found = pipeline.visible() + Counter(pipeline.letters())
+    assert Counter({value.rstrip("x"): count for value, count in found.items()}) == Counter(pipeline.given)
 
 
 @pytest.mark.whole
