@@ -44,6 +44,8 @@ class ConnectCalls:
         self._location = _require_available(location, options)
         self._options = options
         session = _session_at_start()
+        # Spark starts this process before the process's query.
+        self._earlier = frozenset(() if session is None else (str(query.runId) for query in session.streams.active))
         self._checksums = NOT_KNOWN if session is None else Checksums.of(session)
         self._shuffles = None if session is None else self._check(session, is_at_start=True)
         self._writer: RunWriter | None = None
@@ -57,7 +59,7 @@ class ConnectCalls:
         if self._writer is not None and self._writer.run.query.makes_this_call():
             return self._writer  # a process serves one run of one query
         files = local_files(self._location)
-        query = calling_query(session, files)
+        query = calling_query(session, files, self._earlier)
         mode = ConnectMode(session, query, self._checksums)
         run = enter_run(query, lambda: self._shuffles or self._check(session))
         self._writer = RunWriter(run, mode, files.location, self._sinks, self._options)

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
-from twopc.integration.connect.plans import columns_of, plan_of_frame, plan_of_query
+from twopc.integration.connect.caller import Callers
+from twopc.integration.connect.plans import plan_of_frame, plan_of_query
 from twopc.integration.connect.worker import called_batch
 from twopc.integration.spark import checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from twopc.integration.connect.plans import Plan
 
 _SCHEME: Final = re.compile(r"^(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<host>[^/]*))?(?P<path>/.*)$")
@@ -86,18 +89,19 @@ class ConnectQuery:
         return plan_of_query(self._remote)
 
 
-def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
+def calling_query(session: Any, files: LocalFiles, earlier: Collection[str] = ()) -> ConnectQuery:
     """Find the query that made the current call.
 
     Args:
         session: the batch's session.
         files: the checkpoint that the user has specified.
+        earlier: the ids of the runs that were active before Spark started this process.
 
     Raises:
-        ConfigurationError: Spark has not made the call, or the checkpoint belongs to another query.
+        ConfigurationError: Spark has not made the call, the checkpoint belongs to another query, or several queries may have
+            made the call.
     """
-    called = called_batch()
-    if called is None:
+    if called_batch() is None:
         raise ConfigurationError(
             "Spark did not make this call. The call comes from another thread, or from outside a foreachBatch function. "
             "Nothing was written. Call the exactly_once() object in the function itself. Other work may stay in threads. "
@@ -105,20 +109,39 @@ def calling_query(session: Any, files: LocalFiles) -> ConnectQuery:
         )
     query_id = checkpoint.query_id(files)
     active = list(session.streams.active)
-    mine = [query for query in active if str(query.id) == query_id]
-    if not mine:
+    mine = next((query for query in active if str(query.id) == query_id), None)
+    if mine is None:
         raise ConfigurationError(
             f"checkpoint_location={files.location!r} belongs to query {query_id}, which is not running in this session. Nothing "
             "was written. Pass the same location to exactly_once() and as this query's option checkpointLocation"
         )
-    query = ConnectQuery(mine[0], files.location)
-    if len(active) > 1 and not _is_of(called.frame, query):
+    query = ConnectQuery(mine, files.location)
+    found = _possible_runs(session, query.run_id, earlier, is_alone=len(active) == 1)
+    if query.run_id not in found:
         raise ConfigurationError(
             f"checkpoint_location={files.location!r} belongs to query {query_id}, but this call came from another query in "
-            "the same session. Nothing was written. Pass the same location to exactly_once() and as this query's option "
-            "checkpointLocation"
+            "the same session. Nothing was written. Make an exactly_once() object for each query, with its own sinks. Pass the "
+            "same location to exactly_once() and as this query's option checkpointLocation"
+        )
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"checkpoint_location={files.location!r} belongs to query {query_id}, but this call may also come from another "
+            f"query in the same session ({', '.join(_names(active, found - {query.run_id}))}). The queries read one "
+            "DataFrame, and both are processing a batch, so Spark Connect does not show which of them makes this call. Nothing "
+            "was written. Make a DataFrame for each query with its own readStream.….load(), or start each query after the "
+            "previous one has started. Then restart"
         )
     return query
+
+
+def _possible_runs(session: Any, run_id: str, earlier: Collection[str], *, is_alone: bool) -> frozenset[str]:
+    if is_alone:
+        return frozenset({run_id}.difference(earlier))  # the common case, without further requests
+    return Callers(session, batch_columns(), earlier).wait_for(run_id)
+
+
+def _names(queries: Iterable[Any], run_ids: Collection[str]) -> list[str]:
+    return [f"query {query.id}" for query in queries if str(query.runId) in run_ids]
 
 
 def batch_columns() -> set[str]:
@@ -127,9 +150,3 @@ def batch_columns() -> set[str]:
     if called is None:
         raise AssertionError("the caller has already been found")
     return set().union(*plan_of_frame(called.frame).batches)
-
-
-def _is_of(frame: Any, query: ConnectQuery) -> bool:
-    """Return whether the query's plan produces the columns of a batch. Column numbers are unique in the server's JVM."""
-    columns = set().union(*plan_of_frame(frame).batches)
-    return bool(columns) and columns <= columns_of(query.plan().analyzed)

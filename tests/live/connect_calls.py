@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.live.connect_client import start_patiently
 from tests.live.spark_query import Options, planned, session, source
 from twopc.checkpoint_config import CheckpointConfig
 from twopc.integration.spark import exactly_once
@@ -36,9 +37,10 @@ def _object(options: Options) -> ExactlyOnce:
     return exactly_once(sink, checkpoint_location=options.checkpoint, **settings)
 
 
-def _start(spark: SparkSession, options: Options, function: Any, location: str) -> Any:
-    writer = planned(source(spark, options), options).writeStream.foreachBatch(function)
-    return writer.option("checkpointLocation", location).start()
+def _start(spark: SparkSession, options: Options, function: Any, location: str, rows: DataFrame | None = None) -> Any:
+    frame = planned(source(spark, options), options) if rows is None else rows
+    writer = frame.writeStream.foreachBatch(function)
+    return start_patiently(writer.option("checkpointLocation", location).start)
 
 
 def _ignore(batch: DataFrame, batch_id: int) -> None:
@@ -89,6 +91,31 @@ def with_anothers_checkpoint(spark: SparkSession, options: Options) -> str:
     first.processAllAvailable()
     second = _start(spark, options, _object(options), f"{options.checkpoint}-of-another")
     return _error(second.processAllAvailable)
+
+
+def _shared(spark: SparkSession, options: Options) -> DataFrame:
+    """A DataFrame whose queries share its columns: Spark Connect remembers each plan that it has analyzed."""
+    shared = planned(source(spark, options), options)
+    shared.printSchema()
+    return shared
+
+
+def with_anothers_checkpoint_and_columns(spark: SparkSession, options: Options) -> str:
+    """The same, but the queries read one DataFrame."""
+    shared = _shared(spark, options)
+    _start(spark, options, _ignore, options.checkpoint, shared).processAllAvailable()
+    another = f"{options.checkpoint}-of-another"
+    second = _start(spark, options, _object(options), another, shared.where("key IS NOT NULL"))
+    return _error(second.processAllAvailable)
+
+
+def two_of_one_frame(spark: SparkSession, options: Options) -> str:
+    """Each query names its own checkpoint, and both read one DataFrame."""
+    shared = _shared(spark, options)
+    mine = _start(spark, options, _object(options), options.checkpoint, shared)
+    another = _start(spark, options, _ignore, f"{options.checkpoint}-of-another", shared)
+    another.processAllAvailable()
+    return _error(mine.processAllAvailable)
 
 
 def two_of_one_session(spark: SparkSession, options: Options) -> str:

@@ -34,7 +34,7 @@ _POLL_S = 0.05
 
 
 #: A busy machine may not start a process of a function within the 10 s that Spark allows. Nothing has run by then.
-_start = tenacity.Retrying(
+start_patiently = tenacity.Retrying(
     stop=tenacity.stop_after_attempt(5),
     retry=tenacity.retry_if_exception_message(match=".*Python worker failed to connect back"),
     reraise=True,
@@ -81,7 +81,7 @@ def main() -> int:
     if options["go"]:
         _wait_for(options["go"])
     try:
-        query = _start(writer.start)
+        query = start_patiently(writer.start)
         print(RUNNING, flush=True)
         while not query.awaitTermination(1):
             if Path(f"{gate}.stop").exists():

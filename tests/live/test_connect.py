@@ -198,6 +198,11 @@ def outcome_of(scenario: str, pipeline: Pipeline, root: Path) -> str:
             "but this call came from another query in the same session",
             marks=pytest.mark.whole,
         ),
+        pytest.param(
+            "with_anothers_checkpoint_and_columns",
+            "but this call came from another query in the same session",
+            marks=pytest.mark.whole,
+        ),
     ],
 )
 def test_a_call_that_is_not_the_querys_own_is_refused(
@@ -212,11 +217,12 @@ def test_a_call_that_is_not_the_querys_own_is_refused(
 
 
 @pytest.mark.whole
-def test_one_of_two_queries_of_a_session_is_found_by_its_plan(kafka: KafkaService, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scenario", ["two_of_one_session", "two_of_one_frame"])
+def test_one_of_two_queries_of_a_session_is_found(scenario: str, kafka: KafkaService, tmp_path: Path) -> None:
     pipeline = pipeline_of(kafka, tmp_path)
     pipeline.feed(20)
     pipeline.flush()
-    assert outcome_of("two_of_one_session", pipeline, tmp_path) == f"{OUTCOME} no error"
+    assert outcome_of(scenario, pipeline, tmp_path) == f"{OUTCOME} no error"
     pipeline.require_exactly_once()
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from tests.planted.bug import Bug, one_edit
 
 _PLANS: Final = "tests/unit/test_connect_plans.py"
+_CALLER: Final = "tests/unit/test_connect_caller.py"
 _LIVE: Final = "tests/live/test_connect.py"
 _SHUFFLE: Final = "integration/connect/one_shuffle.py"
 _UI: Final = "integration/connect/ui_shuffles.py"
@@ -129,10 +130,47 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "the checkpoint of another query of the session is taken",
         10,
         "integration/connect/query.py",
-        "    if len(active) > 1 and not _is_of(called.frame, query):\n",
+        "    if query.run_id not in found:\n",
         "    if False:\n",
         model=False,
+        protocol=_CALLER,
         whole=f"{_LIVE} -k own",
+    ),
+    one_edit(
+        "Spark Connect: a run that was active before the process started may be the caller",
+        10,
+        "integration/connect/caller.py",
+        "set(earlier)",
+        "set[str]()",
+        model=False,
+        protocol=f"{_CALLER} -k before_the_process",
+    ),
+    one_edit(
+        "Spark Connect: the runs that were active before the process started are not noted",
+        10,
+        "integration/connect/calls.py",
+        "(str(query.runId) for query in session.streams.active))",
+        "())",
+        model=False,
+        protocol="tests/unit/test_connect_object.py -k already_active",
+    ),
+    one_edit(
+        "Spark Connect: an idle query may be the caller",
+        10,
+        "integration/connect/caller.py",
+        'not query.status["isTriggerActive"] or ',
+        "",
+        model=False,
+        protocol=f"{_CALLER} -k does_not_wait",
+    ),
+    one_edit(
+        "Spark Connect: a call that two queries may have made is taken for the checkpoint's query's",
+        10,
+        "integration/connect/query.py",
+        "    if len(found) > 1:\n",
+        "    if False:\n",
+        model=False,
+        protocol=f"{_CALLER} -k two_queries",
     ),
     one_edit(
         "a call from any thread counts as Spark's",

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import logging
 import pickle
+import threading
 import weakref
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from tests.unit.fake_sink import FakeSink, World
-from twopc.errors import ConfigurationError
+from tests.unit.fake_sink import Cluster, FakeSink, World, all_rows
+from twopc import CheckpointConfig, Listener
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError
+from twopc.integration.alerts import Alerts, ConsecutiveFailures
+from twopc.integration.connect import calls
 from twopc.integration.connect.calls import ConnectCalls
+from twopc.integration.connect.one_shuffle import NOT_KNOWN, Checksums
 from twopc.integration.connect.query import local_files
 from twopc.integration.connect.worker import called_batch, is_worker
+from twopc.integration.history import CheckpointLog, PrometheusMetrics
 from twopc.integration.spark import Interceptor, exactly_once
+from twopc.integration.spark.engine import SparkEngine
+from twopc.integration.spark.task import TaskResult
+from twopc.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from twopc.engine import Work
+    from twopc.records import TaskReport
 
 #: PySpark's program that calls the function.
 _WORKER = "pyspark/sql/connect/streaming/worker/foreach_batch_worker.py"
@@ -53,6 +72,17 @@ def test_a_copy_made_by_pickle_has_the_same_arguments_and_no_connection() -> Non
     assert copy._calls._writer is None
     assert copy._calls._location == "/checkpoint"
     assert copy._options.select == {"fake": ["1 AS id"]}
+
+
+def test_the_copy_in_the_server_knows_which_runs_were_already_active(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark makes the copy just before it starts the query."""
+    session = MagicMock()
+    session.streams.active = [SimpleNamespace(runId="run-of-another")]
+    monkeypatch.setattr(calls, "_session_at_start", lambda: session)
+    monkeypatch.setattr(Checksums, "of", lambda _: NOT_KNOWN)
+    each = exactly_once(sink(), checkpoint_location="/checkpoint")
+    assert isinstance(each._calls, ConnectCalls)
+    assert each._calls._earlier == {"run-of-another"}
 
 
 @pytest.mark.parametrize("location", ["/a/b", "file:/a/b", "file:///a/b", "file://localhost/a/b"])

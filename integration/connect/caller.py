@@ -1,0 +1,80 @@
+"""Through Spark Connect, find out which of a session's queries may have made a call.
+
+No single fact identifies the caller. Spark numbers the columns of each plan that it analyzes, but Spark Connect keeps the
+analyzed plans (since Spark 4.0, after ``printSchema()``, for example), so the queries of one DataFrame may share their columns.
+Therefore, each rule below only says which query did *not* make the call, and none of them excludes the caller:
+
+- The caller reads the batch's columns.
+- Spark starts a process before the process's query, so a run that was active before the process is not the caller.
+- The caller waits for the call, so it does not end a trigger until the call returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import PySparkException
+
+from twopc.integration.connect.plans import columns_of, plan_of_query
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from collections.abc import Set as AbstractSet
+
+logger = logging.getLogger(__name__)
+
+_LIMIT_S: Final = 120.0
+_POLL_S: Final = 0.1
+
+
+class Callers:
+    """The queries that may have made the current call. Use this object only during the call.
+
+    Args:
+        session: the session.
+        columns: the columns of the batch, each with its number.
+        earlier: the ids of the runs that were active before Spark started this process.
+    """
+
+    def __init__(self, session: Any, columns: AbstractSet[str], earlier: Collection[str]) -> None:
+        self._session = session
+        self._columns = columns
+        self._others = set(earlier)
+        self._last_triggers: dict[str, object] = {}
+
+    def look(self) -> frozenset[str]:
+        """Return the ids of the runs that may have made the call. Each look may exclude more runs."""
+        for query in self._session.streams.active:
+            if str(query.runId) not in self._others and self._is_other(query):
+                self._others.add(str(query.runId))
+        return frozenset(str(query.runId) for query in self._session.streams.active) - self._others
+
+    def wait_for(self, run_id: str) -> frozenset[str]:
+        """Look until only one run is left, or until ``run_id`` is excluded or the time is up."""
+        found, began, is_told = self.look(), time.monotonic(), False
+        while run_id in found and len(found) > 1 and time.monotonic() - began < _LIMIT_S:
+            if not is_told:
+                logger.warning(
+                    "%d queries of this session share the batch's columns, so the driver waits up to %.0f s until the others "
+                    "end a trigger, to find out which query makes this call. To avoid the wait, make a DataFrame for each "
+                    "query with its own readStream.….load()",
+                    len(found),
+                    _LIMIT_S,
+                )
+                is_told = True
+            time.sleep(_POLL_S)
+            found = self.look()
+        return found
+
+    def _is_other(self, query: Any) -> bool:
+        """Whether this query certainly did not make the call."""
+        with contextlib.suppress(PySparkException):  # Spark Connect cannot be asked about a query that is just starting
+            if not query.status["isTriggerActive"] or not self._columns <= columns_of(plan_of_query(query).analyzed):
+                return True
+            progress = query.lastProgress
+            last = None if progress is None else (progress.batchId, progress.timestamp)
+            return bool(self._last_triggers.setdefault(str(query.runId), last) != last)
+        return False

@@ -1,0 +1,127 @@
+"""Under Spark Connect, the queries of one DataFrame share its columns: which of them makes a call."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from twopc.errors import ConfigurationError
+from twopc.files import LocalFiles
+from twopc.integration.connect import caller
+from twopc.integration.connect import query as query_module
+from twopc.integration.connect.plans import parsed
+from twopc.integration.connect.query import calling_query
+from twopc.integration.connect.worker import CalledBatch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_BATCH = "== Physical Plan ==\nScan ExistingRDD[key#7, value#8]\n"
+
+
+@dataclass
+class Query:
+    """A query of the session, as Spark Connect shows it."""
+
+    id: str
+    reads: str = "key#7, value#8"
+    is_in_trigger: bool = True
+    batches: int = 0  #: the triggers that have ended
+    is_registered: bool = True
+    ends_at_look: int = 0  #: the look at which a trigger ends, if one ends
+    looks: int = field(default=0, init=False)
+
+    @property
+    def runId(self) -> str:  # noqa: N802 - Spark's name
+        return f"run-of-{self.id}"
+
+    @property
+    def status(self) -> dict[str, bool]:
+        if not self.is_registered:
+            raise PySparkException("no such query")
+        self.looks += 1
+        self.batches += self.looks == self.ends_at_look
+        return {"isTriggerActive": self.is_in_trigger}
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802 - Spark's name
+        return SimpleNamespace(batchId=self.batches - 1, timestamp="") if self.batches else None
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalFiles:
+    """The checkpoint of the query "mine". A batch with the columns key#7 and value#8 is being processed."""
+    (tmp_path / "metadata").write_text(json.dumps({"id": "mine"}))
+    monkeypatch.setattr(query_module, "called_batch", lambda: CalledBatch(None, 0))  # type: ignore[arg-type]
+    monkeypatch.setattr(query_module, "plan_of_frame", lambda _: parsed(_BATCH))
+    monkeypatch.setattr(
+        caller, "plan_of_query", lambda query: parsed(f"== Analyzed Logical Plan ==\nProject [{query.reads}]\n")
+    )
+    monkeypatch.setattr(caller, "_POLL_S", 0)
+    return LocalFiles(str(tmp_path))
+
+
+def session_of(*queries: Query) -> Any:
+    return SimpleNamespace(streams=SimpleNamespace(active=queries))
+
+
+def test_the_only_query_is_the_caller(files: LocalFiles) -> None:
+    assert calling_query(session_of(Query("mine")), files).run_id == "run-of-mine"
+
+
+def test_a_run_that_was_active_before_the_process_is_not_the_caller(files: LocalFiles) -> None:
+    """Another query has the same object and the same columns, and both are in a trigger."""
+    for queries in ([Query("mine"), Query("other")], [Query("mine")]):
+        with pytest.raises(ConfigurationError, match="belongs to query mine, but this call came from another query"):
+            calling_query(session_of(*queries), files, {"run-of-mine"})
+
+
+@pytest.mark.parametrize(
+    ("mine", "other"),
+    [
+        (Query("mine", is_in_trigger=False), Query("other")),
+        (Query("mine", reads="key#1, value#2"), Query("other")),
+        (Query("mine", ends_at_look=2), Query("other")),
+    ],
+    ids=["it is idle", "it reads other columns", "it ends a trigger during the call"],
+)
+def test_a_query_that_does_not_wait_for_the_call_is_not_the_caller(
+    mine: Query, other: Query, files: LocalFiles
+) -> None:
+    with pytest.raises(ConfigurationError, match="this call came from another query in the same session"):
+        calling_query(session_of(mine, other), files)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Query("other", is_in_trigger=False),
+        Query("other", reads="key#1, value#2"),
+        Query("other", ends_at_look=3),
+        Query("other", batches=7, ends_at_look=3),
+    ],
+    ids=["it is idle", "it reads other columns", "it ends its first trigger", "it ends a later trigger"],
+)
+def test_the_caller_is_the_query_that_is_left(other: Query, files: LocalFiles) -> None:
+    assert calling_query(session_of(Query("mine"), other), files).run_id == "run-of-mine"
+
+
+def test_a_query_that_started_before_the_process_does_not_hide_the_caller(files: LocalFiles) -> None:
+    session = session_of(Query("mine"), Query("other"))
+    assert calling_query(session, files, {"run-of-other"}).run_id == "run-of-mine"
+
+
+@pytest.mark.parametrize("other", [Query("other"), Query("other", is_registered=False)])
+def test_if_two_queries_may_have_made_the_call_it_is_refused(
+    other: Query, files: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caller, "_LIMIT_S", 0.01)
+    with pytest.raises(
+        ConfigurationError, match=r"may also come from.*\(query other\).*Make a DataFrame for each query"
+    ):
+        calling_query(session_of(Query("mine"), other), files)
