@@ -7,9 +7,9 @@ import logging
 import queue
 import threading
 import time
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import ConfigurationError
 from twopc.integration.alerts.channels import Post, to_log
@@ -65,6 +65,7 @@ class Alerts(Listener):
     ) -> None:
         require_names(rules)
         self._rules, self._name, self._clock = tuple(rules), name, clock
+        self._channels = tuple(to)
         self._posts = [Post(channel, self._look_again) for channel in to]
         self._checkpoint = None if checkpoint_location is None else _local(str(checkpoint_location))
         self._saved = None if self._checkpoint is None else self._checkpoint / "twopc" / "alerts.json"
@@ -75,6 +76,14 @@ class Alerts(Listener):
         self._began_ms = 0
         self._run = ("", "")
         self._is_paused = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle only the arguments. Under Spark Connect, a copy watches the query from the driver's process."""
+        place = self._checkpoint
+        made = partial(
+            type(self), self._rules, self._channels, name=self._name, checkpoint_location=place, clock=self._clock
+        )
+        return made, ()
 
     @classmethod
     def from_file(

@@ -14,6 +14,7 @@ import pyspark
 from twopc.errors import ConfigurationError
 from twopc.integration.connect.one_shuffle import NOT_KNOWN, Checksums, Ruled
 from twopc.integration.connect.worker import called_batch, is_worker
+from twopc.integration.spark.options import require_picklable
 from twopc.integration.spark.query_runs import drop, enter_run
 
 if TYPE_CHECKING:
@@ -99,6 +100,13 @@ def _require_available(location: str | None, options: Options) -> str:
                 f"exactly_once({name}=…) is not available under Spark Connect in this release. Nothing was written. Omit it. "
                 f"{_CLASSIC}"
             )
+    for listener in options.listeners:
+        require_picklable(
+            listener,
+            f"the listener {type(listener).__name__} cannot be sent to Spark Connect's server, where the query's driver runs",
+            "Nothing was written. Open connections, locks, files and threads at the listener's first event, not in its "
+            "constructor. Pass no registry to PrometheusMetrics, but a port",
+        )
     return location
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,8 @@ from twopc.errors import missing_extra
 from twopc.listeners import Listener
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twopc.events import Phase, Triggered
     from twopc.progress import Checkpoint
 
@@ -42,7 +45,7 @@ class PrometheusMetrics(Listener):
 
     Args:
         name: the value of the label ``query`` in every metric.
-        port: the port on which to serve the metrics; None: the caller serves the registry.
+        port: the port on which to serve the metrics, from the first checkpoint on; None: the caller serves the registry.
         address: the server's address.
         registry: where to register the metrics; None: the default registry of prometheus_client.
 
@@ -55,6 +58,7 @@ class PrometheusMetrics(Listener):
             prometheus: Any = import_module("prometheus_client")  # an extra
         except ModuleNotFoundError as error:
             raise missing_extra("PrometheusMetrics", "metrics", error) from error
+        self._arguments = {"name": name, "port": port, "address": address, "registry": registry}
         registry = prometheus.REGISTRY if registry is None else registry
         self._triggered_at: float | None = None
         self._phase: Phase | None = None
@@ -102,13 +106,34 @@ class PrometheusMetrics(Listener):
             self._ended.labels(name, outcome)  # a rate needs a zero before the first event
         for reason in ("declined", "expired", "failed"):
             self._attempts.labels(name, reason)
-        if port is not None:
-            prometheus.start_http_server(port, address, registry)
+        # Not here, because under Spark Connect, the client makes this object, but a copy in the server serves the metrics.
+        self._serve = None if port is None else partial(prometheus.start_http_server, port, address, registry)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle only the arguments."""
+        return partial(type(self), **self._arguments), ()
 
     def triggered(self, checkpoint: Triggered) -> None:
-        """See :class:`Listener`."""
+        """See :class:`Listener`.
+
+        Raises:
+            OSError: the port cannot be opened. The next checkpoint tries again.
+        """
         del checkpoint
         self._triggered_at = time.monotonic()
+        if self._serve is not None:
+            self._open(self._serve)
+
+    def _open(self, serve: Callable[[], object]) -> None:
+        try:
+            serve()
+        except OSError as error:
+            port, address = self._arguments["port"], self._arguments["address"]
+            raise OSError(
+                f"port {port} of {address} cannot be opened ({error}), so no metrics are served. Every checkpoint tries again. "
+                "If another query or program has this port, choose another port"
+            ) from error
+        self._serve = None
 
     def entered(self, phase: Phase) -> None:
         """See :class:`Listener`."""

@@ -80,7 +80,12 @@ class Options:
         if len(set(names)) != len(names):
             raise ConfigurationError(f"exactly_once(): two of the sinks {names} have the same name. Rename one")
         for sink in participants(sinks, self):
-            _require_picklable(sink)
+            require_picklable(
+                sink,
+                f"sink {sink.name!r} cannot be sent to the tasks",
+                "Pass plain arguments to the sink. A function such as kafka.oauth_cb must create its own connections and locks "
+                "when it is called",
+            )
         unknown = sorted(set(self.select) - {sink.name for sink in sinks})
         if unknown:
             raise ConfigurationError(f"exactly_once(select=…): no sink is called {unknown[0]!r}")
@@ -92,15 +97,21 @@ class Options:
                 )
 
 
-def _require_picklable(sink: TwoPhaseCommitSink[Any]) -> None:
+def require_picklable(one: object, problem: str, advice: str) -> None:
+    """Check that an object can be sent to another process.
+
+    Args:
+        one: the object.
+        problem: what to say if it cannot.
+        advice: how to correct it.
+
+    Raises:
+        ConfigurationError: the object cannot be pickled.
+    """
     try:
-        cloudpickle.dumps(sink)  # type: ignore[no-untyped-call]
+        cloudpickle.dumps(one)  # type: ignore[no-untyped-call]
     except Exception as error:
-        raise ConfigurationError(
-            f"exactly_once(): sink {sink.name!r} cannot be sent to the tasks ({type(error).__name__}: {error}). Pass plain "
-            "arguments to the sink. A function such as kafka.oauth_cb must create its own connections and locks when it "
-            "is called"
-        ) from error
+        raise ConfigurationError(f"exactly_once(): {problem} ({type(error).__name__}: {error}). {advice}") from error
 
 
 def participants(sinks: Sequence[TwoPhaseCommitSink[Any]], options: Options) -> tuple[TwoPhaseCommitSink[Any], ...]:

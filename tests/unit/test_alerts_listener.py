@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import cloudpickle
 
 from tests.unit.history_support import T0, ended, failed, write
 from twopc.errors import BadRecordError, ConfigurationError
 from twopc.events import Triggered
 from twopc.integration.alerts import Alert, Alerts, ConsecutiveFailures, NoCheckpoint, to_log
 from twopc.integration.alerts import listener as module
+from twopc.integration.alerts.channels import Post, Webhook
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -64,6 +66,20 @@ def test_a_query_that_fails_repeatedly_is_reported_once_and_so_is_its_recovery(c
     assert "BadRecordError: row 7" in first.text
     alerts._flush(time.monotonic() + WAIT_S)
     assert told.empty()
+
+
+def test_a_copy_made_by_pickle_watches_as_the_original_would(cluster: Cluster, tmp_path: Path) -> None:
+    """Under Spark Connect, the client makes the object, and a copy watches the query in the server."""
+    alerts = Alerts([BROKEN], [to_log], name="orders", checkpoint_location=tmp_path)
+    copy = cloudpickle.loads(cloudpickle.dumps(alerts))  # type: ignore[no-untyped-call]
+    assert (copy._rules, copy._name, copy._checkpoint) == (alerts._rules, "orders", tmp_path)
+    webhook = Alerts([BROKEN], [Webhook("http://127.0.0.1/x", {"Authorization": "secret"})])
+    (channel,) = cloudpickle.loads(cloudpickle.dumps(webhook))._channels  # type: ignore[no-untyped-call]
+    assert (channel.url, channel.headers) == ("http://127.0.0.1/x", {"Authorization": "secret"})
+    to_queue: queue.Queue[Alert] = queue.Queue()
+    copy._posts = [Post(to_queue.put, copy._look_again)]
+    _fail(cluster, 2, [copy])
+    assert to_queue.get(timeout=WAIT_S).rule == "broken"
 
 
 def test_time_that_passes_is_noticed_without_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,27 @@ def test_an_unavailable_option_is_rejected_with_an_error_that_identifies_it(opti
         exactly_once(sink(), checkpoint_location="/checkpoint", **option)
 
 
+class Locked(Listener):
+    """A listener of the user's own, which opens something too early."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def test_a_listener_that_cannot_be_sent_to_the_server_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"the listener Locked cannot be sent to Spark Connect's server.*first event"
+    ):
+        exactly_once(sink(), checkpoint_location="/checkpoint", listeners=[Locked()])
+
+
+def test_the_toolkits_listeners_can_be_sent_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    prometheus = pytest.importorskip("prometheus_client")
+    monkeypatch.setattr(prometheus, "REGISTRY", prometheus.CollectorRegistry())
+    listeners = [Alerts([ConsecutiveFailures("broken", 2)]), CheckpointLog(), PrometheusMetrics("orders", port=1)]
+    pickle.dumps(exactly_once(sink(), checkpoint_location="/checkpoint", listeners=listeners))
+
+
 def test_a_copy_made_by_pickle_has_the_same_arguments_and_no_connection() -> None:
     each = exactly_once(sink(), checkpoint_location="/checkpoint", select={"fake": ["1 AS id"]})
     copy = pickle.loads(pickle.dumps(each))  # noqa: S301 - its own

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import pickle
+import socket
 import sys
 import time
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,6 +49,26 @@ def test_the_error_of_metrics_without_their_extra_identifies_it(monkeypatch: pyt
 @pytest.fixture
 def registry() -> Any:
     return pytest.importorskip("prometheus_client").CollectorRegistry()
+
+
+def test_metrics_are_served_from_the_first_checkpoint_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under Spark Connect, the client makes the object, and a copy in the server serves the metrics."""
+    prometheus = pytest.importorskip("prometheus_client")
+    monkeypatch.setattr(prometheus, "REGISTRY", prometheus.CollectorRegistry())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        metrics = PrometheusMetrics("q", port=port)  # opens no port
+        with pytest.raises(
+            OSError, match=rf"port {port} of 127\.0\.0\.1 cannot be opened .*, so no metrics are served"
+        ):
+            metrics.triggered(Triggered(0))
+    monkeypatch.setattr(prometheus, "REGISTRY", prometheus.CollectorRegistry())  # of another process
+    copy = pickle.loads(pickle.dumps(metrics))  # noqa: S301 - its own
+    for batch_id in range(2):
+        copy.triggered(Triggered(batch_id))
+        copy.ended(ended(batch_id))
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+        assert b'twopc_checkpoints_total{outcome="completed",query="q"} 2.0' in response.read()
 
 
 def test_metrics_count_outcomes_rows_and_durations_by_phase(registry: Any) -> None:
