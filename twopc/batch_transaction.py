@@ -18,7 +18,7 @@ from twopc.attempt import Evidence
 from twopc.batch import Batch, locate
 from twopc.crash_points import crash_point
 from twopc.engine import Publish, Repair, Work, Write
-from twopc.errors import CheckpointExpiredError, RetriableError
+from twopc.errors import CheckpointExpiredError, RetriableError, release
 from twopc.recovery import Step, lookup
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ class BatchTransaction:
                 )
                 self._pending.attempt_failed(error)
                 self._end_what_is_open(error)
+                release(error)
         return self._attempt(step, batch, mode)
 
     def _attempt(self, step: Step, batch: Batch, mode: Mode) -> Prepared:
@@ -204,6 +205,7 @@ class BatchTransaction:
                 "them: %r"
             )
             logger.warning(text, self._batch.batch_id, second)
+            release(second)
 
     # -- the commit point, and phase two -------------------------------------------------------------------------------
 

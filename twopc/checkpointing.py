@@ -17,7 +17,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, Final
 
-from twopc.errors import CheckpointExpiredError, RetriableError
+from twopc.errors import CheckpointExpiredError, RetriableError, release
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,5 +71,6 @@ def run_checkpoints(  # noqa: PLR0913, PLR0917 - the parts of a checkpoint
                 "again. Cause: %s"
             )
             logger.warning(text, batch.batch_id, failed + 1, allowed, error)
+            release(error)
         else:
             return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from twopc.attempt import Attempt, Evidence
 from twopc.crash_points import crash_point
-from twopc.errors import DecisionInDoubtError, FatalError, FencedError, RetriableError, TwoPhaseCommitError
+from twopc.errors import DecisionInDoubtError, FatalError, FencedError, RetriableError, TwoPhaseCommitError, release
 from twopc.fenced import is_proven_absent
 from twopc.log_view import fold_more
 from twopc.records import Begin, Truncation
@@ -165,6 +165,7 @@ class DriverRun:
             self.append([Truncation(log_start=log_start, begin=view.begin, ended=tuple(sorted(view.ended)))])
         except RetriableError as error:
             logger.warning("%s could not be truncated. The next batch will try again. Cause: %s", log.name, error)
+            release(error)
             return
         crash_point("driver.truncating")
         log.truncate(log_start)

@@ -12,6 +12,7 @@ it is decided, not done   :class:`CommitBlockedError`: fix the cause and restart
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -135,6 +136,20 @@ class CommitBlockedError(TwoPhaseCommitError):
     def __init__(self, message: str, *, transactions: Sequence[str] = ()) -> None:
         super().__init__(f"{message}; not yet proven: {', '.join(transactions)}" if transactions else message)
         self.transactions = tuple(transactions)
+
+
+def release(error: BaseException) -> None:
+    """Release the variables that a handled error keeps. Its tracebacks can still be shown.
+
+    A traceback keeps its functions' variables, and the variables of their callers. If one of them is an error of the
+    traceback, all of them wait for the garbage collector. Under Spark Connect, one of them is the batch, and the garbage
+    collector must not release a batch (``twopc.integration.connect.worker``).
+    """
+    found: list[BaseException | None] = [error]
+    for one in found:  # grows
+        if one is not None:
+            traceback.clear_frames(one.__traceback__)
+            found += [next_one for next_one in (one.__cause__, one.__context__) if next_one not in found]
 
 
 def missing_extra(what: str, extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:

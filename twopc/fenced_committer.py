@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic
 from twopc.attempt import Evidence, HandleT
 from twopc.control_committer import ControlCommitter, StepT
 from twopc.crash_points import crash_point
-from twopc.errors import RetriableError
+from twopc.errors import RetriableError, release
 from twopc.versions import NO_ATTEMPT, version_of
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
                 break
             except self.failures as error:
                 self._block(self.reason(error))
+                release(error)
                 if not self.is_passing(error):
                     break
             logger.warning(
@@ -254,6 +255,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
                 return {handle: self.outcome(step, handle) for handle in handles}
         except self.failures as error:
             self._block(self.reason(error))
+            release(error)
             return dict.fromkeys(handles, Evidence.UNKNOWN)
 
     def forget(self, kept_scan_start: Mapping[str, Any]) -> None:

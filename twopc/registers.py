@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from twopc import register_id
 from twopc.decision_log import DecisionLog
-from twopc.errors import ConfigurationError, DecisionInDoubtError, FatalError, RetriableError
+from twopc.errors import ConfigurationError, DecisionInDoubtError, FatalError, RetriableError, release
 from twopc.files import NotDurableError
 from twopc.records import Acquired
 from twopc.register_reader import Own, RegisterReader, file_of, packed
@@ -133,6 +133,7 @@ class RegisterLog(DecisionLog):
                 log_start,
                 error,
             )
+            release(error)
 
     def close(self) -> None:
         """See :class:`DecisionLog`. This log does not keep any connections open."""

@@ -6,7 +6,7 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from twopc.errors import FencedError, RestoredError, UnavailableError
+from twopc.errors import FencedError, RestoredError, UnavailableError, release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,10 +61,12 @@ class StepFailures:
             logger.warning("sink %r: another driver has fenced this one, and will take care of %s", self.name, what)
         except RestoredError as error:
             logger.warning("%s. Because of this, %s was skipped", error, what)
+            release(error)
         except self.failures as error:
             logger.warning(
                 "sink %r: %s failed and will be retried. No data is at risk. Cause: %s", self.name, what, error
             )
+            release(error)
 
     def _block(self, reason: str) -> None:
         self._blockers.append(self._named(reason))

@@ -127,9 +127,7 @@ class SparkEngine:
                 except Exception as error:
                     if is_cancelled():
                         raise _expired(work, limit, reports) from error
-                    raised = translated(error)
-                    _note_vote(work, raised)
-                    raise raised from error
+                    raise _noted(work, translated(error))  # noqa: B904 - it has its cause
                 work.pending.acknowledged([result.acknowledgement for result in results])
                 reports += self._accepted(results, work, limit)
                 if is_cancelled():  # a canceled job may still have finished
@@ -166,12 +164,7 @@ class SparkEngine:
         """
         for result in results:
             if result.error is not None:
-                error = named_error(*result.error)
-                # The driver's writer gives up when its time runs out, because Spark cannot cancel it.
-                if isinstance(error, CheckpointExpiredError) and time.monotonic() >= limit.ends_at:
-                    raise _expired(work, limit, (), f". {error}")
-                _note_vote(work, error)
-                raise error
+                raise _failure(work, limit, named_error(*result.error))
         return [result.report for result in results if result.report is not None]
 
     def _results(self, rows: Rows, task: PrepareTask, work: Work, tag: str) -> list[TaskResult]:
@@ -254,10 +247,22 @@ def _expired(work: Work, limit: _Limit, late: Sequence[TaskReport], why: str = "
     )
 
 
-def _note_vote(work: Work, error: Exception) -> None:
+# The two functions return the error instead of raising it: see ``twopc.errors.release``.
+
+
+def _failure(work: Work, limit: _Limit, error: Exception) -> Exception:
+    """Return the error to raise for a task's error."""
+    # The driver's writer gives up when its time runs out, because Spark cannot cancel it.
+    if isinstance(error, CheckpointExpiredError) and time.monotonic() >= limit.ends_at:
+        return _expired(work, limit, (), f". {error}")
+    return _noted(work, error)
+
+
+def _noted(work: Work, error: Exception) -> Exception:
     """If the error is from a task, record that the task declined the checkpoint."""
     if isinstance(error, TwoPhaseCommitError):
         work.pending.declined()
+    return error
 
 
 def _run(frame: DataFrame, task: PrepareTask) -> list[TaskResult]:

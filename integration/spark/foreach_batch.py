@@ -10,7 +10,7 @@ import pyspark
 from pyspark.sql.utils import is_remote
 
 from twopc.checkpoint_config import CheckpointConfig
-from twopc.errors import ConfigurationError, TwoPhaseCommitError
+from twopc.errors import ConfigurationError, TwoPhaseCommitError, release
 from twopc.integration.spark.batch_number import require_number
 from twopc.integration.spark.interceptors import InterceptedBatch, pass_through
 from twopc.integration.spark.options import Options, participants
@@ -147,6 +147,7 @@ class ExactlyOnce:
             # Spark shows a traceback before the message. The traceback goes only to the log, so that the message is easy to
             # find.
             logger.exception("batch %s failed, so the query stops", batch_id)
+            release(error)  # the function may catch the error and continue
             raise error.with_traceback(None) from None
 
     def _write(self, frames: Frames, batch_id: int) -> None:

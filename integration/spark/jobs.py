@@ -73,7 +73,17 @@ def named_error(name: str, message: str) -> Exception:
 
 
 def translated(error: Exception) -> Exception:
-    """If Spark aborted a job because of a task's error, return the task's error. Return any other error unchanged."""
+    """If Spark aborted a job because of a task's error, return the task's error, with ``error`` as its cause.
+
+    Return any other error unchanged.
+    """
+    found = _found(error)
+    if found is not error:  # an error that is its own cause would wait for the garbage collector
+        found.__cause__ = error
+    return found
+
+
+def _found(error: Exception) -> Exception:
     text = str(error)
     ours = _OURS.search(text)
     if ours is not None:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from twopc.attempt import Evidence
 from twopc.crash_points import crash_point
-from twopc.errors import ConfigurationError, DecisionInDoubtError, RetriableError
+from twopc.errors import ConfigurationError, DecisionInDoubtError, RetriableError, release
 from twopc.sinks.kafka.reader import Row, offsets
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def search(
         except (RetriableError, ConfigurationError, DecisionInDoubtError) as error:
             # A failed search proves nothing, and a barrier without a response decides nothing. A FencedError passes through.
             reasons.append(f"the markers in {log.name}/{partition} cannot be read: {error}")
+            release(error)
             break
         if seen[partition] is None:
             reasons.append(f"markers in {log.name}/{partition} were deleted, so they cannot prove the outcome")

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from twopc import control
 from twopc.attempt import Evidence
-from twopc.errors import ConfigurationError, RefusedStartError, RetriableError
+from twopc.errors import ConfigurationError, RefusedStartError, RetriableError, release
 from twopc.fenced_committer import StepCommitter, driver_epoch_of
 from twopc.sinks.lake.entries import EntryT
 from twopc.sinks.lake.errors import OvertakenError, StoreError, explained, reason
@@ -227,6 +227,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
                 published = step.view.outcome
         except self.failures as error:
             self._block(self.reason(error))
+            release(error)
             return dict.fromkeys(handles, Evidence.UNKNOWN)
         return evidence_of(published, handles, version_of(scan_start))
 

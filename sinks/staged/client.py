@@ -143,7 +143,7 @@ class StoreClient(ABC, Generic[CallT]):
             try:
                 server, place = self._find(calls[at], answers[at])
             except self.failures as error:
-                answers[at] = failure = error
+                answers[at] = failure = error.with_traceback(None)  # as below
                 continue
             by_server.setdefault(server, []).append((at, place))
         for server, mine in by_server.items():
@@ -151,7 +151,7 @@ class StoreClient(ABC, Generic[CallT]):
                 self._send(server, calls, mine, answers)
             except self.failures as error:
                 for at, _ in mine:
-                    answers[at] = error
+                    answers[at] = error.with_traceback(None)  # its traceback would keep this function, and so the error
 
     @staticmethod
     @abstractmethod

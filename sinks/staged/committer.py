@@ -11,7 +11,7 @@ from twopc import control
 from twopc.attempt import Evidence
 from twopc.control_committer import ControlCommitter
 from twopc.crash_points import crash_point
-from twopc.errors import ConfigurationError, RetriableError, UnavailableError
+from twopc.errors import ConfigurationError, RetriableError, UnavailableError, release
 from twopc.sinks.staged.slices import APPLICABLE, SliceState, StagedHandleT, epoch_of
 from twopc.versions import NO_ATTEMPT, version_of
 
@@ -105,6 +105,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             self._apply_all(handles, version)
         except self._client.failures as error:
             self._block(f"{self._client.system} does not respond: {error}")
+            release(error)
         found = self.prove(handles, scan_start)
         done = [handle for handle, evidence in found.items() if evidence is Evidence.COMMITTED]
         with self._tidy("removing applied slices"):
@@ -126,6 +127,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             return {handle: self._judge(handle, states[handle], version) for handle in handles}
         except self._client.failures as error:
             self._block(f"{self._client.system} does not respond: {error}")
+            release(error)
             return dict.fromkeys(handles, Evidence.UNKNOWN)
 
     def initialize_state(

@@ -117,27 +117,127 @@ def test_any_other_checkpoint_is_refused_before_anything_is_written(location: st
         local_files(location)
 
 
-def test_a_batch_is_released_when_sparks_call_ends() -> None:
-    """Not later, by the garbage collector: PySpark then sends a request from any thread, even one that gRPC is starting."""
+class Batch:
+    """A batch's DataFrame."""
 
-    class Batch:
-        pass
 
-    def function(frame: Batch, batch_id: int) -> None:
-        called: Any = called_batch()
-        assert called == (frame, batch_id)
-
+def require_released(function: Callable[[Batch, int], None]) -> None:
+    """Call a function as Spark does, and check that the batch does not wait for the garbage collector."""
     spark: dict[str, Any] = {}
     exec(compile("def process(batch_df, batch_id, func):\n    func(batch_df, batch_id)", _WORKER, "exec"), spark)  # noqa: S102
     batch = Batch()
     released = weakref.ref(batch)
     gc.disable()
     try:
-        spark["process"](batch, 3, function)
+        spark["process"](batch, 0, function)
         del batch
         assert released() is None
     finally:
         gc.enable()
+
+
+def test_a_batch_is_released_when_sparks_call_ends() -> None:
+    """Not later, by the garbage collector: PySpark then sends a request from any thread, even one that gRPC is starting."""
+
+    def function(frame: Batch, batch_id: int) -> None:
+        called: Any = called_batch()
+        assert called == (frame, batch_id)
+
+    require_released(function)
+
+
+class RpcError(Exception):
+    """Raises itself, as gRPC's errors do."""
+
+    def wait(self) -> None:
+        raise self
+
+
+def _fail_as_sparks_client() -> None:
+    try:
+        RpcError("Job aborted: twopc.errors.RetriableError: a broker was away").wait()
+    except RpcError as error:
+        raise RetriableError("a broker was away") from error
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"settings": Settings(max_attempts=2)}, {"checkpoints": CheckpointConfig(tolerable_failures=1)}],
+    ids=["another attempt", "another checkpoint"],
+)
+def test_a_batch_is_released_after_an_attempt_that_failed(
+    options: dict[str, Any], cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)  # pytest keeps the error of a record
+    query = cluster.start(**{"settings": Settings(max_attempts=1)} | options)
+    failures = [_fail_as_sparks_client]
+    prepare = query.engine.prepare
+
+    def fail_once(work: Work) -> list[TaskReport]:
+        if failures:
+            failures.pop()()
+        return prepare(work)
+
+    query.engine.prepare = fail_once  # type: ignore[method-assign]
+    require_released(lambda _, batch_id: query.run(batch_id))
+    assert not failures
+    assert cluster.store.visible() == all_rows(0)
+
+
+class Engine(SparkEngine):
+    """An engine whose jobs end at once."""
+
+    @contextlib.contextmanager
+    def _cancelled_after(self, tag: str, timeout_ms: float | None) -> Iterator[Callable[[], bool]]:
+        del tag, timeout_ms
+        yield lambda: False
+
+    def _jobs(self, work: Work) -> Any:
+        del work
+        return [None]
+
+    def _task(self, *_: object, **__: object) -> Any:
+        return None
+
+    def _results(self, *_: object) -> list[TaskResult]:
+        return self.slots()  # type: ignore[operator, no-any-return]
+
+
+def _aborted() -> list[TaskResult]:
+    raise RuntimeError("Job aborted")
+
+
+def _aborted_by_a_task() -> list[TaskResult]:
+    raise RuntimeError("Job aborted: twopc.errors.RetriableError: a broker was away\n")
+
+
+def _reported() -> list[TaskResult]:
+    return [TaskResult(error=("BadRecordError", "row 7 is too large"))]
+
+
+@pytest.mark.parametrize("results", [_aborted, _aborted_by_a_task, _reported])
+def test_a_batch_is_released_if_the_function_catches_the_error(results: Callable[[], list[TaskResult]]) -> None:
+    nothing: Any = MagicMock()
+    engine = Engine(
+        batch=(),
+        sinks=(),
+        runs=nothing,
+        shuffles=nothing,
+        slots=results,  # type: ignore[arg-type]
+        staging=None,
+        way=nothing,
+        budget=nothing,
+        timeout_ms=None,
+        kept_since_ms=nothing,
+    )
+    work = SimpleNamespace(pending=MagicMock(), timeout_ms=None)
+
+    def function(frame: Batch, batch_id: int) -> None:
+        del frame, batch_id
+        with contextlib.suppress(RuntimeError, RetriableError, BadRecordError):
+            engine.prepare(work)  # type: ignore[arg-type]
+
+    require_released(function)
 
 
 def test_a_call_that_spark_has_not_made_is_not_one() -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis import exceptions
+from tenacity import wait_none
 
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError, TwoPhaseCommitError, UnavailableError
 from twopc.sinks.hbase.client import HBaseClient
 from twopc.sinks.hbase.cluster import Cluster
 from twopc.sinks.hbase.errors import AbsentTableError, RemoteError
 from twopc.sinks.redis.client import RedisClient, Safety
+from twopc.sinks.staged.client import StoreClient
 
 if TYPE_CHECKING:
-    import redis
+    from collections.abc import Sequence
 
-    from twopc.sinks.staged.client import StoreClient
+    import redis
 
 
 def _nowhere() -> redis.Redis:
@@ -51,3 +55,66 @@ def test_a_store_error_is_translated_with_a_remedy(
     assert type(found) is kind
     with pytest.raises(kind, match=rf"(?s)^sink 's', staging: .*{words}"):
         raise found
+
+
+class Starting(StoreClient[str]):
+    """Its server responds from the second try on."""
+
+    failures = (ConnectionError,)
+    limits = ()
+    backoff = wait_none()
+
+    def __init__(self) -> None:
+        super().__init__(timeout_s=60)
+        self._tries = 0
+
+    @staticmethod
+    def is_transient(answer: object) -> bool:
+        return isinstance(answer, ConnectionError)
+
+    def close(self) -> None:
+        """There is no connection."""
+
+    def _sizes(self, call: str) -> Sequence[int]:
+        del call
+        return ()
+
+    def _find(self, call: str, last: Any) -> tuple[None, None]:
+        del call, last
+        self._tries += 1
+        if self._tries == 1:
+            raise ConnectionError("the server is starting")
+        return None, None
+
+    def _send(self, server: None, calls: Sequence[str], mine: Sequence[tuple[int, None]], answers: list[Any]) -> None:
+        del server, calls
+        for at, _ in mine:
+            answers[at] = "OK"
+
+    def _recover(self, calls: Sequence[str], answers: Sequence[Any]) -> None:
+        """Do nothing."""
+
+
+def test_a_failure_that_a_retry_has_cleared_keeps_nothing_of_its_caller() -> None:
+    """Under Spark Connect, the garbage collector must not release a batch (``twopc.integration.connect.worker``)."""
+
+    class Batch:
+        pass
+
+    def write(batch: Batch) -> None:
+        del batch
+        assert Starting().execute(["GET"]) == ["OK"]
+
+    batch = Batch()
+    released = weakref.ref(batch)
+
+    def process(batch_df: Batch) -> None:
+        write(batch_df)
+
+    gc.disable()
+    try:
+        process(batch)
+        del batch
+        assert released() is None
+    finally:
+        gc.enable()
