@@ -48,6 +48,10 @@ class UiReports:
         self._session = session
         self.markers: set[int] = set()
 
+    def forget_markers(self, before: int) -> None:
+        """See :class:`Reports`."""
+        self.markers = {job for job in self.markers if job >= before}
+
     def mark(self, tag: str) -> None:
         """See :class:`Reports`.
 

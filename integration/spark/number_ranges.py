@@ -38,6 +38,13 @@ class NumberRanges:
             self._starts.insert(at, number)
             self._ends.insert(at, number + 1)
 
+    def drop_before(self, number: int) -> None:
+        """Remove all lower numbers."""
+        at = bisect_right(self._ends, number)
+        del self._starts[:at], self._ends[:at]
+        if self._starts:
+            self._starts[0] = max(number, self._starts[0])
+
     def missing(self, start: int, end: int) -> Iterator[int]:
         """Yield, in order, the numbers in ``range(start, end)`` that are not in the set.
 

@@ -57,6 +57,8 @@ class OutsideJobs:
     def pass_over(self, end: int) -> None:
         """Record that the batch of the checked attempt has used all jobs before this one. No later batch needs them."""
         self._first = max(end, self._first)
+        self._ours.drop_before(self._first)
+        self._history.store.forget_markers(self._first)
 
     def _others(self, end: int) -> Iterator[int]:
         """Yield the numbers of the other jobs, from the last to the first."""

@@ -205,7 +205,7 @@ class Shuffles:
         history.examine(shared | self._unwritten(seen).keys(), own)
         for stage in self._unwritten(seen).values():
             raise UnreportedError(f"the job that wrote the shuffle of stage {stage}")
-        history.examined(own)
+        history.examined({*own, *self._store.markers})  # a marker computes only its own RDDs
         behind = history.behind(shared)
         ran = history.of(seen.lineage.union(*behind))
         stages = OwnStages(seen.stages, results, self._may_be_read_during_rewrite(seen, own), self._is_merged)

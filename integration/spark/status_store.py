@@ -36,6 +36,9 @@ class StatusStore:
         self._context, self._nothing = context, java.emptyRDD()
         self.markers = ()
 
+    def forget_markers(self, before: int) -> None:
+        """Do nothing, because there are no markers."""
+
     def mark(self, tag: str) -> None:
         """Run a job that has this tag and no tasks. Spark reports this job after all jobs that ended earlier."""
         self._context.addJobTag(tag)

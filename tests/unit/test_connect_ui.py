@@ -146,11 +146,11 @@ def opened(spark: Spark, address: str) -> Shuffles:
     return shuffles
 
 
-def run_batch(spark: Spark, *, middle: int = 1, result: int = 1) -> set[int]:
+def run_batch(spark: Spark, *, tag: str = "a", middle: int = 1, result: int = 1) -> set[int]:
     """Run a batch whose rows pass two shuffles; returns its result stage."""
     rdds = [spark.new_rdd() for _ in range(3)]
     spark.run(
-        "a",
+        tag,
         [stage(rdds[0], writes=9)],
         [stage(rdds[1], reads=9, writes=9)] * middle,
         [stage(rdds[2], reads=9)] * result,
@@ -164,6 +164,22 @@ def test_a_batch_whose_stages_ran_once_is_decided(spark: Spark, address: str) ->
         shuffles.begin()
         shuffles.check("a", run_batch(spark), nothing_kept)
     assert not spark.tags
+
+
+def test_a_run_with_many_batches_remembers_no_more_than_a_run_with_few(spark: Spark, address: str) -> None:
+    """Each attempt runs a marker job, whose number lies between the numbers of the batches' jobs."""
+    shuffles = opened(spark, address)
+
+    def remembered() -> list[int]:
+        history, outside = shuffles._history, shuffles._outside
+        return [len(history.store.markers), len(history._examined._starts), len(outside._ours._starts)]
+
+    after: list[list[int]] = []
+    for number in range(6):
+        shuffles.begin()
+        shuffles.check(f"batch-{number}", run_batch(spark, tag=f"batch-{number}"), nothing_kept)
+        after.append(remembered())
+    assert after[-1] == after[1]
 
 
 def test_a_stage_that_read_a_shuffle_and_ran_again_stops_the_query(spark: Spark, address: str) -> None:

@@ -19,6 +19,17 @@ def test_ranges_contain_what_was_added_and_miss_the_rest(added: list[int], start
     assert list(ranges.missing(start, end)) == [number for number in range(start, end) if number not in added]
 
 
+@given(st.lists(NUMBERS), NUMBERS)
+def test_lower_numbers_can_be_dropped(added: list[int], before: int) -> None:
+    ranges = NumberRanges()
+    for number in added:
+        ranges.add(number)
+    ranges.drop_before(before)
+    assert {number for number in range(50) if number in ranges} == {number for number in added if number >= before}
+    ranges.add(before)
+    assert before in ranges
+
+
 @given(st.lists(NUMBERS))
 def test_neighbours_share_a_range_whatever_their_order(added: list[int]) -> None:
     ranges = NumberRanges()

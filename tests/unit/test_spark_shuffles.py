@@ -81,6 +81,9 @@ class Store:
     def end_of_jobs(self) -> int:
         return 1 + max((job.job_id for jobs in self.jobs.values() for job in jobs), default=-1)
 
+    def forget_markers(self, before: int) -> None:
+        self.markers = {number for number in self.markers if number >= before}
+
     def mark(self, tag: str) -> None:
         marks = self.jobs.get(tag, [])
         self.jobs |= {**self.marked, tag: [*marks, Job(self.end_of_jobs(), (), is_over=True)]}
