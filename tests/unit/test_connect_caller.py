@@ -63,6 +63,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalFiles:
         caller, "plan_of_query", lambda query: parsed(f"== Analyzed Logical Plan ==\nProject [{query.reads}]\n")
     )
     monkeypatch.setattr(caller, "_POLL_S", 0)
+    monkeypatch.setattr(caller, "_LIMIT_S", 5)
     return LocalFiles(str(tmp_path))
 
 
