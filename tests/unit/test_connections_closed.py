@@ -70,7 +70,7 @@ def test_an_error_in_one_close_still_closes_the_others() -> None:
 
 def test_a_kafka_sink_whose_log_cannot_be_opened_closes_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     client: Any = Connected()
-    client.verifies = True
+    client.verifies, client.cluster_id = True, "c"
 
     def refuse(*_: Any, **__: Any) -> None:
         raise ConfigurationError("no token")

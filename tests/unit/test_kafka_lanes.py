@@ -106,5 +106,5 @@ def test_without_further_connections_it_continues_with_one(caplog: pytest.LogCap
             assert lanes.send_all(MANY) == ANSWERS
             opened_all(lanes)
     assert [record.getMessage() for record in caplog.records] == 2 * [
-        "no additional connection could be opened. Large commits take longer, but no data is at risk: too many connections"
+        "no additional connection could be opened. Large commits take longer, but no data is at risk. Cause: too many connections"
     ]
