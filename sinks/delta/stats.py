@@ -3,12 +3,14 @@
 A missing bound is better than a wrong one.
 
 If a file has bounds for only some columns, deltalake's Arrow reader treats a missing bound as null, and skips the file for every
-filter on that column. A file therefore has bounds for all of its columns, or no bounds at all.
+filter on that column. A file therefore has bounds for all of its columns, or for none. A struct's bounds are empty, because they
+would contain the bounds of its fields. The reader takes an empty struct for bounds that it does not know.
 """
 
 from __future__ import annotations
 
 import decimal
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,9 +21,12 @@ from twopc.sinks.delta.moments import date_text, numbers, time_text
 from twopc.sinks.delta.objections import indexed_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _NAMES: Final = "delta.dataSkippingStatsColumns"
+_NAME: Final = r"\s*(?:`(?:[^`]|``)*`|[A-Za-z_][A-Za-z0-9_]*)\s*"
+#: A list that deltalake can parse. If it cannot, it ignores the list, and reads the bounds that a table without a list has.
+_LIST: Final = re.compile(rf"\s*|{_NAME}(?:[.,]{_NAME})*")
 #: Delta truncates longer strings.
 _LONGEST: Final = 32
 _LAST_CHARACTER: Final = "\U0010ffff"
@@ -41,14 +46,13 @@ class FileStats:
 
     def __init__(self, stored: pa.Schema, configuration: Mapping[str, str]) -> None:
         flat = [field for field in stored if not pa.types.is_nested(field.type)]
+        self._structs = [field.name for field in stored if pa.types.is_struct(field.type)]
         named = configuration.get(_NAMES)
-        if named is not None:
-            wanted = {name.strip().strip("`") for name in named.split(",")}
-            self._fields = [field for field in flat if field.name in wanted]
-        else:
-            count = indexed_columns(configuration)
-            assert count is not None  # a table with another value is rejected
-            self._fields = flat if count < 0 else flat[:count]
+        count = indexed_columns(configuration)
+        assert count is not None  # a table with another value is rejected
+        first = [] if named is not None and _LIST.fullmatch(named) else flat if count < 0 else flat[:count]
+        wanted = {*_names(named or ""), *(field.name for field in first)}
+        self._fields = [field for field in flat if field.name in wanted]
         self._rows = 0
         self._nulls = {field.name: 0 for field in self._fields}
         self._extremes: dict[str, tuple[Any, Any]] = {}
@@ -72,7 +76,8 @@ class FileStats:
 
     def encode(self) -> str:
         """Encode the statistics for an ``add`` action."""
-        least, greatest = {}, {}
+        least: dict[str, Any] = {name: {} for name in self._structs}
+        greatest = dict(least)
         for field in self._fields:
             if field.name in self._extremes:
                 low, high = self._extremes[field.name]
@@ -81,6 +86,13 @@ class FileStats:
         if not self._unordered and None not in [*least.values(), *greatest.values()]:
             said |= {"minValues": least, "maxValues": greatest}
         return msgspec.json.encode(said).decode()
+
+
+def _names(named: str) -> Iterator[str]:
+    """Yield the names in a list of columns, which may be in backticks."""
+    for part in re.findall(r"(?:`(?:[^`]|``)*`|[^,`])+", named):
+        name = part.strip()
+        yield name[1:-1].replace("``", "`") if name.startswith("`") else name
 
 
 def _lower(value: Any, kind: Any) -> Any:

@@ -329,6 +329,75 @@ def test_a_filter_finds_the_value(value: Any, tmp_path: Path) -> None:
         table = DeltaTable(table.table_uri)
 
 
+DEEP = pa.struct([("deeper", pa.struct([("x", pa.int64())])), ("y", pa.int64())])
+NESTED: dict[str, tuple[Any, Any]] = {
+    "struct": (pa.struct([("a", pa.int32()), ("b", pa.string())]), {"a": 1, "b": "x"}),
+    "deep": (DEEP, {"deeper": {"x": 1}, "y": None}),
+    "lists": (pa.struct([("l", pa.list_(pa.int64())), ("b", pa.binary())]), {"l": [1], "b": b"x"}),
+    "list": (pa.list_(pa.int64()), [1]),
+    "map": (pa.map_(pa.string(), pa.int64()), [("k", 1)]),
+}
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [{}, *({"delta.dataSkippingNumIndexedCols": n} for n in "012"), {"delta.dataSkippingStatsColumns": "v"}],
+    ids=str,
+)
+@pytest.mark.parametrize("name", NESTED)
+def test_a_null_in_a_nested_column_is_found_by_a_filter(
+    name: str, configuration: dict[str, str], tmp_path: Path
+) -> None:
+    """The Arrow reader of deltalake compares even a struct with its bounds, unless they are an empty struct."""
+    kind, value = NESTED[name]
+    batch = pa.record_batch([pa.array([value, None], kind), pa.array([1, 2])], names=["v", "row"])
+    table = written(tmp_path / "orders", batch, batch.schema, configuration=configuration)
+    for _ in range(2):
+        filters: list[tuple[Any, list[int]]] = [(pc.field("v").is_null(), [2]), (pc.field("v").is_valid(), [1])]
+        for only, rows in filters:
+            assert table.to_pyarrow_table(filters=only).column("row").to_pylist() == rows
+        for condition, row in (("v IS NULL", 2), ("v IS NOT NULL", 1)):
+            query = f"SELECT row FROM orders WHERE {condition}"  # noqa: S608 - the test's own
+            found: Any = QueryBuilder().register("orders", table).execute(query).read_all()
+            assert pa.table(found).column("row").to_pylist() == [row]
+        table.create_checkpoint()
+        table = DeltaTable(table.table_uri)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "",
+        "row",
+        " row , last",
+        "`a b`,row",
+        "`c,d`,row",
+        "`e``f`",
+        "*",
+        "größe",
+        "a-b",
+        "1x",
+        "`row",
+        "row.x",
+        "row,",
+        ",",
+        "a b",
+    ],
+)
+def test_a_filter_finds_a_row_whatever_columns_are_to_have_statistics(names: str, tmp_path: Path) -> None:
+    """If deltalake cannot parse a list, it expects the bounds of the first 32 columns."""
+    columns = ["row", "größe", "a-b", "1x", "a b", "c,d", "e`f", "last"]
+    batch = pa.record_batch([pa.array([1, None])] * len(columns), names=columns)
+    listed = {"delta.dataSkippingStatsColumns": names, "delta.dataSkippingNumIndexedCols": "4"}
+    table = written(tmp_path / "orders", batch, batch.schema, configuration=listed)
+    for _ in range(2):
+        for column in columns:
+            assert len(table.to_pyarrow_table(filters=pc.field(column) == 1)) == 1, column
+            assert len(table.to_pyarrow_table(filters=pc.field(column).is_null())) == 1, column
+        table.create_checkpoint()
+        table = DeltaTable(table.table_uri)
+
+
 def test_the_table_says_which_columns_have_statistics() -> None:
     schema = pa.schema([("a", pa.int64()), ("b", pa.int64()), ("c", pa.int64())])
     rows = pa.table({"a": [1], "b": [2], "c": [3]})

@@ -104,6 +104,10 @@ def test_spark_reads_each_type_and_finds_rows_by_statistics_and_partitions(spark
         "flag": [1],
         "day < DATE '1600-01-01'": [1],
         "tags IS NULL": [2],
+        "more IS NULL": [2],
+        "more IS NOT NULL": [1],
+        "more.n IS NULL": [2],
+        "more.n = 3": [1],
     }.items():
         assert [row["id"] for row in spark.sql(f"SELECT id FROM {table} WHERE {condition} ORDER BY id")] == ids, (
             condition
