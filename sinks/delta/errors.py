@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from twopc.errors import ConfigurationError
-from twopc.sinks.lake.errors import Meaning, Translation
+from twopc.errors import ConfigurationError, FatalError
+from twopc.sinks.lake.errors import UNWRITABLE, Meaning, Translation
 
 _MEANINGS: Final[dict[str, Meaning]] = {
     "TableNotFoundError": (ConfigurationError, "Create the table, or correct table_uri"),
     "DeltaProtocolError": (ConfigurationError, "Use a table without this feature"),
+    "ArrowInvalid": (FatalError, UNWRITABLE),
     "PermissionError": (ConfigurationError, "Grant the sink's user the permissions that docs/delta.md lists"),
 }
 #: These errors are recognized by their text, because their classes do not say why the storage rejected a request.

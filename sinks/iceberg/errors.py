@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from twopc.errors import ConfigurationError, FatalError
-from twopc.sinks.lake.errors import Meaning, Translation
+from twopc.sinks.lake.errors import UNWRITABLE, Meaning, Translation
 
 #: Each error's meaning, by the name of its class, because each catalog has its own client.
 _MEANINGS: Final[dict[str, Meaning]] = {
@@ -14,6 +14,7 @@ _MEANINGS: Final[dict[str, Meaning]] = {
     "UnauthorizedError": (ConfigurationError, "Check the credentials in the catalog's configuration"),
     "OAuthError": (ConfigurationError, "Check the credentials in the catalog's configuration"),
     "ForbiddenError": (ConfigurationError, "Grant the sink's user the permissions that docs/iceberg.md lists"),
+    "ArrowInvalid": (FatalError, UNWRITABLE),
     "PermissionError": (ConfigurationError, "Grant the sink's user the permissions that docs/iceberg.md lists"),
     "SignError": (ConfigurationError, "Check the credentials in the catalog's configuration"),
     "ModuleNotFoundError": (ConfigurationError, "Install the package that this catalog needs"),

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from twopc.errors import BadRecordError, SchemaError
 from twopc.sink import TYPE_NAME, listed, require_one, type_name
+from twopc.sinks.lake.nulls import nulls
 from twopc.sinks.lake.values import MisfitError, check_type, convert, problems
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class RowFormat:
     def convert(self, rows: pa.RecordBatch) -> pa.Table:
         """Convert rows to the table's columns and types."""
         columns = [
-            pa.nulls(rows.num_rows, stored.type)
+            nulls(rows.num_rows, stored.type)
             if source is None
             else convert(_column(rows, source, field, self.table), field.type, stored.type)
             for source, field, stored in zip(self.sources, self.target, self.stored, strict=True)

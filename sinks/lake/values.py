@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from twopc.sinks.lake.nulls import filled, nulls
 from twopc.sinks.years import count_text, counted
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def convert(values: Array, target: Any, stored: Any) -> Array:
     """
     values = _decoded(values)
     if pa.types.is_null(values.type):
-        return pa.nulls(len(values), stored)
+        return nulls(len(values), stored)
     if pa.types.is_struct(target):
         return _struct(values, target, stored)
     make: Any
@@ -221,7 +222,9 @@ def _struct(values: Any, target: Any, stored: Any) -> Array:
     children = values.flatten()  # unlike field(), flatten() omits the values inside null structs
     fields = [stored.field(number) for number in range(stored.num_fields)]
     arrays = [
-        pa.nulls(len(values), field.type) if index is None else convert(children[index], one.type, field.type)
+        nulls(len(values), field.type)
+        if index is None
+        else filled(convert(children[index], one.type, field.type), field)
         for (index, one), field in zip(_pair(values.type, target, ""), fields, strict=True)
     ]
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=values.is_null() if values.null_count else None)

@@ -176,6 +176,27 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             iceberg="lake_values.py",
         ),
         _bugs(
+            "a null struct with a required field can never be written",
+            "values.py",
+            "        else filled(convert(children[index], one.type, field.type), field)\n",
+            "        else convert(children[index], one.type, field.type)\n",
+            iceberg="lake_values.py -k above_a_required",
+        ),
+        _bugs(
+            "a missing struct with a required field can never be written",
+            "rows.py",
+            "            nulls(rows.num_rows, stored.type)\n",
+            "            pa.nulls(rows.num_rows, stored.type)\n",
+            iceberg="lake_values.py -k missing_struct",
+        ),
+        _bugs(
+            "rows that pyarrow refuses are tried again and again",
+            "errors.py",
+            '        return next(by_class, None) or next(by_words, (UnavailableError, ""))\n',
+            '        return next(by_words, (UnavailableError, ""))\n',
+            iceberg="lake_values.py -k pyarrow_refuses",
+        ),
+        _bugs(
             "a null in a required part is not found",
             "values.py",
             "    if values.null_count and not field.nullable:\n",
