@@ -9,6 +9,7 @@ requests to REST catalogs have no time limit.
 from __future__ import annotations
 
 import contextlib
+import time
 import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSelector, FileType
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import SIGV4_MAX_RETRIES, RestCatalog
+from pyiceberg.catalog.rest.auth import OAuth2AuthManager, OAuth2TokenProvider
 from pyiceberg.io.pyarrow import (
     PYARROW_PARQUET_FIELD_ID_KEY,
     ParquetFormatModel,
@@ -24,7 +26,7 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
 )
 from pyiceberg.schema import sanitize_column_names
-from requests.adapters import HTTPAdapter
+from requests import Session
 
 from twopc.sinks.iceberg.properties import PARQUET_CODEC, parquet_codec
 
@@ -32,11 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyiceberg.catalog import Catalog
+    from pyiceberg.catalog.rest.auth import AuthManager
     from pyiceberg.io import FileIO
     from pyiceberg.io.fileformat import FileFormatWriter
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
-    from requests import Session
+    from requests import PreparedRequest, Response
 
 _MODEL: Final = ParquetFormatModel()
 _FIELD_ID: Final = PYARROW_PARQUET_FIELD_ID_KEY
@@ -130,16 +133,29 @@ def listed(file_io: FileIO, location: str) -> Iterator[tuple[str, bool]]:
                 yield found["name"].rstrip("/").rpartition("/")[2], found["type"] == "file"
 
 
-class _Limited(HTTPAdapter):
-    """An HTTP adapter that ends a request if the server does not respond in time."""
+class _TimedTokens(OAuth2TokenProvider):
+    """Requests a token with a time limit. pyiceberg requests it outside the catalog's session, and without a limit."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        super().__init__()
+    def __init__(self, provider: OAuth2TokenProvider, timeout_ms: int) -> None:
+        self.__dict__.update(provider.__dict__)
+        self._timeout_ms = timeout_ms
 
-    def send(self, request: Any, *args: Any, **options: Any) -> Any:
-        options["timeout"] = options.get("timeout") or self._timeout_s
-        return super().send(request, *args, **options)
+    def _refresh_token(self) -> None:
+        scope = {"scope": self.scope} if self.scope else {}
+        with Session() as session:
+            _limit(session, self._timeout_ms)
+            response = session.post(
+                self.token_url,
+                data={"grant_type": "client_credentials", **scope},
+                headers={"Authorization": self._client_secret_header},
+            )
+        response.raise_for_status()
+        found = response.json()
+        lasts_s = found.get("expires_in", self.expires_in)
+        if lasts_s is None:
+            raise ValueError("the token has no expires_in. Set expires_in in the catalog's configuration")
+        self._token = found["access_token"]
+        self._expires_at = time.monotonic() + lasts_s - self.refresh_margin
 
 
 class TimedRestCatalog(RestCatalog):
@@ -150,8 +166,18 @@ class TimedRestCatalog(RestCatalog):
 
     def _create_session(self) -> Session:
         session = super()._create_session()
-        _limit(session, int(self.properties[_TIMEOUT_MS]))
+        _limit(session, self._timeout_ms())
+        if isinstance(self._auth_manager, OAuth2AuthManager):
+            manager: Any = self._auth_manager
+            manager.token_provider = _TimedTokens(manager.token_provider, self._timeout_ms())
         return session
+
+    def _create_legacy_oauth2_auth_manager(self, session: Session) -> AuthManager:
+        _limit(session, self._timeout_ms())  # this requests a token
+        return super()._create_legacy_oauth2_auth_manager(session)
+
+    def _timeout_ms(self) -> int:
+        return int(self.properties[_TIMEOUT_MS])
 
 
 def delete_old_metadata(before: Table, metadata: TableMetadata) -> None:
@@ -170,9 +196,14 @@ def limit_time(catalog: Catalog, timeout_ms: int) -> None:
 
 
 def _limit(session: Session, timeout_ms: int) -> None:
-    for scheme in ("http://", "https://"):
-        if type(session.get_adapter(scheme)) is HTTPAdapter:  # an adapter that signs requests stays
-            session.mount(scheme, _Limited(timeout_ms / 1000))
+    """Set the session's own time limit, because an adapter that signs requests has none, and must stay."""
+    send = session.send
+
+    def limited(request: PreparedRequest, **options: Any) -> Response:
+        options["timeout"] = options.get("timeout") or timeout_ms / 1000
+        return send(request, **options)
+
+    session.send = limited  # type: ignore[method-assign]
 
 
 def timed(properties: Mapping[str, Any], timeout_ms: int) -> dict[str, Any]:
@@ -181,4 +212,6 @@ def timed(properties: Mapping[str, Any], timeout_ms: int) -> dict[str, Any]:
     if kind not in {"rest", "http"}:
         return dict(properties)
     kept = {name: value for name, value in properties.items() if name != "type"}
+    # The driver repeats a request itself. Without this setting, pyiceberg would repeat a signed request 10 times.
+    kept = {SIGV4_MAX_RETRIES: "0", **kept}
     return {**kept, "py-catalog-impl": f"{__name__}.{TimedRestCatalog.__name__}", _TIMEOUT_MS: str(timeout_ms)}

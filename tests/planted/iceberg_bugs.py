@@ -13,6 +13,7 @@ _TABLES: Final = "tests/unit/test_iceberg_tables.py"
 _CATALOGS: Final = "tests/unit/test_iceberg_catalogs.py"
 _PROPERTIES: Final = "tests/unit/test_iceberg_properties.py"
 _PARTITIONS: Final = "tests/unit/test_iceberg_partitions.py"
+_PRIVATE: Final = "tests/unit/test_iceberg_private.py"
 _RESTORED: Final = "tests/unit/test_iceberg_restored.py"
 #: With a real catalog, and a proxy in front of it.
 _LATE: Final = "tests/live/iceberg/test_late_commits.py"
@@ -210,6 +211,34 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "            del field_id\n",
         model=False,
         protocol=_BOUNDS,
+    ),
+    one_edit(
+        "Iceberg: a signed request waits forever",
+        0,
+        "sinks/iceberg/private.py",
+        "    session.send = limited  # type: ignore[method-assign]\n",
+        "    if set(session.adapters) == {'http://', 'https://'}:\n"
+        "        session.send = limited  # type: ignore[method-assign]\n",
+        model=False,
+        protocol=f"{_PRIVATE} -k does_not_answer",
+    ),
+    one_edit(
+        "Iceberg: the request for the first token waits forever",
+        0,
+        "sinks/iceberg/private.py",
+        "        _limit(session, self._timeout_ms())  # this requests a token\n",
+        "",
+        model=False,
+        protocol=f"{_PRIVATE} -k does_not_answer",
+    ),
+    one_edit(
+        "Iceberg: the request for a token of OAuth2 waits forever",
+        0,
+        "sinks/iceberg/private.py",
+        "        if isinstance(self._auth_manager, OAuth2AuthManager):\n",
+        "        if False:\n",
+        model=False,
+        protocol=f"{_PRIVATE} -k does_not_answer",
     ),
     one_edit(
         "Iceberg: NaNs are not counted",

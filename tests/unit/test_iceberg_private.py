@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
+import json
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import SIGV4_MAX_RETRIES, RestCatalog
+from pyiceberg.catalog.rest.auth import OAuth2TokenProvider
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.fileformat import FileFormatWriter
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import ParquetFormatModel, PyArrowFileIO
-from pyiceberg.manifest import write_manifest, write_manifest_list
+from pyiceberg.manifest import construct_partition_summaries, write_manifest, write_manifest_list
 from pyiceberg.table.update import AssertRefSnapshotId
+from requests.adapters import HTTPAdapter
 
 from tests.unit.iceberg_support import TAG, Shop
 from twopc import IcebergSink, UnavailableError
 from twopc.sinks.iceberg.files import TableFiles
-from twopc.sinks.iceberg.private import ParquetFile
+from twopc.sinks.iceberg.private import ParquetFile, _TimedTokens
 from twopc.testing.contract.drivers import Driver, close_opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from requests import Session
 
 
 @pytest.fixture
@@ -47,6 +55,11 @@ def test_the_signatures_are_those_that_the_sink_calls() -> None:
         FileFormatWriter.close: ["self"],
         PyArrowFileIO.parse_location: ["location", "properties"],
         FsspecFileIO.get_fs: ["self", "scheme", "hostname"],
+        construct_partition_summaries: ["spec", "schema", "partitions"],
+        RestCatalog._create_session: ["self"],
+        RestCatalog._create_legacy_oauth2_auth_manager: ["self", "session"],
+        RestCatalog._init_sigv4: ["self", "session"],
+        OAuth2TokenProvider._refresh_token: ["self"],
         write_manifest: ["format_version", "spec", "schema", "output_file", "snapshot_id", "avro_compression"],
         write_manifest_list: [
             "format_version",
@@ -100,13 +113,67 @@ def test_a_directory_is_listed(kind: type[PyArrowFileIO], tmp_path: Path) -> Non
     assert files.listed(f"{root.as_uri()}/3/1") == [] == files.listed(f"{root.as_uri()}/3", directories=True)
 
 
-@pytest.mark.parametrize("kind", [{"type": "rest"}, {}])
-def test_a_rest_catalog_that_does_not_answer_is_not_waited_for(kind: dict[str, str]) -> None:
+class _Signing(HTTPAdapter):
+    """As pyiceberg's own, which needs boto3."""
+
+
+def _mount_signing(catalog: RestCatalog, session: Session) -> None:
+    session.mount(catalog.uri, _Signing(max_retries=int(catalog.properties[SIGV4_MAX_RETRIES])))
+
+
+OAUTH2 = {"client_id": "id", "client_secret": "secret", "expires_in": 60}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"type": "rest"},
+        {},
+        {"type": "rest", "rest.sigv4-enabled": "true"},
+        {"type": "rest", "credential": "id:secret"},
+        {"type": "rest", "auth": {"type": "oauth2", "oauth2": OAUTH2}},
+    ],
+    ids=str,
+)
+@pytest.mark.timeout(30)
+def test_a_rest_catalog_that_does_not_answer_is_not_waited_for(
+    kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RestCatalog, "_init_sigv4", _mount_signing)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        if "auth" in kind:
+            kind = {**kind, "auth": {"type": "oauth2", "oauth2": {**OAUTH2, "token_url": uri}}}
         sink = IcebergSink(name="orders", catalog={**kind, "uri": uri}, table="shop.orders", timeout_ms=300)
         with pytest.raises(UnavailableError, match=r"loading table shop.orders: .*Read timed out"):
             Driver(sink)
+
+
+@pytest.mark.parametrize("answer", [{"access_token": "t1", "expires_in": 3600}, {"access_token": "t1"}], ids=str)
+def test_a_token_is_requested_as_pyiceberg_does(answer: dict[str, Any]) -> None:
+    """The sink's own request differs only in its time limit."""
+    asked: list[tuple[str, str | None]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            asked.append((body, self.headers["Authorization"]))
+            content = json.dumps(answer).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        theirs = OAuth2TokenProvider("id", "s", f"http://127.0.0.1:{server.server_port}/token", "a b", expires_in=600)
+        ours = _TimedTokens(OAuth2TokenProvider("id", "s", theirs.token_url, "a b", expires_in=600), 5_000)
+        assert [theirs.get_token(), ours.get_token(), ours.get_token()] == ["t1"] * 3
+        assert asked[0] == asked[1] and len(asked) == 2
+        assert abs(theirs._expires_at - ours._expires_at) < 30
+        server.shutdown()
 
 
 def test_a_catalog_refuses_what_the_sink_relies_on_it_to_refuse(shop: Shop) -> None:
