@@ -12,7 +12,7 @@ from twopc.sinks.iceberg.handle import IcebergHandle
 from twopc.sinks.iceberg.history import complete_decisions, is_in_main, rows_by_version, snapshot_of
 from twopc.sinks.iceberg.prepared import added_already
 from twopc.sinks.iceberg.properties import find_malformed
-from twopc.sinks.iceberg.proposal import has_definitions
+from twopc.sinks.iceberg.proposal import has_definitions, require_listable
 from twopc.sinks.iceberg.spark_writer import newest_batch
 from twopc.sinks.iceberg.step import Step
 from twopc.sinks.lake.committer import LakeCommitter
@@ -70,6 +70,11 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
                 "not part of any snapshot. Nothing was decided. Write smaller batches, or increase both orphan_age_ms "
                 "and the age from which remove_orphan_files deletes files"
             )
+
+    def require_addable(self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]) -> None:
+        """See :class:`LakeCommitter`."""
+        for handle, entries in found.items():
+            require_listable(step.view.table, (handle.schema_id, handle.spec_id), entries or ())
 
     def stage(
         self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+import struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform, VoidTransform, YearTransform
+from pyiceberg.conversions import to_bytes
+from pyiceberg.transforms import (
+    DayTransform,
+    HourTransform,
+    MonthTransform,
+    TruncateTransform,
+    VoidTransform,
+    YearTransform,
+)
+from pyiceberg.types import DecimalType, IntegerType, LongType
 
 from twopc.sinks.lake.partitions import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.schema import Schema
@@ -25,6 +35,58 @@ _UNITS: Final[dict[type, Any]] = {
     DayTransform: "day",
     HourTransform: "hour",
 }
+
+
+class Truncation(NamedTuple):
+    """A partition field that rounds numbers down to a multiple, which may be below the least number of the column's type.
+
+    Attributes:
+        path: the index of the column, and of each field in structs below it.
+        kind: the type of the numbers.
+        field: the partition field.
+    """
+
+    path: tuple[int, ...]
+    kind: Any
+    field: PartitionField
+
+
+def truncations(schema: Schema, spec: PartitionSpec) -> Iterator[Truncation]:
+    """Yield the partition fields that truncate numbers."""
+    for field in spec.fields:
+        if isinstance(field.transform, TruncateTransform):
+            kind = schema.find_type(field.source_id)
+            if isinstance(kind, IntegerType | LongType | DecimalType):
+                yield Truncation(tuple(_path(schema.as_struct(), field.source_id) or ()), kind, field)
+
+
+def find_misfits(column: Any, truncation: Truncation) -> Iterator[tuple[int, str]]:
+    """Find numbers whose partition value no manifest can store. Yield each row number, and what the column contains.
+
+    Args:
+        column: the column of the table, with the type that it has in a data file.
+        truncation: the partition field.
+    """
+    (_, *inner), kind, field = truncation
+    values = _part(column, inner)
+    truncate = field.transform.transform(kind)
+    least = pc.min(values).as_py()
+    if least is None or _fits(truncate(least), kind):  # then all others fit, too
+        return
+    for row, value in enumerate(values.to_pylist()):
+        if value is not None and not _fits(truncate(value), kind):
+            why = (
+                f"partition field {field.name!r} ({field.transform}) would be {truncate(value)}, which is not a {kind}"
+            )
+            yield row, f"contains {value}, so the {why}"
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        to_bytes(kind, value)
+    except (struct.error, OverflowError, ValueError):
+        return False
+    return True
 
 
 def split(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[tuple[Partition, pa.Table]]:
@@ -81,8 +143,12 @@ def _source(rows: pa.Table, schema: Schema, field_id: int) -> Any:
     if path is None:
         raise AssertionError("a partition field has no source")
     first, *others = path
-    column: Any = rows.column(first)
-    for index in others:
+    return _part(rows.column(first), others)
+
+
+def _part(column: Any, path: Sequence[int]) -> Any:
+    """Return a field of structs, which is null where a struct is null."""
+    for index in path:
         column = pc.struct_field(column, [index])
     return column
 

@@ -6,16 +6,24 @@ rejected commit without the other requirements. Two drivers could then add the s
 
 from __future__ import annotations
 
+import struct
 import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyiceberg.manifest import ManifestEntry, ManifestEntryStatus, write_manifest, write_manifest_list
+from pyiceberg.manifest import (
+    ManifestEntry,
+    ManifestEntryStatus,
+    construct_partition_summaries,
+    write_manifest,
+    write_manifest_list,
+)
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, UpdateMetrics, update_snapshot_summaries
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 
+from twopc.errors import FatalError
 from twopc.sinks.iceberg.errors import translated
 from twopc.sinks.iceberg.layout import metadata_path
 from twopc.sinks.iceberg.properties import manifest_codec
@@ -140,6 +148,23 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
 def has_definitions(table: Table, schema_id: int, spec_id: int) -> bool:
     """Return whether the table still has this schema and partitioning. Maintenance may remove them if no snapshot uses them."""
     return table.metadata.schema_by_id(schema_id) is not None and spec_id in table.metadata.specs()
+
+
+def require_listable(table: Table, ids: tuple[int, int], entries: Sequence[Entry]) -> None:
+    """Check that a manifest can store the partition values of some files, because after the decision it must.
+
+    Raises:
+        StoreError: it cannot.
+    """
+    schema, spec = table.metadata.schema_by_id(ids[0]), table.metadata.specs()[ids[1]]
+    try:
+        construct_partition_summaries(spec, schema, [entry.data_file().partition for entry in entries])  # type: ignore[arg-type]
+    except (struct.error, OverflowError, ValueError) as error:
+        fields = ", ".join(f"{field.name}: {field.transform}" for field in spec.fields)
+        advice = f"Filter out the rows with this value, or change the table's partitioning ({fields})"
+        raise StoreError(
+            f"a partition value of this batch does not fit its type: {error}", FatalError, advice
+        ) from error
 
 
 def _moved(name: str, kind: str, snapshot_id: int, retention: Mapping[str, Any]) -> SetSnapshotRefUpdate:

@@ -93,4 +93,4 @@ def row_format(settings: IcebergSettings, schema: pa.Schema) -> RowFormat:
     ):
         table = store.load()
     settings.require_supported(table)
-    return fit_rows(schema, table.schema(), settings.table)
+    return fit_rows(schema, table.schema(), table.spec(), settings.table)

@@ -61,7 +61,7 @@ class IcebergView:
 
     def row_format(self, schema: pa.Schema) -> RowFormat:
         """See :class:`View`."""
-        return fit_rows(schema, self.table.schema(), self._settings.table)
+        return fit_rows(schema, self.table.schema(), self.table.spec(), self._settings.table)
 
     def data_files(self) -> NewFiles:
         """See :class:`View`."""

@@ -83,6 +83,13 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             CheckpointExpiredError: the batch's files are too old.
         """
 
+    def require_addable(self, step: StepT, found: Mapping[HandleT, list[EntryT] | None]) -> None:
+        """Before the decision, check that a commit can add the existing files to the table.
+
+        Raises:
+            StoreError: a commit would fail.
+        """
+
     @abstractmethod
     def stage(self, step: StepT, found: Mapping[HandleT, list[EntryT] | None]) -> Mapping[HandleT, list[EntryT] | None]:
         """Stage the existing files. Return ``found``, with None for each transaction that can never be added."""
@@ -202,6 +209,8 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             self.require_young(step, age_ms)
             found = whole(step.view.files, handles, self._entry)
             was_altered = not all(step.view.is_current(handle) for handle in handles)
+            if not was_altered:
+                self.require_addable(step, found)
         if was_altered:
             what = f"{self._table} was altered while this batch was written"
             raise RetriableError(self._named(f"{what}. Nothing was decided, and a new attempt rewrites the batch"))

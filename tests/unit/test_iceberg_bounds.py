@@ -34,7 +34,7 @@ def written(table: Table, *groups: list[dict[str, Any]]) -> dict[str, Any]:
     file = ParquetFile(table.io, table.metadata, f"{table.location()}/data/{random.getrandbits(64)}.parquet")
     for rows in groups:
         found = pa.RecordBatch.from_pylist(rows)
-        file.write(fit_rows(found.schema, table.schema(), "t").convert(found))
+        file.write(fit_rows(found.schema, table.schema(), table.spec(), "t").convert(found))
     return file.close()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import random
+import re
 from collections import defaultdict
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,8 @@ from pyiceberg.types import (
 
 from tests.unit.lake_support import task_of
 from tests.warehouse import Warehouse
-from twopc import IcebergSink
+from twopc import BadRecordError, FatalError, IcebergSink
+from twopc.sinks.iceberg import rows as rows_module
 from twopc.sinks.lake import rolling, writer
 from twopc.testing.contract.drivers import Driver, close_opened
 
@@ -190,6 +192,76 @@ def as_stored(value: Any) -> Any:
             microseconds=1
         )
     return bytes.fromhex(value.replace("-", "")) if value in UUIDS else value
+
+
+LEAST: dict[str, tuple[Any, Any, Any, Any]] = {
+    "int": (IntegerType(), pa.int32(), -(2**31), -(2**31) + 8),
+    "long": (LongType(), pa.int64(), -(2**63), -(2**63) + 8),
+    "decimal": (DecimalType(3, 0), pa.decimal128(3, 0), Decimal(-995), Decimal(-990)),
+    "largest": (DecimalType(38, 0), pa.decimal128(38, 0), Decimal("-" + "9" * 38), Decimal("-" + "9" * 37 + "0")),
+    "widened": (DecimalType(5, 2), pa.decimal128(4, 2), None, Decimal("-99.99")),
+}
+
+
+def truncated(tmp_path: Path, kind: Any, *, width: int = 10, nested: bool = False) -> tuple[Warehouse, IcebergSink]:
+    warehouse = Warehouse(tmp_path / "warehouse", timeout_s=0.2)
+    inner = StructType(NestedField(3, "other", LongType()), NestedField(4, "part", kind))
+    part = NestedField(2, "s", inner) if nested else NestedField(2, "part", kind)
+    spec = PartitionSpec(PartitionField(4 if nested else 2, 1000, TruncateTransform(width), "p"))
+    warehouse.create(TABLE, Schema(NestedField(1, "row", LongType()), part), spec)
+    return warehouse, IcebergSink(name="orders", catalog=warehouse.properties, table=TABLE, timeout_ms=1_000)
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["column", "field"])
+@pytest.mark.parametrize("name", LEAST)
+def test_a_row_whose_truncated_value_does_not_fit_is_a_bad_record(name: str, nested: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """After the decision, no manifest could list its file."""
+    kind, arrow, bad, good = LEAST[name]
+    warehouse, sink = truncated(tmp_path, kind, nested=nested)
+
+    def rows(*values: Any) -> pa.RecordBatch:
+        part = pa.array(values, arrow)
+        numbers = pa.array(range(len(values)), pa.int64())
+        column = pa.StructArray.from_arrays([part], names=["PART"]) if nested else part
+        return pa.record_batch({"row": numbers, "s" if nested else "part": column})
+
+    if bad is not None:
+        why = rf"column '(s|part)' contains {bad}, so the partition field 'p' \(truncate\[10\]\) would be .*, which is not a"
+        for check in (sink.check_rows, lambda some: Driver(sink).prepare(some)):
+            with pytest.raises(BadRecordError, match=f"{why} {re.escape(str(kind))}, in row 2 of"):
+                check(rows(good, None, bad))
+    write(sink, rows(good, None, None), rows(None))
+    found: Any = warehouse.rows(TABLE).sort_by("row").column(1)
+    expected = [good, None, None, None]
+    assert sorted(map(repr, (value["part"] if nested else value for value in found.to_pylist()))) == sorted(
+        map(repr, expected)
+    )
+
+
+def test_a_decimal_is_truncated_by_its_digits_not_by_its_value(tmp_path: Path) -> None:
+    """The width 1000 is 10.00 for two decimal places."""
+    _, sink = truncated(tmp_path, DecimalType(5, 2), width=1000)
+    fits, bad = (
+        pa.record_batch({"part": pa.array([Decimal(one)], pa.decimal128(5, 2))}) for one in ("-990.00", "-995.00")
+    )
+    sink.check_rows(fits)
+    with pytest.raises(BadRecordError, match=r"would be -1000\.00, which is not a decimal"):
+        sink.check_rows(bad)
+
+
+def test_partition_values_that_no_manifest_can_store_are_not_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if no row was found to be bad."""
+    monkeypatch.setattr(rows_module, "find_misfits", lambda *_: iter(()))
+    _, sink = truncated(tmp_path, IntegerType())
+    driver = Driver(sink)
+    driver.begin()
+    handle = driver.prepare(pa.record_batch({"part": pa.array([-(2**31)], pa.int32())}))
+    with pytest.raises(
+        FatalError, match=r"a partition value of this batch does not fit its type: .*\(p: truncate\[10\]\)\."
+    ):
+        driver.committer.confirm([handle], 0)
 
 
 def test_several_fields_and_a_part_of_a_struct_make_a_partition(tmp_path: Path) -> None:
