@@ -33,9 +33,10 @@ from twopc.sinks.iceberg.properties import find_malformed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.types import IcebergType
+    from pyiceberg.types import IcebergType, NestedField
 
 _FORMAT: Final = 2
 _KNOWN: Final = (
@@ -68,9 +69,26 @@ def find_objections(metadata: TableMetadata) -> Iterator[str]:
     yield from _objections_to_columns(metadata.schema())
     yield from _objections_to_places(metadata)
     yield from find_malformed(metadata)
-    for part in metadata.spec().fields:
+    yield from _objections_to_partitioning(metadata.schema(), metadata.spec())
+
+
+def _objections_to_partitioning(schema: Schema, spec: PartitionSpec) -> Iterator[str]:
+    for part in spec.fields:
+        source = _column(schema, part.source_id)
         if isinstance(part.transform, UnknownTransform):
             yield f"is partitioned by {part.transform}, which the sink does not know. Use another transform"
+        elif source is None:
+            yield (
+                f"has the partition field {part.name!r}, whose source column was dropped. Readers could not open the manifests "
+                f"that pyiceberg writes for this field. Drop the field: ALTER TABLE … DROP PARTITION FIELD `{part.name}`"
+            )
+
+
+def _column(schema: Schema, field_id: int) -> NestedField | None:
+    try:
+        return schema.find_field(field_id)
+    except ValueError:
+        return None
 
 
 def _objections_to_columns(schema: Schema) -> Iterator[str]:

@@ -213,6 +213,15 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         protocol=_BOUNDS,
     ),
     one_edit(
+        "Iceberg: a manifest that nobody can read is committed for a partition field without a source",
+        0,
+        "sinks/iceberg/objections.py",
+        "        elif source is None:\n",
+        "        elif source is None and part.field_id < 0:\n",
+        model=False,
+        protocol=f"{_TABLES} -k column_was_dropped",
+    ),
+    one_edit(
         "Iceberg: a row whose truncated value does not fit is noticed only after the decision",
         0,
         "sinks/iceberg/rows.py",

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import (
     DateType,
     DecimalType,
@@ -152,6 +153,25 @@ def test_columns_with_names_that_are_equal_in_parquet_are_refused(
     sink = IcebergSink(name="alike", catalog=warehouse.properties, table="shop.alike")
     with pytest.raises(ConfigurationError, match=f"equal in Parquet: '{names[0]}', '{names[1]}'. Rename one"):
         Driver(sink)
+
+
+def test_a_partition_field_whose_column_was_dropped_is_refused(tmp_path: Path) -> None:
+    """No reader can read a manifest that pyiceberg writes for it, not even pyiceberg."""
+    shop = Shop(tmp_path, PartitionSpec(PartitionField(1, 1000, BucketTransform(2), "old")))
+
+    def drop(table: dict[str, Any]) -> None:
+        table["partition-specs"][0]["fields"][0] |= {"source-id": 99, "transform": "void"}
+
+    shop.edit(drop)
+    why = "has the partition field 'old', whose source column was dropped.*DROP PARTITION FIELD `old`. Nothing was written"
+    for refused in (lambda: Driver(shop.sink), lambda: shop.sink.check_schema(numbers([1]).schema)):
+        with pytest.raises(ConfigurationError, match=why):
+            refused()
+    shop.change(lambda table: table.update_spec().remove_field("old").commit())
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    driver.commit([prepare(driver, shop.sink, 1, 2)], scan_start)
+    assert shop.values() == [1, 2]
 
 
 def test_a_change_that_the_sink_does_not_support_stops_the_batch_before_its_decision(tmp_path: Path) -> None:
