@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pyiceberg.io import SCHEMA_TO_FILE_IO
 from pyiceberg.schema import make_compatible_name
-from pyiceberg.transforms import UnknownTransform
+from pyiceberg.transforms import IdentityTransform, UnknownTransform
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -81,6 +81,11 @@ def _objections_to_partitioning(schema: Schema, spec: PartitionSpec) -> Iterator
             yield (
                 f"has the partition field {part.name!r}, whose source column was dropped. Readers could not open the manifests "
                 f"that pyiceberg writes for this field. Drop the field: ALTER TABLE … DROP PARTITION FIELD `{part.name}`"
+            )
+        elif isinstance(source.field_type, UUIDType) and isinstance(part.transform, IdentityTransform):
+            yield (
+                f"is partitioned by the UUIDs in {source.name!r} themselves. Iceberg for Java orders UUIDs differently from "
+                f"pyiceberg, so Spark would skip rows. Partition by bucket(n, {source.name}) instead"
             )
 
 

@@ -26,9 +26,10 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
 )
 from pyiceberg.schema import sanitize_column_names
+from pyiceberg.types import UUIDType
 from requests import Session
 
-from twopc.sinks.iceberg.properties import PARQUET_CODEC, parquet_codec
+from twopc.sinks.iceberg.properties import METRICS, PARQUET_CODEC, parquet_codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,9 +59,18 @@ class ParquetFile:
             output = io.new_output(path)
             schema = sanitize_column_names(metadata.schema())
             self._ids = parquet_path_to_id_mapping(schema)
-            self._writer: FileFormatWriter = _MODEL.create_writer(
-                output, schema, {**metadata.properties, PARQUET_CODEC: parquet_codec(metadata.properties)}
-            )
+            # Iceberg for Java compares UUIDs as signed numbers, so it would skip some UUIDs that lie between the bounds. And it
+            # fails if it has to look for a UUID in Parquet's own bounds or in a dictionary.
+            unordered = {id_ for id_ in self._ids.values() if isinstance(schema.find_type(id_), UUIDType)}
+            properties = {
+                **metadata.properties,
+                PARQUET_CODEC: parquet_codec(metadata.properties),
+                **{f"{METRICS}column.{schema.find_column_name(id_)}": "none" for id_ in unordered},
+            }
+            writer: Any = _MODEL.create_writer(output, schema, properties)
+        others = [path for path, id_ in self._ids.items() if id_ not in unordered]
+        writer._parquet_writer_kwargs.update(write_statistics=others, use_dictionary=others)  # noqa: SLF001 - see above
+        self._writer: FileFormatWriter = writer
         self._nans = Counter[int]()
 
     def write(self, rows: pa.Table) -> None:

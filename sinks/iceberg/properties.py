@@ -25,7 +25,7 @@ _FILE_SIZE: Final = "write.target-file-size-bytes"
 PARQUET_CODEC: Final = "write.parquet.compression-codec"
 _PARQUET_LEVEL: Final = "write.parquet.compression-level"
 _MANIFEST_CODEC: Final = "write.avro.compression-codec"
-_METRICS: Final = "write.metadata.metrics."
+METRICS: Final = "write.metadata.metrics."
 _MOST: Final = 2**63 - 1
 
 #: Each property that is an integer, with its least value and its default.
@@ -48,7 +48,7 @@ _FLAGS: Final = (
 )
 _SECONDS: Final = ("s3.connect-timeout", "s3.request-timeout")
 #: The properties that only data files depend on. Once a batch is decided, it does not matter whether they are valid.
-_OF_DATA_FILES: Final = ("write.parquet.", _FILE_SIZE, _METRICS)
+_OF_DATA_FILES: Final = ("write.parquet.", _FILE_SIZE, METRICS)
 
 
 def find_malformed(metadata: TableMetadata, *, is_decided: bool = False) -> Iterator[str]:
@@ -115,8 +115,8 @@ def _find_bad_codecs(properties: Mapping[str, str]) -> Iterator[tuple[str, str, 
 def _find_bad_metrics(metadata: TableMetadata) -> Iterator[tuple[str, str, object]]:
     """Yield bad metrics modes. pyiceberg ignores the mode of a column that the table does not have."""
     columns = sanitize_column_names(metadata.schema()).column_names
-    modes = {f"{_METRICS}default": metadata.properties.get(f"{_METRICS}default", "full")}
-    modes |= {name: metadata.properties.get(name) or "full" for name in (f"{_METRICS}column.{one}" for one in columns)}
+    modes = {f"{METRICS}default": metadata.properties.get(f"{METRICS}default", "full")}
+    modes |= {name: metadata.properties.get(name) or "full" for name in (f"{METRICS}column.{one}" for one in columns)}
     for name, mode in modes.items():
         if why := _failure(partial(match_metrics_mode, mode)):
             yield name, f"it must be none, counts, full or truncate(length) ({why})", "truncate(16)"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import random
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.conversions import to_bytes
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
-from pyiceberg.types import DoubleType, LongType, NestedField, StringType, StructType
+from pyiceberg.types import DoubleType, ListType, LongType, NestedField, StringType, StructType, UUIDType
 
 from tests.unit.iceberg_support import Shop
 from tests.warehouse import Warehouse
@@ -67,6 +69,33 @@ def test_a_text_that_is_cut_before_a_surrogate_can_be_written(tmp_path: Path) ->
     table = Shop(tmp_path).table()
     assert 2 not in written(table, [{"value": 1, "note": text + "more"}])["upper_bounds"]
     assert written(table, [{"value": 1, "note": text}])["upper_bounds"][2] == text.encode()
+
+
+def test_a_uuid_has_neither_bounds_nor_a_dictionary(tmp_path: Path) -> None:
+    """Iceberg for Java compares UUIDs as signed numbers, and fails on a UUID in a Parquet file's bounds or dictionary."""
+    warehouse = Warehouse(tmp_path / "warehouse")
+    fields = [
+        NestedField(0, "n", LongType()),
+        NestedField(0, "a b", UUIDType()),
+        NestedField(0, "s", StructType(NestedField(0, "key", UUIDType()), NestedField(0, "n", LongType()))),
+        NestedField(0, "l", ListType(0, UUIDType(), element_required=False)),
+    ]
+    warehouse.create("shop.keys", Schema(*fields))
+    some = [str(uuid.UUID(int=1)), str(uuid.UUID(int=2**128 - 1))]
+    rows = [{"n": 1, "a b": key, "s": {"key": key, "n": 1}, "l": [key, None]} for key in some]
+    found = written(warehouse.table("shop.keys"), rows)
+    assert set(found["lower_bounds"]) == set(found["upper_bounds"]) == {1}
+    [file] = tmp_path.rglob("*.parquet")
+    group = pq.read_metadata(file).row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    assert all(one.is_stats_set is one.has_dictionary_page for one in columns)
+    assert {one.path_in_schema: one.is_stats_set for one in columns} == {
+        "n": True,
+        "a_x20b": False,
+        "s.key": False,
+        "s.n": True,
+        "l.list.element": False,
+    }
 
 
 def test_a_delete_spares_rows_that_it_does_not_match(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import BucketTransform
+from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import (
     DateType,
     DecimalType,
@@ -172,6 +172,18 @@ def test_a_partition_field_whose_column_was_dropped_is_refused(tmp_path: Path) -
     scan_start = driver.begin()
     driver.commit([prepare(driver, shop.sink, 1, 2)], scan_start)
     assert shop.values() == [1, 2]
+
+
+def test_a_table_that_is_partitioned_by_uuids_is_refused(tmp_path: Path) -> None:
+    """Spark would skip manifests (``tests/live/iceberg/test_spark_reader.py``)."""
+    warehouse = Warehouse(tmp_path / "warehouse", timeout_s=0.2)
+    keys = StructType(NestedField(2, "key", UUIDType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
+    warehouse.create(TABLE, Schema(NestedField(1, "s", keys)), spec)
+    with pytest.raises(
+        ConfigurationError, match=r"partitioned by the UUIDs in 'key' themselves.*bucket\(n, key\) instead"
+    ):
+        Driver(IcebergSink(name="orders", catalog=warehouse.properties, table=TABLE))
 
 
 def test_a_change_that_the_sink_does_not_support_stops_the_batch_before_its_decision(tmp_path: Path) -> None:
