@@ -262,8 +262,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         0,
         "sinks/iceberg/private.py",
         "    session.send = limited  # type: ignore[method-assign]\n",
-        "    if set(session.adapters) == {'http://', 'https://'}:\n"
-        "        session.send = limited  # type: ignore[method-assign]\n",
+        "    session.send = lambda request, **given: (limited if len(session.adapters) == 2 else send)(request, **given)\n",
         model=False,
         protocol=f"{_PRIVATE} -k does_not_answer",
     ),
