@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from confluent_kafka import KafkaException
 from tenacity import wait_fixed
 
+from twopc.errors import UnavailableError
 from twopc.sinks.kafka.errors import is_retriable
 from twopc.sinks.retry import retrying
 
@@ -24,7 +25,18 @@ _REQUESTS: Final = 8
 _SHORTEST_REQUEST_S: Final = 1.0
 
 
-def ask(admin: AdminClient, request: Callable[[], T], *, timeout_ms: float) -> T:
+def is_unavailable(error: BaseException) -> bool:
+    """Return whether an error says only that no broker responded in time."""
+    return isinstance(error, UnavailableError)
+
+
+def ask(
+    admin: AdminClient,
+    request: Callable[[], T],
+    *,
+    timeout_ms: float,
+    again: Callable[[BaseException], bool] = is_retriable,
+) -> T:
     """Repeat ``request`` while its error is transient, and at most until the timeout.
 
     Two kinds of brokers do not respond, and librdkafka (2.16) looks for others only if its metadata is refreshed:
@@ -39,6 +51,7 @@ def ask(admin: AdminClient, request: Callable[[], T], *, timeout_ms: float) -> T
         admin: the client.
         request: sends a request whose timeout is :func:`request_s`, and raises one of our own errors.
         timeout_ms: the timeout for all repetitions together.
+        again: returns whether to repeat the request after an error.
     """
 
     def refresh(_: object) -> None:
@@ -46,7 +59,7 @@ def ask(admin: AdminClient, request: Callable[[], T], *, timeout_ms: float) -> T
         with contextlib.suppress(KafkaException):
             admin.list_topics(timeout=request_s(timeout_ms))
 
-    return retrying(is_retriable, timeout_s=timeout_ms / 1000, backoff=wait_fixed(0.05), before_sleep=refresh)(request)
+    return retrying(again, timeout_s=timeout_ms / 1000, backoff=wait_fixed(0.05), before_sleep=refresh)(request)
 
 
 def request_s(timeout_ms: float) -> float:

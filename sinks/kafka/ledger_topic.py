@@ -17,7 +17,7 @@ from tenacity import wait_fixed
 
 from twopc.counted import counted
 from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
-from twopc.sinks.kafka.asking import ask, request_s
+from twopc.sinks.kafka.asking import ask, is_unavailable, request_s
 from twopc.sinks.kafka.errors import error_of, is_retriable, on_topic, translate, translated
 from twopc.sinks.retry import retrying
 
@@ -194,7 +194,7 @@ class LedgerTopic:
         new = NewTopic(self._name, 1 + MARKER_PARTITIONS, replicas, config=config)
         timeout_ms = self._timeout_s * 1000
 
-        def request() -> KafkaException | None:
+        def request() -> None:
             created = self._admin.create_topics(
                 [new], request_timeout=request_s(timeout_ms), validate_only=validate_only
             )
@@ -203,20 +203,18 @@ class LedgerTopic:
             except KafkaException as error:
                 code = error_of(error).code()
                 if code == KafkaError.INVALID_REPLICATION_FACTOR:
-                    return error
+                    raise RetriableError(
+                        f"the ledger {self._name} cannot get {replicas} replicas: {error_of(error).str()} Nothing was "
+                        "written. Start the missing brokers and restart the query. If the cluster has no other brokers, allow "
+                        f"Describe on the topic {TRANSACTION_LOG}, so that the ledger gets as many replicas as that topic, or "
+                        f"create the ledger yourself with fewer replicas, {by_hand}"
+                    ) from error
                 if code != KafkaError.TOPIC_ALREADY_EXISTS:
                     right = f"{on_topic('Create', self._name)}, or create the ledger yourself with {by_hand}"
                     raise translate(error, f"creating the ledger {self._name}", right) from error
-            return None
 
-        refused = ask(self._admin, request, timeout_ms=timeout_ms)
-        if refused is not None:
-            raise RetriableError(
-                f"the ledger {self._name} cannot get {replicas} replicas: {error_of(refused).str()} Nothing was written. "
-                "Start the missing brokers and restart the query. If the cluster has no other brokers, allow Describe on "
-                f"the topic {TRANSACTION_LOG}, so that the ledger gets as many replicas as that topic, or create the "
-                f"ledger yourself with fewer replicas, {by_hand}"
-            ) from refused
+        # A policy or a missing broker refuses the next request, too.
+        ask(self._admin, request, timeout_ms=timeout_ms, again=is_unavailable)
 
     def _replicas(self) -> int:
         """Return three, or the transaction log's number of replicas if that is lower.

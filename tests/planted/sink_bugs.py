@@ -28,6 +28,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/rules/test_rule_14_wedges.py -k output_topic",
     ),
     one_edit(
+        "a wait for one sink does not age the votes of the others",
+        3,
+        "twopc/participants.py",
+        "        if len(self.committers) > 1 and time.monotonic() - began > _LONG_CONFIRM_S:\n",
+        "        if False:\n",
+        model=False,
+        protocol="tests/unit/test_participants.py",
+    ),
+    one_edit(
         "a ledger that a starting broker did not know counts as deleted",
         0,
         "sinks/kafka/writer.py",

@@ -79,6 +79,15 @@ def test_the_ledger_is_created_by_another_broker(silent_twice: Admin, monkeypatc
     assert silent_twice.asked == 3
 
 
+def test_a_refusal_to_create_the_ledger_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy refuses the next request, too."""
+    monkeypatch.setattr(LedgerTopic, "_replicas", lambda _: 3)
+    admin: Any = Admin(KafkaError.POLICY_VIOLATION)
+    with pytest.raises(RetriableError, match="creating the ledger t"):
+        LedgerTopic(admin, "t", timeout_ms=TIMEOUT_MS).require_creatable()
+    assert admin.asked == 1
+
+
 def test_a_topic_that_its_leader_does_not_know_yet_is_asked_for_again() -> None:
     """The metadata of one broker lists a topic that was created moments ago. The leader may learn of it later."""
     admin = Admin(UNKNOWN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,6 +36,26 @@ def test_the_first_check_of_a_sink_counts_even_if_another_sink_did_not_answer_th
     participants.inspect()
     participants.acquire(Claim("q", "run", "log"))
     assert fenced == [one, other]
+
+
+@pytest.mark.parametrize(("slow_s", "ages"), [(0.1, [5_000, 5_100]), (30.0, [5_000, 35_000, 35_000, 65_000])])
+def test_votes_are_confirmed_again_after_a_long_wait_for_another_sink(
+    slow_s: float, ages: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first sink's transactions may expire while the second sink's servers do not respond."""
+    now, confirmed = [100.0], []
+
+    def confirm(_: FakeCommitter, handles: object, age_ms: float) -> None:
+        del handles
+        confirmed.append(round(age_ms))
+        if len(confirmed) % 2 == 1:  # the time passes in the first sink's check
+            now[0] += slow_s
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(FakeCommitter, "confirm", confirm)
+    participants = Participants([FakeSink(World(), "a"), FakeSink(World(), "b")])
+    participants.confirm({("a", 0): 1, ("b", 0): 2}, 5_000)
+    assert confirmed == ages
 
 
 def _record(monkeypatch: pytest.MonkeyPatch, looks: Iterator[Owner | RetriableError]) -> list[Owner | None]:

@@ -88,3 +88,11 @@ def test_a_piece_of_a_batch_takes_no_memory_for_the_rest(
         tracemalloc.stop()
         pa.set_memory_pool(before)
     assert python_bytes + (pool.max_memory() or 0) < batch.nbytes // 2
+
+
+def test_a_column_of_empty_arrays_needs_no_offsets() -> None:
+    """Spark's Arrow writer gives the elements of such a column an offset buffer of 0 bytes."""
+    nothing = pa.py_buffer(b"")
+    elements = pa.Array.from_buffers(pa.binary(), 0, [None, nothing, nothing])
+    values = pa.ListArray.from_arrays(pa.array([0, 0, 0], pa.int32()), elements, mask=pa.array([False, True]))
+    assert copied(format_of("bytea", is_array=True), values) == b"{}\n\\N\n"
