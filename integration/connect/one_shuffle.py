@@ -75,7 +75,7 @@ def require_one_shuffle(
     is_of_batch = all(columns == batch for plan in frames for columns in plan.batches)
     if is_of_batch and not any(shuffles) and None not in shuffles:
         return
-    obstacles = _obstacles(shuffles, frames, checksums(), is_of_batch=is_of_batch)
+    obstacles = _obstacles(shuffles, (query, *frames), checksums(), is_of_batch=is_of_batch, is_one=len(frames) == 1)
     if obstacles:
         raise ConfigurationError(
             f"batch {batch_id} has a plan that may shuffle its rows ({_described(shuffles)}). If an executor dies, Spark may "
@@ -90,13 +90,19 @@ def require_one_shuffle(
 
 
 def _obstacles(
-    shuffles: Sequence[int | None], frames: Sequence[Plan], checksums: Sequence[Checksums], *, is_of_batch: bool
+    shuffles: Sequence[int | None],
+    plans: Sequence[Plan],
+    checksums: Sequence[Checksums],
+    *,
+    is_of_batch: bool,
+    is_one: bool,
 ) -> list[str]:
     found = list(dict.fromkeys(missing for one in checksums for missing in one.missing))
-    if len(frames) > 1:
+    if not is_one:
         found.append("one DataFrame for all sinks")
-    if any(plan.reads_cache for plan in frames):
-        found.append("a DataFrame that is not persisted")
+    # If Spark loses cached rows, it computes them again from the new write of the shuffle, and compares nothing.
+    if any(plan.reads_cache for plan in plans):
+        found.append("a DataFrame that is not persisted, and a query that reads no persisted table")
     if None in shuffles or sum(map(int, filter(None, shuffles))) > 1:
         found.append("at most one shuffle in the query and the function together")
     if not is_of_batch:

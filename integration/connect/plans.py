@@ -73,7 +73,9 @@ _SHUFFLES: Final = frozenset({"Exchange", "ReusedExchange"})
 _SHUFFLED: Final = frozenset({"AQEShuffleRead", "ShuffleQueryStage"})
 #: A node of a plan: its place in the tree, its stage of generated code, its name, and the rest of its line.
 _NODE: Final = re.compile(r"^[\s:|+-]*(?:\*\s?\(\d+\)\s*)?(?P<name>\w+)(?P<rest>.*)$")
-_SECTION: Final = re.compile(r"^[\s:|+-]*== (?P<title>[\w ]+) ==$")
+_SECTION: Final = re.compile(r"^(?:\+- )?== (?P<title>[\w ]+) ==$")
+#: The header of a form of an adaptive plan that is a part of another plan, such as a cached one.
+_INNER_SECTION: Final = re.compile(r"^[\s:|+-]*== [\w ]+ ==$")
 #: The end of a plan that is longer than ``spark.sql.maxPlanStringLength``.
 _CUT: Final = "more characters"
 #: A column with its number, which is unique in the server's JVM.
@@ -141,6 +143,9 @@ def parsed(text: str) -> Plan:
     forms: list[list[tuple[str, str]]] = []
     title = ""
     for line in text.splitlines():
+        # Count each form of an inner plan. So an inner plan's shuffle counts twice, but an outer one is never lost.
+        if _INNER_SECTION.match(line) and not _SECTION.match(line):
+            continue
         if found := _SECTION.match(line):
             title = found["title"]
             if title.endswith("Physical Plan") or (title.endswith(" Plan") and forms):

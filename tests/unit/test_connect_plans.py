@@ -64,6 +64,36 @@ InMemoryTableScan [id#3L]
    +- InMemoryRelation [id#3L], StorageLevel(disk, memory, deserialized, 1 replicas)
          +- *(1) Scan ExistingRDD[id#3L]
 """
+#: A query that joins its rows with a cached table, whose rows come from a shuffle.
+_JOINED_WITH_CACHE = """== Physical Plan ==
+*(2) BroadcastHashJoin [id#6L], [k#9L], Inner, BuildRight, false
+:- *(2) FileScan parquet [id#6L] Batched: true, DataFilters: [], Format: Parquet
++- BroadcastExchange HashedRelationBroadcastMode(List(input[0, bigint, true]),false), [plan_id=60]
+   +- InMemoryTableScan [k#9L]
+         +- InMemoryRelation [k#9L], StorageLevel(disk, memory, deserialized, 1 replicas)
+               +- Exchange hashpartitioning(p#8, 8), REPARTITION_BY_NUM, [plan_id=50]
+                  +- *(1) FileScan parquet [k#9L] Batched: true, DataFilters: [], Format: Parquet
+"""
+#: A shuffle of cached rows, which an adaptive plan has computed with another shuffle (Spark 4.0.5).
+_ABOVE_CACHE = """== Physical Plan ==
+AdaptiveSparkPlan isFinalPlan=false
++- Exchange hashpartitioning(key#1, 3), REPARTITION_BY_NUM, [plan_id=317]
+   +- InMemoryTableScan [key#1, value#2]
+         +- InMemoryRelation [key#1, value#2], StorageLevel(disk, memory, deserialized, 1 replicas)
+               +- AdaptiveSparkPlan isFinalPlan=true
+                  +- == Final Plan ==
+                     ResultQueryStage 1
+                     +- *(2) Project [key#1, value#2]
+                        +- ShuffleQueryStage 0
+                           +- Exchange hashpartitioning(_nondeterministic#96, 2), REPARTITION_BY_NUM, [plan_id=271]
+                              +- *(1) Project [key#1, value#2, rand(6314961185625433791) AS _nondeterministic#96]
+                                 +- *(1) Scan ExistingRDD[key#1,value#2]
+                  +- == Initial Plan ==
+                     Project [key#1, value#2]
+                     +- Exchange hashpartitioning(_nondeterministic#96, 2), REPARTITION_BY_NUM, [plan_id=240]
+                        +- Project [key#1, value#2, rand(6314961185625433791) AS _nondeterministic#96]
+                           +- Scan ExistingRDD[key#1,value#2]
+"""
 _STATEFUL = """== Physical Plan ==
 *(4) HashAggregate(keys=[id#3L], functions=[count(1)], output=[id#3L, count#30L])
 +- StateStoreSave [id#3L], state info [ checkpoint = file:/tmp/cp/state, opId = 0], Append, 0, 2
@@ -81,7 +111,17 @@ def require(query: str, *frames: str, checksums: Checksums = _OFF, at_start: Che
 
 @pytest.mark.parametrize(
     ("text", "shuffles"),
-    [(_ROWS, 0), (_WRITTEN, 0), (_SHUFFLED, 1), (_LIMITED, None), (_CACHED, 0), (_STATEFUL, None), ("", None)],
+    [
+        (_ROWS, 0),
+        (_WRITTEN, 0),
+        (_SHUFFLED, 1),
+        (_LIMITED, None),
+        (_CACHED, 0),
+        (_STATEFUL, None),
+        ("", None),
+        (_JOINED_WITH_CACHE, 1),
+        (_ABOVE_CACHE, 3),  # the two forms of the cached plan count separately
+    ],
 )
 def test_the_shuffles_of_a_plan_are_counted_once_for_each_of_its_forms(text: str, shuffles: int | None) -> None:
     assert parsed(text).shuffles == shuffles
@@ -123,6 +163,7 @@ def test_one_shuffle_is_written_if_spark_compares_its_rows() -> None:
         (_SHUFFLED, [_WRITTEN, _WRITTEN], _ON, "one DataFrame for all sinks"),
         (_SHUFFLED, [_CACHED], _ON, "not persisted"),
         (_ROWS, [_WRITTEN.replace("#3L", "#4L")], _ON, "reads only the batch"),
+        (_JOINED_WITH_CACHE, [_WRITTEN], _ON, "reads no persisted table"),
     ],
 )
 def test_any_other_plan_is_refused_and_the_message_gives_the_way_out(
