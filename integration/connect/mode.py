@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from functools import cached_property
@@ -9,6 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import RetriableError
 from twopc.integration.connect.engine import ConnectEngine
+from twopc.integration.connect.frames import (
+    is_by_name,
+    plan_of_rows,
+    references,
+    require_no_subquery,
+    require_own_rows,
+    resolved,
+)
 from twopc.integration.connect.one_shuffle import Checksums, Ruled, require_one_shuffle
 from twopc.integration.connect.plans import plan_of_frame
 from twopc.integration.connect.query import batch_columns, local_files
@@ -20,11 +29,12 @@ from twopc.integration.spark.kept import Runs
 from twopc.integration.spark.stateful import tell_once
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from twopc.batch import Batch
     from twopc.engine import Engine
     from twopc.files import Files
+    from twopc.integration.connect.plans import Plan
     from twopc.integration.connect.query import ConnectQuery
     from twopc.integration.spark.mode import Attempt
     from twopc.integration.spark.several import SinkFrame
@@ -54,6 +64,7 @@ class ConnectMode:
         self._budget = Budget()
         self._slots = ConnectSlots(session)
         self._tell = tell_once()
+        self._given: dict[str, Any] = {}  # the user's DataFrames in the current call
 
     @cached_property
     def is_stateless(self) -> bool:
@@ -73,6 +84,13 @@ class ConnectMode:
                     "the query was stopped before the query retried the batch. No part of the batch is visible"
                 )
             time.sleep(min(left, _PAUSE_S))
+
+    @contextlib.contextmanager
+    def resolved(self, frames: Sequence[SinkFrame]) -> Iterator[Sequence[SinkFrame]]:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        self._given = {one.name: one.frame for one in frames}
+        with resolved(frames) as found:
+            yield found
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
         """See :class:`~twopc.integration.spark.mode.Mode`.
@@ -103,18 +121,39 @@ class ConnectMode:
         )
 
     def _require_sound(self, batch: Batch, attempt: Attempt) -> None:
+        require_no_subquery(batch.batch_id, attempt.options.select)
+        self._require_own_rows(batch, attempt)
         if attempt.options.checkpoints.deterministic_plan or not isinstance(attempt.shuffles, Ruled):
             return  # the jobs are checked after they have run
-        frames = [plan_of_frame(rows.frame()) for rows in attempt.rows]
-        plan, columns = self._query.plan(), batch_columns()
         require_one_shuffle(
-            batch.batch_id, plan, frames, columns, lambda: (self._checksums, Checksums.of(self._session))
+            batch.batch_id,
+            self._query.plan(),
+            self._plans(attempt),
+            lambda: (self._checksums, Checksums.of(self._session)),
         )
 
+    def _require_own_rows(self, batch: Batch, attempt: Attempt) -> None:
+        named = {}
+        for rows in attempt.rows:
+            given = self._given[rows.name]
+            if is_by_name(given):
+                plan = plan_of_frame(rows.source)
+                named[rows.name] = plan, references(given, plan.analyzed)
+        if named:
+            require_own_rows(batch.batch_id, self._query.plan(), named, batch_columns())
+
+    def _plans(self, attempt: Attempt) -> list[Plan]:
+        called = called_batch()
+        if called is None:
+            raise AssertionError("the caller has already been found")
+        return [plan_of_rows(rows.frame(), self._given[rows.name], called.frame) for rows in attempt.rows]
+
     def _kept_since_ms(self, files: Files, batch: Batch, attempt: Attempt) -> float | None:
-        frames, columns = [plan_of_frame(rows.frame()) for rows in attempt.rows], batch_columns()
+        frames = self._plans(attempt)
         is_kept = any(plan.keeps_data for plan in (self._query.plan(), *frames))
-        is_hidden = any(found != columns for plan in frames for found in plan.batches)  # behind another RDD
+        is_hidden = any(
+            plan.hides_rows for plan in frames
+        )  # an RDD's rows may come from a broadcast table, for example
         return planning_time_ms(files, batch.batch_id) if is_kept or is_hidden else None
 
     def _state(self, files: Files, batch: Batch) -> ConnectState | None:

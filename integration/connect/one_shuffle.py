@@ -56,7 +56,7 @@ NOT_KNOWN: Final = Checksums(
 
 
 def require_one_shuffle(
-    batch_id: int, query: Plan, frames: Sequence[Plan], batch: set[str], checksums: Callable[[], Sequence[Checksums]]
+    batch_id: int, query: Plan, frames: Sequence[Plan], checksums: Callable[[], Sequence[Checksums]]
 ) -> None:
     """Check that the batch's rows cannot come from two writes of one shuffle.
 
@@ -64,7 +64,6 @@ def require_one_shuffle(
         batch_id: the batch.
         query: the query's plan.
         frames: the plans for the DataFrames to write.
-        batch: the batch's columns.
         checksums: returns whether Spark's checksums were in effect just before the query started, and whether they are in
             effect now.
 
@@ -72,13 +71,14 @@ def require_one_shuffle(
         ConfigurationError: the rows may come from two writes.
     """
     shuffles = [plan.shuffles for plan in (query, *frames)]
-    is_of_batch = all(columns == batch for plan in frames for columns in plan.batches)
-    if is_of_batch and not any(shuffles) and None not in shuffles:
+    is_shown = not any(plan.hides_rows for plan in (query, *frames))
+    if is_shown and not any(shuffles) and None not in shuffles:
         return
-    obstacles = _obstacles(shuffles, (query, *frames), checksums(), is_of_batch=is_of_batch, is_one=len(frames) == 1)
+    obstacles = _obstacles(shuffles, (query, *frames), checksums(), is_shown=is_shown, is_one=len(frames) == 1)
     if obstacles:
+        found = _described(shuffles, is_shown=is_shown)
         raise ConfigurationError(
-            f"batch {batch_id} has a plan that may shuffle its rows ({_described(shuffles)}). If an executor dies, Spark may "
+            f"batch {batch_id} has a plan that may shuffle its rows ({found}). If an executor dies, Spark may "
             "write the shuffle again with different rows, and Spark Connect does not show that. So rows could be lost or "
             "duplicated. Nothing was written. Write the batch without a shuffle. Or pass "
             "CheckpointConfig(spark_ui='http://127.0.0.1:4040'), with the address of Spark's UI on the server's host, so that "
@@ -94,7 +94,7 @@ def _obstacles(
     plans: Sequence[Plan],
     checksums: Sequence[Checksums],
     *,
-    is_of_batch: bool,
+    is_shown: bool,
     is_one: bool,
 ) -> list[str]:
     found = list(dict.fromkeys(missing for one in checksums for missing in one.missing))
@@ -105,17 +105,18 @@ def _obstacles(
         found.append("a DataFrame that is not persisted, and a query that reads no persisted table")
     if None in shuffles or sum(map(int, filter(None, shuffles))) > 1:
         found.append("at most one shuffle in the query and the function together")
-    if not is_of_batch:
-        found.append("a plan that reads only the batch and sources")
+    if not is_shown:
+        found.append("a plan that reads only the batch and sources, with no localCheckpoint() and no view of the batch")
     return found
 
 
-def _described(shuffles: Sequence[int | None]) -> str:
+def _described(shuffles: Sequence[int | None], *, is_shown: bool) -> str:
     def one(count: int | None) -> str:
         return "unknown" if count is None else str(count)
 
     query, *frames = map(one, shuffles)
-    return f"shuffles in the query: {query}, in the DataFrames: {', '.join(frames)}"
+    hidden = "" if is_shown else ", behind a checkpoint or a view: unknown"
+    return f"shuffles in the query: {query}, in the DataFrames: {', '.join(frames)}{hidden}"
 
 
 class Ruled:

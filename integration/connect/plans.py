@@ -76,8 +76,14 @@ _NODE: Final = re.compile(r"^[\s:|+-]*(?:\*\s?\(\d+\)\s*)?(?P<name>\w+)(?P<rest>
 _SECTION: Final = re.compile(r"^(?:\+- )?== (?P<title>[\w ]+) ==$")
 #: The header of a form of an adaptive plan that is a part of another plan, such as a cached one.
 _INNER_SECTION: Final = re.compile(r"^[\s:|+-]*== [\w ]+ ==$")
+#: An RDD in an analyzed plan, which ends with whether the RDD belongs to a stream.
+_RDD: Final = re.compile(r"^[\s:|+~-]*\w+RDD \[(?P<columns>.*)\](?P<is_streaming>, true)?")
+#: A view in an analyzed plan.
+_VIEW: Final = re.compile(r"^[\s:|+~-]*View \((?P<name>`.*`), \[(?P<columns>.*)\]\)")
 #: The end of a plan that is longer than ``spark.sql.maxPlanStringLength``.
 _CUT: Final = "more characters"
+#: The end of a list of columns that is longer than ``spark.sql.debug.maxToStringFields``.
+_OMITTED: Final = " more fields"
 #: A column with its number, which is unique in the server's JVM.
 _COLUMN: Final = re.compile(r"[^\s\[\],()]*#\d+")
 _STATE: Final = re.compile(r"State(?!ment)|TransformWith|FlatMapGroups|^Streaming|^SessionWindow")
@@ -92,11 +98,13 @@ class Plan:
         forms: the forms of the physical plan. An adaptive plan that has run has two forms: final and initial. For each
             node, a form contains the node's name and the rest of the node's line.
         is_cut: whether Spark has omitted a part of the plan.
+        known: how many of the plan's RDDs are the batch itself.
     """
 
     analyzed: str
     forms: tuple[tuple[tuple[str, str], ...], ...]
     is_cut: bool
+    known: int = 0
 
     @property
     def shuffles(self) -> int | None:
@@ -126,6 +134,31 @@ class Plan:
     def batches(self) -> list[set[str]]:
         """The columns of each RDD that the plan reads. The batch itself is one of these RDDs."""
         return [columns_of(rest) for name, rest in self._nodes if name == "Scan" and "ExistingRDD" in rest]
+
+    @property
+    def rdds(self) -> list[set[str]]:
+        """The columns of each RDD that the plan reads, other than a stream's. Columns do not identify an RDD.
+
+        For example, ``localCheckpoint()`` keeps the columns of the DataFrame.
+        """
+        found = filter(None, map(_RDD.match, self.analyzed.splitlines()))
+        return [columns_of(one["columns"]) for one in found if not one["is_streaming"]]
+
+    @property
+    def views(self) -> dict[str, str]:
+        """The columns of each view that the plan reads, as text, by the view's name."""
+        found = filter(None, map(_VIEW.match, self.analyzed.splitlines()))
+        return {one["name"]: one["columns"] for one in found}
+
+    def may_pass_on(self, columns: set[str]) -> bool:
+        """Whether the plan may take all of these columns from one view, as another plan may do as well."""
+        texts = self.views.values()
+        return self.is_cut or any(columns <= columns_of(text) or _OMITTED in text for text in texts)
+
+    @property
+    def hides_rows(self) -> bool:
+        """Whether the plan reads an RDD that is not the batch. The plan does not show how the RDD's rows were computed."""
+        return self.is_cut or len(self.rdds) > self.known
 
     @property
     def _nodes(self) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from twopc.integration.spark.stateful import StatefulOperators
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
 
@@ -72,6 +74,10 @@ class ClassicMode:
     def pause(self, pause_ms: int) -> None:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
         interruptible_pause(self._context, pause_ms)
+
+    def resolved(self, frames: Sequence[SinkFrame]) -> AbstractContextManager[Sequence[SinkFrame]]:
+        """See :class:`~twopc.integration.spark.mode.Mode`. A classic DataFrame has been resolved when it was made."""
+        return contextlib.nullcontext(frames)
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
         """See :class:`~twopc.integration.spark.mode.Mode`."""

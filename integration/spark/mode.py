@@ -140,6 +140,9 @@ class Mode(Protocol):
     def pause(self, pause_ms: int) -> None:
         """Wait until the time is up or the query stops."""
 
+    def resolved(self, frames: Sequence[SinkFrame]) -> AbstractContextManager[Sequence[SinkFrame]]:
+        """Return the DataFrames of a call, in a form whose rows cannot become other rows while the call lasts."""
+
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
         """Check a batch before an attempt to write it. Return the known sizes of the query's state.
 

@@ -78,15 +78,16 @@ class RunWriter:
         files, query = self._mode.open_files(self.location), self.run.query
         batch = checkpoint.read_batch(files, query.query_id, batch_id)
         try:
-            run_checkpoints(
-                self._options.checkpoints,
-                self._open_listeners(),
-                batch,
-                query.run_id,
-                lambda pending, failed: self._attempt(files, frames, batch, pending, is_repeated=failed > 0),
-                lambda error: self._may_repeat(error, batch),
-                self._mode.pause,
-            )
+            with self._mode.resolved(frames) as found:
+                run_checkpoints(
+                    self._options.checkpoints,
+                    self._open_listeners(),
+                    batch,
+                    query.run_id,
+                    lambda pending, failed: self._attempt(files, found, batch, pending, is_repeated=failed > 0),
+                    lambda error: self._may_repeat(error, batch),
+                    self._mode.pause,
+                )
         except BaseException:
             self.close()  # so that the next call begins with recovery
             raise

@@ -10,13 +10,17 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.live.connect_client import start_patiently
 from tests.live.spark_query import Options, planned, session, source
 from twopc.checkpoint_config import CheckpointConfig
+from twopc.integration.connect.frames import plan_of_rows, references, require_own_rows, resolved
+from twopc.integration.connect.plans import plan_of_frame
 from twopc.integration.spark import exactly_once
+from twopc.integration.spark.several import SinkFrame
 from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from twopc.integration.spark import ExactlyOnce
 
 OUTCOME = "outcome: "
+_POLL_S = 0.05
 
 
 def _object(options: Options) -> ExactlyOnce:
@@ -35,6 +40,11 @@ def _object(options: Options) -> ExactlyOnce:
     if isinstance(config := settings.get("checkpoints"), dict):
         settings["checkpoints"] = CheckpointConfig(**config)
     return exactly_once(sink, checkpoint_location=options.checkpoint, **settings)
+
+
+def _wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(_POLL_S)
 
 
 def _start(spark: SparkSession, options: Options, function: Any, location: str, rows: DataFrame | None = None) -> Any:
@@ -123,6 +133,97 @@ def two_of_one_session(spark: SparkSession, options: Options) -> str:
     first = _start(spark, options, _ignore, f"{options.checkpoint}-of-another")
     first.processAllAvailable()
     return _error(_start(spark, options, _object(options), options.checkpoint).processAllAvailable)
+
+
+def a_view_that_another_query_replaces(spark: SparkSession, options: Options) -> str:
+    """The other query replaces the view after this query has made its DataFrame, and before it writes the DataFrame."""
+    each, made, replaced = _object(options), Path("made").resolve(), Path("replaced").resolve()
+
+    def function(batch: DataFrame, batch_id: int) -> None:
+        batch.createOrReplaceTempView("rows")
+        frame = batch.sparkSession.sql("SELECT key, value FROM rows")
+        made.touch()
+        _wait_for(replaced)
+        each(frame, batch_id)
+
+    def other(batch: DataFrame, batch_id: int) -> None:
+        del batch_id
+        _wait_for(made)
+        batch.selectExpr("key", "CAST('of another query' AS BINARY) AS value").createOrReplaceTempView("rows")
+        replaced.touch()
+
+    second = _start(spark, options, other, f"{options.checkpoint}-of-another")
+    first = _start(spark, options, function, options.checkpoint)
+    second.processAllAvailable()
+    return _error(first.processAllAvailable)
+
+
+def a_view_of_its_own(spark: SparkSession, options: Options) -> str:
+    """The function reads the batch through a view, and SQL with a table."""
+    each = _object(options)
+    spark.sql("SELECT 'unknown' AS none").createOrReplaceTempView("nothing")
+
+    def function(batch: DataFrame, batch_id: int) -> None:
+        batch.createOrReplaceTempView("rows")
+        rows = "SELECT key, value FROM rows WHERE string(value) NOT IN (SELECT none FROM nothing)"
+        frame = batch.sparkSession.sql(rows)
+        each(frame, batch_id)
+        views = [one.name for one in batch.sparkSession.catalog.listTables() if one.isTemporary]
+        if sorted(views) != ["nothing", "rows"]:
+            raise AssertionError(views)
+
+    return _error(_start(spark, options, function, options.checkpoint).processAllAvailable)
+
+
+def one_view_for_two_parts(spark: SparkSession, options: Options) -> str:
+    """A loop reuses the name of its view, so both parts have the rows of the last one."""
+    sinks = [
+        KafkaSink(name=f"{options.name}-{part}", bootstrap_servers=options.bootstrap_servers, topic=options.topic)
+        for part in ("a", "b")
+    ]
+    config = CheckpointConfig(**options.settings["checkpoints"])
+    each = exactly_once(*sinks, checkpoint_location=options.checkpoint, checkpoints=config)
+
+    def function(batch: DataFrame, batch_id: int) -> None:
+        parts = {}
+        for rest, sink in enumerate(sinks):
+            batch.where(f"hash(value) % 2 = {rest}").createOrReplaceTempView("part")
+            parts[sink.name] = batch.sparkSession.sql("SELECT key, value FROM part")
+        each(parts, batch_id)
+
+    return _error(_start(spark, options, function, options.checkpoint).processAllAvailable)
+
+
+def names_of_views(spark: SparkSession, options: Options) -> str:
+    """Without a query: a local checkpoint stands for a batch, because the server keeps both under an id."""
+    del options
+    batch = spark.sql("SELECT 'own' AS key, 'a' AS value").localCheckpoint()
+    other = spark.sql("SELECT 'of another' AS key, 'b' AS value").localCheckpoint()
+    columns = plan_of_frame(batch).rdds[0]
+    batch.createOrReplaceTempView("rows")
+    frame = spark.sql("SELECT key, value FROM rows")
+    joined = batch.where("value NOT IN (SELECT value FROM nothing)")
+    spark.sql("SELECT 'none' AS value").createOrReplaceTempView("nothing")
+
+    def sound(one: DataFrame) -> str:
+        plan = plan_of_frame(one)
+        named = {"sink": (plan, references(one, plan.analyzed))}
+        return _error(lambda: require_own_rows(7, plan_of_frame(spark.range(1)), named, columns))
+
+    seen = {"own": sound(frame), "joined": sound(joined)}
+    with resolved([SinkFrame("sink", frame, ())]) as [held]:
+        other.createOrReplaceTempView("rows")
+        seen["replaced"] = sound(frame)
+        seen["held"] = sound(held.frame)
+        seen["rows"] = ", ".join(row.key for one in (frame, held.frame) for row in one.collect())
+    seen["views"] = ", ".join(sorted(table.name for table in spark.catalog.listTables()))
+    same = batch.repartition(2).localCheckpoint()
+    used_twice = spark.sql("SELECT a.key FROM {rows} a JOIN {rows} b USING (key)", rows=batch)
+    frames = {"batch": batch, "same": same, "joined": joined, "used twice": used_twice}
+    for name, one in frames.items():
+        seen[f"{name} hides rows"] = str(plan_of_rows(one, one, batch).hides_rows)
+    seen["same columns"] = str(plan_of_frame(same).rdds == [columns])
+    return json.dumps(seen)
 
 
 def a_limit_of_a_stateful_batch(spark: SparkSession, options: Options) -> str:

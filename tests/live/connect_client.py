@@ -35,7 +35,7 @@ _POLL_S = 0.05
 
 #: A busy machine may not start a process of a function within the 10 s that Spark allows. Nothing has run by then.
 start_patiently = tenacity.Retrying(
-    stop=tenacity.stop_after_attempt(5),
+    stop=tenacity.stop_after_attempt(12),
     retry=tenacity.retry_if_exception_message(match=".*Python worker failed to connect back"),
     reraise=True,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pyspark
 import pytest
 
 from tests.live.connect_calls import OUTCOME
-from tests.live.spark_query import encoded
+from tests.live.spark_query import Options, encoded
 from tests.live.spark_support import BY_TASKS, Pipeline, processes_of, spark_ui, wait_until
 from tests.live.test_spark_checksums import CHECKSUMS
 from tests.live.test_spark_executors import is_stopped
@@ -178,11 +179,11 @@ def test_a_server_that_drops_reports_stops_the_query_until_the_suggested_setting
     pipeline.require_exactly_once()
 
 
-def outcome_of(scenario: str, pipeline: Pipeline, root: Path) -> str:
+def outcome_of(scenario: str, options: Options, root: Path) -> str:
     """Run a scenario of ``connect_calls.py``."""
     (root / "calls").mkdir()
     paths = os.pathsep.join([str(_SCRIPT.parents[2]), os.environ.get("PYTHONPATH", "")])
-    command = ["env", f"PYTHONPATH={paths}", sys.executable, str(_SCRIPT), scenario, encoded(pipeline.options)]
+    command = ["env", f"PYTHONPATH={paths}", sys.executable, str(_SCRIPT), scenario, encoded(options)]
     process, log = GuardedProcess(command, log=root / "log", cwd=root / "calls", ends_family=True), root / "log"
     assert process.wait(_TIMEOUT_S) == 0, log.read_text()[-3000:]
     return next(line for line in log.read_text().splitlines() if line.startswith(OUTCOME))
@@ -211,9 +212,59 @@ def test_a_call_that_is_not_the_querys_own_is_refused(
     pipeline = pipeline_of(kafka, tmp_path)
     pipeline.feed(20)
     pipeline.flush()
-    outcome = outcome_of(scenario, pipeline, tmp_path)
+    outcome = outcome_of(scenario, pipeline.options, tmp_path)
     assert error in outcome, outcome
     assert not pipeline.visible()
+
+
+_PROMISED: dict[str, Any] = {"checkpoints": {"deterministic_plan": True}}
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("scenario", "error"),
+    [
+        ("a_view_that_another_query_replaces", "not known to be this batch's own rows"),
+        ("one_view_for_two_parts", "another DataFrame of the same call reads the view `part`"),
+    ],
+)
+def test_rows_that_a_views_name_may_have_changed_are_refused(
+    scenario: str, error: str, kafka: KafkaService, tmp_path: Path
+) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, settings=_PROMISED)
+    pipeline.feed(20)
+    pipeline.flush()
+    outcome = outcome_of(scenario, pipeline.options, tmp_path)
+    assert error in outcome, outcome
+    assert not pipeline.visible()
+
+
+def test_a_view_is_resolved_once_and_a_checkpoint_is_not_taken_for_the_batch(tmp_path: Path) -> None:
+    """The first row shows why: the DataFrame itself reads the rows of the view that has replaced its own."""
+    options = Options(bootstrap_servers="", name="n", sources=(), topic="t", checkpoint=str(tmp_path / "checkpoint"))
+    seen = json.loads(outcome_of("names_of_views", options, tmp_path).removeprefix(OUTCOME))
+    assert seen.pop("rows") == "of another, own"
+    assert "not known to be this batch's own rows" in seen.pop("replaced")
+    assert seen == {
+        "own": "no error",
+        "joined": "no error",
+        "held": "no error",
+        "views": "nothing, rows",
+        "batch hides rows": "False",
+        "same hides rows": "True",
+        "joined hides rows": "False",
+        "used twice hides rows": "False",
+        "same columns": "True",
+    }
+
+
+@pytest.mark.whole
+def test_a_batch_is_written_through_a_view_of_its_own(kafka: KafkaService, tmp_path: Path) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, settings=_PROMISED)
+    pipeline.feed(20)
+    pipeline.flush()
+    assert outcome_of("a_view_of_its_own", pipeline.options, tmp_path) == f"{OUTCOME} no error"
+    pipeline.require_exactly_once()
 
 
 @pytest.mark.whole
@@ -222,7 +273,7 @@ def test_one_of_two_queries_of_a_session_is_found(scenario: str, kafka: KafkaSer
     pipeline = pipeline_of(kafka, tmp_path)
     pipeline.feed(20)
     pipeline.flush()
-    assert outcome_of(scenario, pipeline, tmp_path) == f"{OUTCOME} no error"
+    assert outcome_of(scenario, pipeline.options, tmp_path) == f"{OUTCOME} no error"
     pipeline.require_exactly_once()
 
 

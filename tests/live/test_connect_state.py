@@ -69,7 +69,7 @@ def test_a_batch_that_is_cut_off_is_evaluated_once_more_for_its_state(kafka: Kaf
     for _ in range(4):
         pipeline.feed(20, keys=8)
         pipeline.flush()
-    assert outcome_of("a_limit_of_a_stateful_batch", pipeline, tmp_path) == f"{OUTCOME} no error"
+    assert outcome_of("a_limit_of_a_stateful_batch", pipeline.options, tmp_path) == f"{OUTCOME} no error"
     assert sum(pipeline.visible().values()) == 8 + 1 + 8 + 1
 
 
@@ -77,6 +77,6 @@ def test_a_plan_that_itself_omits_state_is_refused_before_the_decision(kafka: Ka
     pipeline = pipeline_of(kafka, tmp_path, settings=_DETERMINISTIC)
     pipeline.feed(20, keys=8)
     pipeline.flush()
-    outcome = outcome_of("a_stateful_plan_that_is_cut", pipeline, tmp_path)
+    outcome = outcome_of("a_stateful_plan_that_is_cut", pipeline.options, tmp_path)
     assert "of its state, so the next batch" in outcome, outcome
     assert not pipeline.visible()

@@ -10,6 +10,8 @@ _PLANS: Final = "tests/unit/test_connect_plans.py"
 _CALLER: Final = "tests/unit/test_connect_caller.py"
 _LIVE: Final = "tests/live/test_connect.py"
 _SHUFFLE: Final = "integration/connect/one_shuffle.py"
+_FRAMES: Final = "tests/unit/test_connect_frames.py"
+_CONNECT_FRAMES: Final = "integration/connect/frames.py"
 _UI: Final = "integration/connect/ui_shuffles.py"
 _UI_TESTS: Final = "tests/unit/test_connect_ui.py"
 
@@ -77,6 +79,62 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         '_SECTION: Final = re.compile(r"^[ +-]*== ',
         model=False,
         protocol=_PLANS,
+    ),
+    one_edit(
+        "Spark Connect: a local checkpoint counts as the batch, because it has the batch's columns",
+        6,
+        _CONNECT_FRAMES,
+        "known=references(given, plan.analyzed)[own]",
+        "known=references(given, plan.analyzed).total()",
+        model=False,
+        protocol=f"{_FRAMES} -k has_the_batchs_id",
+    ),
+    one_edit(
+        "Spark Connect: a checkpoint in the query's plan counts as a source",
+        6,
+        _SHUFFLE,
+        "any(plan.hides_rows for plan in (query, *frames))",
+        "any(plan.hides_rows for plan in frames)",
+        model=False,
+        protocol=_PLANS,
+    ),
+    one_edit(
+        "Spark Connect: a checkpoint is not expected to hide a broadcast table",
+        6,
+        "integration/connect/mode.py",
+        "if is_kept or is_hidden else None",
+        "if is_kept else None",
+        model=False,
+        protocol=f"{_FRAMES} -k hide_a_broadcast",
+    ),
+    one_edit(
+        "Spark Connect: a view may be replaced by another query's",
+        10,
+        _CONNECT_FRAMES,
+        "_replace(frame=_pinned(one.frame, views)) if is_by_name(one.frame) else one for",
+        "_replace() for",
+        model=False,
+        protocol=f"{_FRAMES} -k resolved_once",
+    ),
+    one_edit(
+        "Spark Connect: rows behind a view count as the batch's",
+        10,
+        "integration/connect/mode.py",
+        "        self._require_own_rows(batch, attempt)\n",
+        "",
+        model=False,
+        protocol=f"{_FRAMES} -k vouch",
+        whole=f"{_LIVE} -k views_name",
+    ),
+    one_edit(
+        "Spark Connect: two DataFrames read one view",
+        0,
+        _CONNECT_FRAMES,
+        "        views |= plan.views.keys()\n",
+        "",
+        model=False,
+        protocol=f"{_FRAMES} -k may_have_changed",
+        whole=f"{_LIVE} -k views_name",
     ),
     one_edit(
         "Spark Connect: a batch waits for the garbage collector, in which PySpark may hang",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from twopc.errors import ConfigurationError
@@ -64,6 +66,17 @@ InMemoryTableScan [id#3L]
    +- InMemoryRelation [id#3L], StorageLevel(disk, memory, deserialized, 1 replicas)
          +- *(1) Scan ExistingRDD[id#3L]
 """
+#: A query without a shuffle.
+_QUERY = """== Analyzed Logical Plan ==
+id: bigint
+~WriteToMicroBatchDataSourceV1 ForeachBatchSink, 6ed63273, [checkpointLocation=/tmp/cp], Append, 0
++- ~Project [id#6L AS id#3L]
+   +- Relation [id#6L] parquet
+
+== Physical Plan ==
+*(1) ColumnarToRow
++- FileScan parquet [id#6L] Batched: true, DataFilters: [], Format: Parquet
+"""
 #: A query that joins its rows with a cached table, whose rows come from a shuffle.
 _JOINED_WITH_CACHE = """== Physical Plan ==
 *(2) BroadcastHashJoin [id#6L], [k#9L], Inner, BuildRight, false
@@ -104,9 +117,16 @@ _OFF = Checksums(("spark.sql.shuffle.orderIndependentChecksum.enabled=true",))
 _BATCH = {"id#3"}
 
 
-def require(query: str, *frames: str, checksums: Checksums = _OFF, at_start: Checksums | None = None) -> None:
+def frame_of(text: str) -> Plan:
+    """The plan of a DataFrame that names each RDD with the batch's columns by the batch's id."""
+    plan = parsed(text)
+    return replace(plan, known=plan.rdds.count(_BATCH))
+
+
+def require(query: str, *frames: str | Plan, checksums: Checksums = _OFF, at_start: Checksums | None = None) -> None:
     both = (checksums if at_start is None else at_start, checksums)
-    require_one_shuffle(7, parsed(query), [parsed(frame) for frame in frames], _BATCH, lambda: both)
+    plans = [frame_of(frame) if isinstance(frame, str) else frame for frame in frames]
+    require_one_shuffle(7, parsed(query), plans, lambda: both)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +145,14 @@ def require(query: str, *frames: str, checksums: Checksums = _OFF, at_start: Che
 )
 def test_the_shuffles_of_a_plan_are_counted_once_for_each_of_its_forms(text: str, shuffles: int | None) -> None:
     assert parsed(text).shuffles == shuffles
+
+
+def test_a_streams_rdd_hides_no_rows_but_a_checkpoint_does() -> None:
+    assert not parsed(_QUERY).hides_rows
+    assert not parsed(_QUERY.replace("Relation [id#6L] parquet", "~LogicalRDD [id#6L], true")).hides_rows
+    assert parsed(_QUERY.replace("Relation [id#6L] parquet", "LogicalRDD [id#6L], false")).hides_rows
+    assert not frame_of(_ROWS).hides_rows
+    assert replace(frame_of(_ROWS), is_cut=True).hides_rows
 
 
 def test_a_plan_that_spark_has_cut_short_may_have_any_shuffle() -> None:
@@ -146,8 +174,8 @@ def test_the_columns_of_a_batch_are_found_in_its_querys_plan() -> None:
 
 
 def test_a_plan_without_a_shuffle_is_written_with_any_setting() -> None:
-    require(_ROWS, _WRITTEN, at_start=NOT_KNOWN)
-    require(_ROWS, _WRITTEN, _CACHED)
+    require(_QUERY, _WRITTEN, at_start=NOT_KNOWN)
+    require(_QUERY, _WRITTEN, _CACHED)
 
 
 def test_one_shuffle_is_written_if_spark_compares_its_rows() -> None:
@@ -162,15 +190,27 @@ def test_one_shuffle_is_written_if_spark_compares_its_rows() -> None:
         (_SHUFFLED, [_SHUFFLED], _ON, "at most one shuffle"),
         (_SHUFFLED, [_WRITTEN, _WRITTEN], _ON, "one DataFrame for all sinks"),
         (_SHUFFLED, [_CACHED], _ON, "not persisted"),
-        (_ROWS, [_WRITTEN.replace("#3L", "#4L")], _ON, "reads only the batch"),
+        (_QUERY, [_WRITTEN.replace("#3L", "#4L")], _ON, "reads only the batch"),
+        (_QUERY, [parsed(_WRITTEN)], _ON, "reads only the batch.*no localCheckpoint"),
+        (
+            _QUERY.replace("Relation [id#6L] parquet", "LogicalRDD [id#6L], false"),
+            [_WRITTEN],
+            _ON,
+            "no localCheckpoint",
+        ),
         (_JOINED_WITH_CACHE, [_WRITTEN], _ON, "reads no persisted table"),
     ],
 )
 def test_any_other_plan_is_refused_and_the_message_gives_the_way_out(
-    query: str, frames: list[str], checksums: Checksums, reason: str
+    query: str, frames: list[str | Plan], checksums: Checksums, reason: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"batch 7.*Nothing was written.*{reason}.*deterministic_plan=True"):
         require(query, *frames, checksums=checksums)
+
+
+def test_the_message_says_that_a_checkpoint_may_hide_a_shuffle() -> None:
+    with pytest.raises(ConfigurationError, match=r"in the DataFrames: 0, behind a checkpoint or a view: unknown\)"):
+        require(_QUERY, parsed(_WRITTEN))
 
 
 def test_settings_that_were_not_in_effect_when_the_query_started_do_not_count() -> None:

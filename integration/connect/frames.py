@@ -1,0 +1,177 @@
+"""Find out where a DataFrame's rows come from, and keep the server from resolving its names twice.
+
+Under Spark Connect, a DataFrame is a message, and the server resolves the message's names again for each request. All queries
+of a session share their temporary views, so between two requests, another query may replace a view.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from twopc.errors import ConfigurationError
+from twopc.integration.connect.plans import plan_of_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from twopc.integration.connect.plans import Plan
+    from twopc.integration.spark.several import SinkFrame
+
+#: The messages that name a table or a view.
+_NAMES: Final = frozenset({"SQL", "NamedTable"})
+#: A query in an SQL expression.
+_SUBQUERY: Final = re.compile(r"\(\s*(?:select\b|with\s|from\s|table\s)", re.IGNORECASE)
+
+
+def has_subquery(sql: str) -> bool:
+    """Whether an SQL expression may contain a query, which names a table or a view."""
+    return _SUBQUERY.search(sql) is not None
+
+
+def is_by_name(frame: Any) -> bool:
+    """Whether a DataFrame names a table or a view."""
+    return any(
+        part.DESCRIPTOR.name in _NAMES or (part.DESCRIPTOR.name == "ExpressionString" and has_subquery(part.expression))
+        for part, _ in _messages(_relation(frame))
+    )
+
+
+def references(frame: Any, analyzed: str) -> Counter[str]:
+    """Count the RDDs that a DataFrame reads by their id on the server: a batch, or a checkpoint.
+
+    Args:
+        frame: the DataFrame.
+        analyzed: the DataFrame's analyzed plan.
+    """
+    found: Counter[str] = Counter()
+    for part, times in _messages(_relation(frame), analyzed):
+        if part.DESCRIPTOR.name == "CachedRemoteRelation":
+            found[part.relation_id] += times
+    return found
+
+
+def plan_of_rows(frame: Any, given: Any, batch: Any) -> Plan:
+    """Return a DataFrame's plan, which counts the batch's RDDs.
+
+    Args:
+        frame: the DataFrame.
+        given: the user's DataFrame, from which the DataFrame was made.
+        batch: the batch.
+    """
+    plan = plan_of_frame(frame)
+    own = _relation(batch).cached_remote_relation.relation_id
+    return replace(plan, known=references(given, plan.analyzed)[own])
+
+
+@contextlib.contextmanager
+def resolved(frames: Sequence[SinkFrame]) -> Iterator[list[SinkFrame]]:
+    """Let the server resolve each DataFrame's names once. The other DataFrames stay as they are."""
+    with contextlib.ExitStack() as views:
+        yield [one._replace(frame=_pinned(one.frame, views)) if is_by_name(one.frame) else one for one in frames]
+
+
+def require_own_rows(
+    batch_id: int, query: Plan, named: Mapping[str, tuple[Plan, Counter[str]]], batch: set[str]
+) -> None:
+    """Check the DataFrames that read an RDD by a name. Each such RDD must be this batch.
+
+    Args:
+        batch_id: the batch.
+        query: the query's plan.
+        named: maps a DataFrame's name to its plan and its references, if the DataFrame names a table or a view.
+        batch: the batch's columns. The columns' numbers are unique in the server's JVM.
+
+    Raises:
+        ConfigurationError: an RDD may be another one.
+    """
+    views: set[str] = set()
+    for name, (plan, by_id) in named.items():
+        if not plan.is_cut and len(plan.rdds) <= by_id.total():
+            continue  # the names are those of tables
+        if plan.is_cut or any(columns != batch for columns in plan.rdds):
+            raise _refused(batch_id, name, "some of the rows behind the name are not known to be this batch's own rows")
+        if query.may_pass_on(batch):
+            reason = "the query itself reads a view, so a batch of another query over that view would look the same"
+            raise _refused(batch_id, name, reason)
+        if shared := sorted(views & plan.views.keys()):
+            raise _refused(batch_id, name, f"another DataFrame of the same call reads the view {shared[0]}, too")
+        views |= plan.views.keys()
+
+
+def require_no_subquery(batch_id: int, select: Mapping[str, Iterable[str]]) -> None:
+    """Check that the sinks' SQL expressions name no table or view.
+
+    Raises:
+        ConfigurationError: an expression contains a query.
+    """
+    for sink, expressions in select.items():
+        if found := next(filter(has_subquery, expressions), None):
+            raise ConfigurationError(
+                f"batch {batch_id}: select[{sink!r}] contains a query: {found}. Under Spark Connect, another query could "
+                "replace a view between two evaluations of the expression, so the sink could receive wrong values. Nothing "
+                "was written. Add the column to the DataFrame instead, in the foreachBatch function"
+            )
+
+
+def _refused(batch_id: int, name: str, reason: str) -> ConfigurationError:
+    of = f" for sink {name!r}" if name else ""
+    return ConfigurationError(
+        f"batch {batch_id}: the DataFrame{of} reads a temporary view or SQL, and {reason}. Under Spark Connect, a view's name "
+        "is resolved when the rows are needed, and all queries of a session share their views. So rows of another query or of "
+        "another DataFrame could be written in place of this batch's rows. Nothing was written. Use DataFrame operations, or "
+        "pass the DataFrame to the SQL: spark.sql('… FROM {rows}', rows=batch)"
+    )
+
+
+def _relation(frame: Any) -> Any:
+    return frame._plan.plan(frame.sparkSession.client)  # noqa: SLF001 - no public way to the message
+
+
+def _pinned(frame: Any, views: contextlib.ExitStack) -> Any:
+    # A DataFrame's view keeps the analyzed plan, so its names are not resolved again.
+    name, session = f"__twopc_{uuid.uuid4().hex}", frame.sparkSession
+    frame.createTempView(name)
+    views.callback(_drop, session, name)
+    return session.table(name)
+
+
+def _drop(session: Any, name: str) -> None:
+    with contextlib.suppress(Exception):  # the session may have ended; it ends with its views
+        session.catalog.dropTempView(name)
+
+
+def _messages(relation: Any, analyzed: str = "") -> Iterator[tuple[Any, int]]:
+    """Yield each message in a message, and how many times the analyzed plan contains it.
+
+    This function does not recurse, because a plan may be deeper than Python's stack.
+    """
+    waiting = [(relation, 1)]
+    while waiting:
+        message, times = waiting.pop()
+        yield message, times
+        waiting += [(part, times * _uses(message, part, analyzed)) for part in _parts(message)]
+
+
+def _uses(message: Any, part: Any, analyzed: str) -> int:
+    """How often a plan uses a part of a message. SQL may use a DataFrame that it was passed more than once, or never."""
+    if message.DESCRIPTOR.name == "WithRelations" and part.WhichOneof("rel_type") == "subquery_alias":
+        return analyzed.count(f"View (`{part.subquery_alias.alias}`,")
+    return 1
+
+
+def _parts(message: Any) -> Iterator[Any]:
+    for _, value in message.ListFields():
+        if _is_message(value):
+            yield value
+        elif not isinstance(value, (str, bytes, int, float)):
+            several = value.values() if hasattr(value, "values") else value
+            yield from filter(_is_message, several)
+
+
+def _is_message(value: Any) -> bool:
+    return hasattr(value, "ListFields")

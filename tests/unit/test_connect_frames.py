@@ -1,0 +1,237 @@
+"""DataFrames of Spark Connect: which of their RDDs are the batch, and which of their names the server may resolve twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="Spark Connect needs it, and the group of Spark 3.5 lacks it")
+
+from pyspark.sql.connect import proto
+
+from twopc import CheckpointConfig
+from twopc.errors import ConfigurationError
+from twopc.integration.connect import mode
+from twopc.integration.connect.frames import (
+    is_by_name,
+    plan_of_rows,
+    references,
+    require_no_subquery,
+    require_own_rows,
+    resolved,
+)
+from twopc.integration.connect.one_shuffle import NOT_KNOWN
+from twopc.integration.connect.plans import Plan, parsed
+from twopc.integration.connect.worker import CalledBatch
+from twopc.integration.spark.several import SinkFrame
+
+_BATCH = {"key#1", "value#2"}
+_QUERY = parsed("""== Analyzed Logical Plan ==
+key: string, value: string
+~WriteToMicroBatchDataSourceV1 ForeachBatchSink, 472a0bc2, [checkpointLocation=/tmp/cp], Append, 0
++- ~SubqueryAlias src
+   +- View (`src`, [key#50, value#51])
+      +- Relation [key#50,value#51] json
+""")
+#: As Spark 4.0.5 prints it.
+_VIEW = """== Analyzed Logical Plan ==
+key: string, value: string
+Project [key#1, value#2]
++- SubqueryAlias rows
+   +- View (`rows`, [key#1, value#2])
+      +- LogicalRDD [key#1, value#2], false
+
+== Physical Plan ==
+*(1) Scan ExistingRDD[key#1,value#2]
+"""
+_ALIAS = "_pyspark_connect_temp_view_68b9"
+
+
+@dataclass
+class Session:
+    """A session with views, and plans of DataFrames as text."""
+
+    views: dict[str, Frame] = field(default_factory=dict)
+    client: None = None
+
+    @property
+    def catalog(self) -> SimpleNamespace:
+        return SimpleNamespace(dropTempView=self.views.pop)
+
+    def table(self, name: str) -> Frame:
+        return Frame(table(name), self.views[name].text, self)
+
+
+@dataclass
+class Frame:
+    """A DataFrame: its message, and its plan as text."""
+
+    relation: Any
+    text: str = ""
+    session: Session = field(default_factory=Session)
+
+    @property
+    def _plan(self) -> SimpleNamespace:
+        return SimpleNamespace(plan=lambda _client: self.relation)
+
+    @property
+    def sparkSession(self) -> Session:  # noqa: N802 - Spark's name
+        return self.session
+
+    def createTempView(self, name: str) -> None:  # noqa: N802 - Spark's name
+        self.session.views[name] = self
+
+    def _explain_string(self, *, extended: bool) -> str:
+        assert extended
+        return self.text
+
+
+def by_id(number: str) -> Any:
+    return proto.Relation(cached_remote_relation=proto.CachedRemoteRelation(relation_id=number))
+
+
+def table(name: str) -> Any:
+    return proto.Relation(read=proto.Read(named_table=proto.Read.NamedTable(unparsed_identifier=name)))
+
+
+def sql(query: str) -> Any:
+    return proto.Relation(sql=proto.SQL(query=query))
+
+
+def where(child: Any, condition: str) -> Any:
+    expression = proto.Expression(expression_string=proto.Expression.ExpressionString(expression=condition))
+    return proto.Relation(filter=proto.Filter(input=child, condition=expression))
+
+
+def union(left: Any, right: Any) -> Any:
+    return proto.Relation(set_op=proto.SetOperation(left_input=left, right_input=right))
+
+
+def of_sql(query: str, given: Any) -> Any:
+    """SQL that a DataFrame was passed to."""
+    alias = proto.Relation(subquery_alias=proto.SubqueryAlias(input=given, alias=_ALIAS))
+    return proto.Relation(with_relations=proto.WithRelations(root=sql(query), references=[alias]))
+
+
+@pytest.mark.parametrize(
+    ("relation", "is_named"),
+    [
+        (by_id("b"), False),
+        (where(by_id("b"), "extract(year FROM at) = 2024 AND key IN ('a')"), False),
+        (where(by_id("b"), "key IN (SELECT key FROM rows)"), True),
+        (where(by_id("b"), "key IN ( table rows)"), True),
+        (union(by_id("b"), table("rows")), True),
+        (where(sql("SELECT 1"), "true"), True),
+        (of_sql("SELECT 1", by_id("b")), True),
+    ],
+)
+def test_a_dataframe_is_known_to_name_a_table_or_a_view(relation: Any, *, is_named: bool) -> None:
+    assert is_by_name(Frame(relation)) == is_named
+
+
+def test_each_rdd_with_an_id_is_counted_as_often_as_the_plan_has_it() -> None:
+    assert references(Frame(union(by_id("b"), union(by_id("c"), by_id("b")))), "") == {"b": 2, "c": 1}
+    used = f"+- View (`{_ALIAS}`, [key#1])\n"
+    for times in range(3):
+        assert references(Frame(of_sql("SELECT 1", by_id("b"))), used * times)["b"] == times
+
+
+@pytest.mark.parametrize(
+    ("relation", "hides"),
+    [
+        (by_id("b"), False),
+        (where(by_id("b"), "true"), False),
+        (by_id("a local checkpoint of the batch"), True),
+        (sql("SELECT * FROM rows"), True),
+    ],
+)
+def test_an_rdd_is_the_batch_only_if_it_has_the_batchs_id(relation: Any, *, hides: bool) -> None:
+    """A local checkpoint of the batch has the batch's columns."""
+    frame = Frame(relation, _VIEW)
+    assert plan_of_rows(frame, frame, Frame(by_id("b"))).hides_rows == hides
+
+
+def test_only_names_are_resolved_once_and_their_views_are_dropped() -> None:
+    session = Session()
+    given: Any = {"a": Frame(by_id("b"), session=session), "c": Frame(table("v"), session=session)}
+    frames = [SinkFrame(name, one, ()) for name, one in given.items()]
+    with resolved(frames) as found:
+        assert found[0] is frames[0]
+        [(name, view)] = session.views.items()
+        assert view is given["c"]
+        held: Any = found[1].frame
+        assert held.relation.read.named_table.unparsed_identifier == name
+        assert found[1].name == "c"
+    assert not session.views
+
+
+def named(relation: Any, text: str = _VIEW) -> tuple[Plan, Any]:
+    plan = parsed(text)
+    return plan, references(Frame(relation), plan.analyzed)
+
+
+def test_a_view_of_the_batch_and_a_join_with_a_table_are_written() -> None:
+    rows = named(sql("SELECT * FROM rows"))
+    require_own_rows(7, _QUERY, {"a": rows}, _BATCH)
+    joined = named(union(by_id("b"), table("t")), _VIEW.replace("#1", "#10"))
+    require_own_rows(7, _QUERY, {"a": joined, "b": joined}, _BATCH)
+
+
+_SHARED = replace(_QUERY, analyzed=_QUERY.analyzed.replace("[key#50, value#51]", "[key#1, value#2]"))
+_OMITTED = replace(_QUERY, analyzed=_QUERY.analyzed.replace("value#51]", "... 30 more fields]"))
+
+
+@pytest.mark.parametrize(
+    ("query", "texts", "reason"),
+    [
+        (_QUERY, [_VIEW.replace("#1", "#10")], "not known to be this batch's own rows"),
+        (_QUERY, [_VIEW + "... 3 more characters"], "not known to be this batch's own rows"),
+        (_SHARED, [_VIEW], "the query itself reads a view"),
+        (replace(_QUERY, is_cut=True), [_VIEW], "the query itself reads a view"),
+        (_OMITTED, [_VIEW], "the query itself reads a view"),
+        (_QUERY, [_VIEW, _VIEW], "another DataFrame of the same call reads the view `rows`"),
+    ],
+)
+def test_rows_that_a_name_may_have_changed_are_refused(query: Plan, texts: list[str], reason: str) -> None:
+    frames = {f"sink{number}": named(sql("SELECT * FROM rows"), text) for number, text in enumerate(texts)}
+    with pytest.raises(ConfigurationError, match=rf"batch 7.*{reason}.*Nothing was written.*\{{rows\}}"):
+        require_own_rows(7, query, frames, _BATCH)
+
+
+def test_an_assertion_about_the_plan_does_not_vouch_for_a_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mode, "batch_columns", lambda: _BATCH)
+    given: Any = Frame(sql("SELECT * FROM rows"), _VIEW.replace("#1", "#10"))
+    query: Any = SimpleNamespace(plan=lambda: _QUERY)
+    connect = mode.ConnectMode(given.session, query, NOT_KNOWN)
+    options = SimpleNamespace(select={}, checkpoints=CheckpointConfig(deterministic_plan=True))
+    batch: Any = SimpleNamespace(batch_id=7)
+    with connect.resolved([SinkFrame("a", given, ())]) as [held]:
+        attempt: Any = SimpleNamespace(rows=[SimpleNamespace(name="a", source=held.frame)], options=options)
+        with pytest.raises(ConfigurationError, match="not known to be this batch's own rows"):
+            connect._require_sound(batch, attempt)
+
+
+@pytest.mark.parametrize(("number", "since_ms"), [("b", None), ("a local checkpoint of the batch", 5.0)])
+def test_an_rdd_that_is_not_the_batch_may_hide_a_broadcast_table(
+    number: str, since_ms: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: Any = Frame(by_id("b"))
+    monkeypatch.setattr(mode, "called_batch", lambda: CalledBatch(called, 7))
+    monkeypatch.setattr(mode, "planning_time_ms", lambda _files, _batch_id: 5.0)
+    given: Any = Frame(by_id(number), _VIEW)
+    query: Any = SimpleNamespace(plan=lambda: _QUERY)
+    connect = mode.ConnectMode(given.session, query, NOT_KNOWN)
+    attempt: Any = SimpleNamespace(rows=[SimpleNamespace(name="a", frame=lambda: given)])
+    batch: Any = SimpleNamespace(batch_id=7)
+    files: Any = None
+    with connect.resolved([SinkFrame("a", given, ())]):
+        assert connect._kept_since_ms(files, batch, attempt) == since_ms
+
+
+def test_a_query_in_a_sinks_expression_is_refused() -> None:
+    require_no_subquery(7, {"a": ["upper(key) AS key", "extract(year FROM at) AS value"]})
+    with pytest.raises(ConfigurationError, match=r"batch 7: select\['a'\].*SELECT max.*Nothing was written"):
+        require_no_subquery(7, {"a": ["key", "(SELECT max(n) FROM v) AS value"]})
