@@ -229,8 +229,12 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
         return self._change(lambda record: control.reserved(self._owned(record), above=above))
 
     def _record_decision(self, version: int, then: Callable[[StepT], None] = lambda _: None) -> None:
-        """Record the owner's newest decision, and call ``then`` in the same step."""
-        self._change(lambda record: control.decided(self._owned(record), version), then)
+        """Record the owner's newest decision, and call ``then`` in the same step.
+
+        A failover may lose this step, and no row is lost with it: until the proof has succeeded, the rows are applied again. So
+        only the proof remembers the record's revision.
+        """
+        self._change(lambda record: control.decided(self._owned(record), version), then, is_lasting=False)
 
     def _owned(self, record: Control) -> Control:
         """Return the record if this driver owns the sink.
@@ -242,18 +246,25 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
             raise fenced(self.name)
         return record
 
-    def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
+    def _change(
+        self,
+        change: Callable[[Control], Control],
+        then: Callable[[StepT], None] = lambda _: None,
+        *,
+        is_lasting: bool = True,
+    ) -> Control:
         """Change the record and call ``then`` in the same step; return the record.
 
         If another driver changed the record first, try again without a pause. Each try is a new step, because
-        within one step, a store may keep showing the old record.
+        within one step, a store may keep showing the old record. If not ``is_lasting``, a failover may lose the change.
         """
         for _ in range(_ROUNDS):
             with self.step() as step:
                 if (changed := self._swapped(step, change)) is not None:
                     then(step)
             if changed is not None:
-                self._note(changed)
+                if is_lasting:
+                    self._note(changed)
                 return changed
         raise AssertionError(
             f"sink {self.name!r}: swap rejected the record that load had just read, {_ROUNDS} times in a row"

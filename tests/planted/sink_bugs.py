@@ -28,6 +28,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/rules/test_rule_14_wedges.py -k output_topic",
     ),
     one_edit(
+        "a decision that a failover lost before its proof stops the query",
+        12,
+        "twopc/control_committer.py",
+        "                if is_lasting:\n",
+        "                if True:\n",
+        model=False,
+        protocol="tests/unit/test_control_set_back.py -k before_its_proof",
+    ),
+    one_edit(
         "a wait for one sink does not age the votes of the others",
         3,
         "twopc/participants.py",

@@ -112,6 +112,18 @@ def test_a_commit_that_only_its_proof_has_shown_is_missed_when_it_is_gone(store:
         owner.confirm([other], 0)
 
 
+def test_a_decision_that_a_failover_loses_before_its_proof_is_recorded_again(store: Store) -> None:
+    """On Redis, only the proof waits for the replicas. Its rows are not proven, so they are applied again."""
+    owner = Markers(store, list)
+    owner.acquire(FIRST, NOBODY)
+    attempt, handle = owner.begin_attempt(), prepared(0)
+    before = store.held
+    owner._record_decision(attempt["base"])
+    store.held = before
+    assert owner.commit([handle], attempt) == {handle: Evidence.COMMITTED}
+    assert store.record.decided == store.record.version
+
+
 def test_a_decided_batch_stays_decided_when_its_store_was_set_back(store: Store) -> None:
     owner = Markers(store, list)
     owner.acquire(FIRST, NOBODY)
