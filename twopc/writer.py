@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Generic
 
@@ -57,6 +58,13 @@ class SinkWriter(ABC, Generic[HandleT]):
 
         If the abort fails, the driver's sweep ends the transaction later.
         """
+
+    def letter_max_bytes(self) -> int:
+        """Return the maximum size of a dead letter that the store accepts: its value, and its headers' keys and values, in bytes.
+
+        The engine shortens a dead letter to this size, and to its own limit. The call may ask the store.
+        """
+        return sys.maxsize
 
     def write_rows(self, rows: pa.RecordBatch) -> None:
         """Write rows; the first row begins the transaction (rule 8)."""

@@ -22,10 +22,10 @@ from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, FatalError
 from twopc.files import sync
 from twopc.integration.spark.staged_file import Summed, arrow_size, is_whole
-from twopc.integration.spark.views import View, views_in, with_views
+from twopc.integration.spark.views import LETTER_MAX_BYTES, View, views_in, with_views
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 logger = logging.getLogger(__name__)
 
@@ -141,8 +141,15 @@ class Staging:
                 "the driver and all workers share, such as a network file system, hdfs://, s3:// or gs://, and restart"
             )
 
-    def read(self, name: str, sink: str) -> Iterator[pa.RecordBatch]:
+    def read(
+        self, name: str, sink: str, letter_max_bytes: Callable[[], int] = lambda: LETTER_MAX_BYTES
+    ) -> Iterator[pa.RecordBatch]:
         """Yield a staged file's rows in the form that the sink's writer takes. Memory use does not grow with the file's size.
+
+        Args:
+            name: the staged file.
+            sink: the sink's name.
+            letter_max_bytes: see :meth:`View.of`.
 
         Raises:
             FatalError: the staged file is missing, torn or altered. No row was returned.
@@ -166,7 +173,7 @@ class Staging:
             with pa.ipc.open_file(source, footer_offset=arrow_size(source)) as reader:
                 view = views_in(reader.schema)[sink]
                 for index in range(reader.num_record_batches):
-                    yield view.of(reader.get_batch(index))
+                    yield view.of(reader.get_batch(index), letter_max_bytes)
 
     def release(self, driver_epoch: int, batch: int) -> None:
         """See :class:`StagedRows`. Keeps the staged files of later driver epochs, because a newer driver needs them."""

@@ -186,7 +186,7 @@ class PrepareTask:
                 staged.write(rows)
             for name, writer in writers.items():
                 for some in self._wanted(name, rows, found):
-                    writer.write_rows(self.views[name].of(some))
+                    writer.write_rows(self.views[name].of(some, writer.letter_max_bytes))
         batches.flushing()
         handles = self._pre_commit(writers)
         parts = counted.parts
@@ -219,7 +219,7 @@ class PrepareTask:
         for _ in batches:
             pass  # Spark's row for this task has no meaning, but must be read
         for name, writer in writers.items():
-            for rows in self.staging.read(str(decided.staged), name):
+            for rows in self.staging.read(str(decided.staged), name, writer.letter_max_bytes):
                 writer.write_rows(rows)
         batches.flushing()
         return msgspec.structs.replace(decided, handles=self._pre_commit(writers))

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from twopc.errors import BadRecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from twopc.sink import TwoPhaseCommitSink
 
@@ -27,9 +27,15 @@ CHECKSUM: Final = "__twopc_checksum"
 CAUSE: Final = "__twopc_cause"
 _KEY: Final = b"twopc.views"
 #: The maximum size of a dead letter, below the default limits of clients, brokers and topics, so that no letter stops the query.
-_LETTER_MAX_BYTES: Final = 900_000
-#: How much of a long text (in characters) or of long binary data (in bytes) is kept if the letter would exceed the limit.
-_CUT_AT: Final = 10_000
+#: A sink with a lower limit gets smaller letters.
+LETTER_MAX_BYTES: Final = 900_000
+#: How much of a long text (in characters) or of long binary data (in bytes) is kept if the letter would exceed the limit. Each
+#: length is tried in turn.
+_CUTS: Final = (10_000, 1_000, 100)
+#: The cause may quote the row, so it gets at most this share of a letter.
+_CAUSE_SHARE: Final = 4
+_CAUSE_MAX_BYTES: Final = 10_000
+_CAUSE_KEY: Final = "twopc.cause"
 #: The floats that JSON lacks, by Python's names. The new names are those of Spark and of other JSON writers.
 _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -46,15 +52,23 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[tuple[str, int], ...]
     of_bad_rows: bool = False
 
-    def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Select the sink's rows and columns from a batch."""
+    def of(
+        self, rows: pa.RecordBatch, letter_max_bytes: Callable[[], int] = lambda: LETTER_MAX_BYTES
+    ) -> pa.RecordBatch:
+        """Select the sink's rows and columns from a batch.
+
+        Args:
+            rows: the batch.
+            letter_max_bytes: see :meth:`SinkWriter.letter_max_bytes`. Called only for dead letters.
+        """
         if CAUSE not in rows.schema.names:
             return self._named(rows)
         is_good = rows.column(CAUSE).is_null()
         if not self.of_bad_rows:
             return self._named(rows if pc.all(is_good).as_py() else rows.filter(is_good))
         bad = rows.filter(pc.invert(is_good))
-        return _letters(self._named(bad), bad.column(CAUSE))
+        most_bytes = min(LETTER_MAX_BYTES, letter_max_bytes()) if bad.num_rows else LETTER_MAX_BYTES
+        return _letters(self._named(bad), bad.column(CAUSE), max(0, most_bytes))
 
     def _named(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(
@@ -109,8 +123,8 @@ def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> d
     return found
 
 
-def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
-    """Build one record for each bad row.
+def _letters(rows: pa.RecordBatch, causes: pa.Array[Any], most_bytes: int) -> pa.RecordBatch:
+    """Build one record for each bad row, with at most ``most_bytes`` in its value and its header.
 
     ``value`` is the row as JSON, and the header ``twopc.cause`` says why the row is bad. Bytes become text if they are UTF-8,
     and otherwise ``{"base64": …}``. The same applies to text, because Spark's strings may contain
@@ -123,22 +137,36 @@ def _letters(rows: pa.RecordBatch, causes: pa.Array[Any]) -> pa.RecordBatch:
     except (UnicodeDecodeError, OverflowError):
         columns = {name: list(map(_python_of, rows.column(name))) for name in rows.schema.names}
         found = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    values = list(map(_letter, found))
-    headers = [[{"key": "twopc.cause", "value": str(cause).encode()}] for cause in causes.to_pylist()]
+    texts = [_cause(str(cause), min(_CAUSE_MAX_BYTES, most_bytes // _CAUSE_SHARE)) for cause in causes.to_pylist()]
+    values = [_letter(row, most_bytes - len(_CAUSE_KEY) - len(text)) for row, text in zip(found, texts, strict=True)]
+    headers = [[{"key": _CAUSE_KEY, "value": text}] for text in texts]
     return pa.RecordBatch.from_arrays(
         [pa.array(values, pa.binary()), pa.array(headers, _HEADERS)], names=["value", "headers"]
     )
 
 
-def _letter(row: dict[str, Any]) -> bytes:
-    """Encode the row as JSON, truncated to a size that every broker accepts. The row may be bad because it is too large."""
+def _cause(cause: str, most_bytes: int) -> bytes:
+    """Encode the cause, truncated to this size and an ellipsis."""
+    whole = cause.encode()
+    return whole if len(whole) <= most_bytes else whole[:most_bytes].decode(errors="ignore").encode() + "…".encode()
+
+
+def _letter(row: dict[str, Any], most_bytes: int) -> bytes:
+    """Encode the row as JSON in the first form that fits, or else in the shortest. The row may be bad because it is too large."""
+    letter = b""
+    for letter in _forms(row):
+        if len(letter) <= most_bytes:
+            break
+    return letter
+
+
+def _forms(row: dict[str, Any]) -> Iterator[bytes]:
+    """Yield the whole row, the row with ever shorter values, and then, for a row with many values, ever shorter starts of it."""
     whole = msgspec.json.encode(_readable(row))
-    if len(whole) <= _LETTER_MAX_BYTES:
-        return whole
-    cut = msgspec.json.encode(_readable(row, _CUT_AT))
-    if len(cut) <= _LETTER_MAX_BYTES:
-        return cut
-    return msgspec.json.encode(_readable({"row": whole}, _CUT_AT))
+    yield whole
+    for part in (row, {"row": whole}):
+        for most in _CUTS:
+            yield msgspec.json.encode(_readable(part, most))
 
 
 def _readable(value: Any, most: int | None = None) -> Any:

@@ -14,6 +14,7 @@ Sources: ``batch.size`` in librdkafka's CONFIGURATION.md; ``analyzeAndValidateRe
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +57,11 @@ class BatchSize:
     def bytes(self) -> int:
         """The smaller of two sizes in bytes: the user's setting, and the lowest known limit of a topic."""
         return min([self._chosen, *(limit for limit, _ in filter(None, self._limits.values()))])
+
+    def limit_of(self, topic: str) -> int:
+        """Return the size in bytes of the largest batch that a topic accepts, as far as it is known."""
+        limit = self._limits.get(topic)
+        return limit[0] if limit else sys.maxsize
 
     def learn(self, topics: Collection[str]) -> None:
         """Read the limits of new topics. Raises nothing."""

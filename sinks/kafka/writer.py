@@ -51,6 +51,9 @@ _LOOKS: Final = 20
 #: The number of rows between two checks of the delivery reports, for Python objects and for structures of 72 bytes.
 _OBJECTS: Final = 1_000
 _STRUCTURES: Final = 10_000
+#: What Kafka adds to a dead letter: the batch's header (61 bytes), the record's other fields (librdkafka reserves 36 bytes), and
+#: the lengths of a header's key and value (5 bytes each).
+_LETTER_OVERHEAD_BYTES: Final = 61 + 36 + 2 * 5
 
 
 class KafkaWriter(SinkWriter[KafkaHandle]):
@@ -115,6 +118,14 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self._largest = max(self._largest, records.largest)
             self._enqueue_all(ready, records)
             self._serve(ready, 0)
+
+    def letter_max_bytes(self) -> int:
+        """See :class:`SinkWriter`. A dead letter must fit the client's limit and, alone in a batch, its topic's limit."""
+        most = self._settings.message_max_bytes
+        if self._topic is not None:
+            self._batch_size.learn([self._topic])
+            most = min(most, self._batch_size.limit_of(self._topic))
+        return most - _LETTER_OVERHEAD_BYTES
 
     def pre_commit(self) -> KafkaHandle:
         """See :class:`SinkWriter`. Vote only if no delivery failed, the queue is empty, and every row was sent (rule 2)."""

@@ -121,6 +121,40 @@ def test_a_record_that_is_really_too_large_is_refused_with_both_figures(
     assert "70001 bytes" in text
 
 
+def letter(size: int) -> pa.RecordBatch:
+    """A dead letter of this size, which cannot be compressed."""
+    header = {"key": "twopc.cause", "value": os.urandom(1_000)}
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    return pa.record_batch({"value": [os.urandom(size - 1_011)], "headers": pa.array([[header]], kind)})
+
+
+@BOTH
+@pytest.mark.parametrize("limited", ["client", "topic"])
+def test_the_largest_dead_letter_fits_its_client_and_its_topic(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, limited: str, *, native: bool
+) -> None:
+    options = {"kafka.message.max.bytes": str(LIMIT)} if limited == "client" else {}
+    way = Way(kafka, monkeypatch, native=native, options=options)
+    topic = picky(way) if limited == "topic" else way.topics[0]
+    most = way.writer().letter_max_bytes()
+    assert LIMIT - 200 < most < LIMIT
+    given = letter(most)
+    way.write([given])
+    assert values(way, topic) == Counter(given.column("value").to_pylist())
+
+
+@BOTH
+def test_a_dead_letter_fits_a_topic_whose_limit_was_lowered_while_the_query_runs(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    way = Way(kafka, monkeypatch, native=native)
+    before = way.writer().letter_max_bytes()
+    picky(way)
+    kind, _ = way.error([letter(before)])
+    assert kind is RetriableError
+    way.write([letter(way.writer().letter_max_bytes())])
+
+
 @BOTH
 def test_batches_also_fit_without_transactions(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.live.broker_changes import alter_topic
 from tests.live.file_query import (
     BATCHES,
     SUMS,
@@ -28,7 +29,7 @@ from tests.live.hbase.conftest import _shared_store, hbase_server, store
 from tests.live.hbase.support import sink_of as hbase_sink
 from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import spark
-from tests.reader import records
+from tests.reader import committed, records
 from twopc import CheckpointConfig
 from twopc.integration.services.kafka import LocalKafka
 from twopc.sinks.hbase.mappings import Increment
@@ -241,6 +242,33 @@ def test_a_bad_rows_columns_of_any_type_are_in_its_dead_letter(
     [letter] = records(kafka.bootstrap_servers, letters.topic or "")
     others = {name.rpartition(" ")[2]: expected for name, expected in columns.items()}
     assert json.loads(letter.value() or b"") == {"value": "2", "partition": -1, **others}
+
+
+@pytest.mark.parametrize(
+    ("limited", "direct"),
+    [("client", "driver"), pytest.param("topic", "tasks", marks=pytest.mark.whole)],
+)
+def test_a_dead_letter_fits_its_own_sink(
+    limited: str, direct: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The value and the cause both contain the large topic. A refused letter would stop the query at every start."""
+    events = dataclasses.replace(kafka_sink(kafka.bootstrap_servers), topic=None)
+    letters = kafka_sink(
+        kafka.bootstrap_servers, options={"kafka.message.max.bytes": "2000"} if limited == "client" else {}
+    )
+    if limited == "topic":
+        alter_topic(kafka.bootstrap_servers, letters.topic or "", {"max.message.bytes": "2000"})
+    settings = {"dead_letter": letters, "write_by": direct, "checkpoints": CheckpointConfig(max_attempts=1)}
+    query = Query(spark, tmp_path, (events,), settings, schema="topic STRING, value STRING")
+    large = "x" * 300_000
+    query.feed({"topic": events.name, "value": "good"}, {"topic": large, "value": "bad"})
+    query.run("topic", "value")
+    assert committed(kafka.bootstrap_servers, events.name) == Counter(["good"])
+    [letter] = records(kafka.bootstrap_servers, letters.topic or "")
+    topic = {"text": large[:1_000], "cut": True, "characters": 300_000}
+    assert json.loads(letter.value() or b"") == {"topic": topic, "value": "bad"}
+    cause = dict(letter.headers() or [])["twopc.cause"]
+    assert isinstance(cause, bytes) and cause.startswith(f"sink '{events.name}': 'xxx".encode())
 
 
 @pytest.mark.whole

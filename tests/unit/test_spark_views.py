@@ -168,6 +168,53 @@ def test_the_dead_letter_of_a_row_with_too_many_values_has_the_first_ones() -> N
     assert (text["text"][:20], len(text["text"]), text["cut"]) == ('{"many":[1234,1234,1', 10_000, True)
 
 
+#: What librdkafka and the broker may add to a value and its headers.
+OVERHEAD = 107
+
+
+@pytest.mark.parametrize("limit", [1_000, 5_000, 200_000])
+@pytest.mark.parametrize(
+    ("row", "cause"),
+    [
+        ({"value": "ä" * 300_000, "id": 7}, "it is large"),
+        ({"value": b"\xff" * 300_000, "id": 7}, "it is large"),
+        ({"value": '"\x01\U0001f600' * 100_000, "id": 7}, "ä" * 300_000),
+        ({"many": ["ab" * 500] * 1_000}, "it is large"),
+        ({"many": [1234] * 300_000}, "ab" * 300_000),
+    ],
+    ids=["text", "bytes", "escapes", "texts", "numbers"],
+)
+def test_a_dead_letter_fits_the_limit_of_its_own_sink(row: dict[str, Any], cause: str, limit: int) -> None:
+    """With a limit of its own, the sink refused a letter that was only cut at the default limit."""
+    rows = pa.record_batch({**{name: pa.array([value]) for name, value in row.items()}, CAUSE: pa.array([cause])})
+    view = View(columns=tuple((name, index) for index, name in enumerate(row)), of_bad_rows=True)
+    letters = view.of(rows, lambda: limit - OVERHEAD)
+    require_writable(letters, max_bytes=limit - 61)
+    [letter] = letters.to_pylist()
+    assert json.loads(letter["value"])
+    assert letter["headers"][0]["value"].decode()[:11] == cause[:11]
+
+
+def test_a_dead_letter_is_no_shorter_than_it_must_be() -> None:
+    rows = pa.record_batch({"value": pa.array(["a" * 3_000, "b" * 150]), CAUSE: pa.array(["bad", "bad"])})
+    view = View(columns=(("value", 0),), of_bad_rows=True)
+
+    def lengths(limit: int) -> list[int]:
+        values = [json.loads(row["value"])["value"] for row in view.of(rows, lambda: limit).to_pylist()]
+        return [len(value if isinstance(value, str) else value["text"]) for value in values]
+
+    assert lengths(10_000) == [3_000, 150]
+    assert lengths(2_000) == [1_000, 150]
+    assert lengths(200) == [100, 150]
+
+
+def test_a_sink_without_bad_rows_is_not_asked_for_its_limit() -> None:
+    """A Kafka sink would ask the brokers for its topic's limit."""
+    screened = screen(batch((b"a", "x", 1)), [KAFKA, REDIS, LETTERS], VIEWS)
+    letters = VIEWS["letters"].of(screened, lambda: pytest.fail("it was asked"))
+    assert letters.num_rows == 0
+
+
 @given(st.lists(st.booleans(), max_size=60))
 def test_exactly_the_bad_rows_are_found(is_bad: list[bool]) -> None:
     rows = pa.record_batch({"bad": pa.array(is_bad, pa.bool_())})
@@ -187,6 +234,8 @@ def test_staged_rows_reach_each_sink_as_in_the_task(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path))
     assert [rows.to_pylist() for rows in staging.read(name, "totals")] == [[{"id": "x", "count": 1}]]
     assert [rows.num_rows for rows in staging.read(name, "letters")] == [1]
+    [shortest] = staging.read(name, "letters", lambda: 0)
+    assert "row" in json.loads(shortest.column("value")[0].as_py())
 
 
 def test_a_task_stages_screened_rows(tmp_path: Path) -> None:
