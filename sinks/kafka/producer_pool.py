@@ -59,6 +59,7 @@ class ProducerPool:
         self._making: threading.Thread | None = None
         self._lock = threading.Lock()
         self._served: dict[int, int] = {}  # sequence -> the batch it last served
+        self._first_batch: int | None = None
         self._in_use_batch = -1
         self._used = 0
         self._is_closed = False
@@ -70,6 +71,8 @@ class ProducerPool:
         All batches up to ``committed_through`` are proven committed.
         """
         self._last_use = time.monotonic()
+        if self._first_batch is None:
+            self._first_batch = batch
         if batch != self._in_use_batch:
             self._in_use_batch, self._used = batch, 0
         self._used += 1
@@ -84,8 +87,14 @@ class ProducerPool:
         return ready
 
     def replenish(self, committed_through: int) -> None:
-        """In the background, prepare as many producers as the last batch used. A task calls this method when it ends."""
+        """In the background, prepare as many producers as the last batch used. A task calls this method when it ends.
+
+        The worker must have lived from one batch to the next. Spark stops a worker that is idle for a minute. If each batch has
+        new workers, a prepared producer is never used, but the brokers keep its id for days.
+        """
         self._last_use = time.monotonic()
+        if self._in_use_batch == self._first_batch:
+            return
         if self._is_closed or (self._making is not None and self._making.is_alive()):
             return
         missing = max(1, self._used) - len(self._ready)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import re
 import threading
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from benchmarks.counting import transactional_ids
 from tests.live.pipeline import create_topic
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.sinks.kafka import KafkaSink, identity, librdkafka, producer_pool
@@ -31,7 +33,11 @@ DRIVER_EPOCH = 1
 
 def clients() -> int:
     """How many librdkafka clients this process has: each has one main thread."""
-    return sum(task.read_text() == "rdk:main\n" for task in Path("/proc/self/task").glob("*/comm"))
+    names = []
+    for task in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # the thread has just ended
+            names.append(task.read_text())
+    return names.count("rdk:main\n")
 
 
 def eventually(is_so: Callable[[], bool], what: str) -> None:
@@ -48,11 +54,11 @@ def sink_of(kafka: KafkaService, *, partitions: int = 4) -> KafkaSink:
     return KafkaSink(name=name, bootstrap_servers=kafka.bootstrap_servers, topic=topic)
 
 
-def prepare(sink: KafkaSink) -> ProducerPool:
-    """Prepare a task's transaction; then a producer is ready for the next one."""
+def run_task(sink: KafkaSink, batch: int) -> ProducerPool:
+    """Prepare a task's transaction."""
     task = TaskAttempt(
         query_id="q",
-        batch_id=0,
+        batch_id=batch,
         attempt=Attempt(1, 1),
         partition=0,
         driver_epoch=DRIVER_EPOCH,
@@ -64,9 +70,27 @@ def prepare(sink: KafkaSink) -> ProducerPool:
     writer.pre_commit()
     writer.hand_over()
     writer.close()
-    pool = producer_pool._pools[sink.name]
+    return producer_pool._pools[sink.name]
+
+
+def prepare(sink: KafkaSink) -> ProducerPool:
+    """Prepare a task's transaction in each of two batches; then a producer is ready for the next one."""
+    run_task(sink, 0)
+    pool = run_task(sink, 1)
     eventually(lambda: len(pool._ready) == 1, "a producer is ready")
     return pool
+
+
+def test_workers_that_live_for_one_batch_leave_one_id_for_each_task(kafka: KafkaService) -> None:
+    """Spark stops a worker that is idle for a minute. The brokers keep each id for a week. Two producers per task were made."""
+    sink = sink_of(kafka)
+    for batch in range(3):
+        pool = run_task(sink, batch)
+        if pool._making is not None:
+            pool._making.join()
+        del producer_pool._pools[sink.name]  # as if the worker had ended
+    ids = {name for name in transactional_ids(kafka.bootstrap_servers) if name.startswith(f"{sink.name}.")}
+    assert len(ids) == 3
 
 
 @BOTH
@@ -101,7 +125,7 @@ def test_a_producer_in_the_making_ends_with_its_pool(kafka: KafkaService, monkey
     before = clients()
     sink = sink_of(kafka)
     pool = prepare(sink)
-    pool.take(1, -1)  # and drop it
+    pool.take(2, -1)  # and drop it
     made, make = threading.Event(), pool._make
 
     def make_late(sequence: int) -> ReadyProducer:
@@ -132,7 +156,7 @@ def test_a_producer_that_is_unused_for_too_long_is_dropped(
     monkeypatch.setattr(producer_pool, "_KEEP_S", 0.0)
     pool.serve_idle()
     eventually(lambda: clients() == before, "no client is left")
-    first, second = pool.take(1, -1), pool.take(1, -1)
+    first, second = pool.take(2, -1), pool.take(2, -1)
     assert first.transactional_id != second.transactional_id
 
 

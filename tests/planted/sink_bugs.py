@@ -849,6 +849,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/test_kafka_idle.py -k logs_nothing",
     ),
     one_edit(
+        "a worker that lives for one batch prepares producers",
+        0,
+        _POOL,
+        "        if self._in_use_batch == self._first_batch:\n            return\n",
+        "",
+        model=False,
+        protocol="tests/unit/test_kafka_producer_pool.py -k lived",
+    ),
+    one_edit(
         "a producer in the making outlives its query",
         0,
         "sinks/kafka/producer_pool.py",

@@ -46,6 +46,34 @@ def test_a_driver_that_has_ended_leaves_no_idle_producers_and_drops_no_later_one
     drop_pool("s", 0)
 
 
+def test_a_worker_prepares_producers_only_after_it_has_lived_from_one_batch_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker that is new in each batch would leave a second id for each task, and never use it."""
+    pool = pool_for(key_of("s"), timeout_ms=1)
+    made: list[int] = []
+
+    def make(sequence: int) -> ReadyProducer:
+        made.append(sequence)
+        return ReadyProducer(cast("Any", None), str(sequence), sequence, {})
+
+    monkeypatch.setattr(pool, "_make", make)
+
+    def run(batch: int) -> None:
+        pool.take(batch, batch - 1)
+        pool.replenish(batch - 1)
+        if pool._making is not None:
+            pool._making.join()
+
+    run(5)
+    run(5)
+    assert made == [0, 1]
+    run(6)
+    assert made == [0, 1, 0, 1]
+    run(7)
+    assert made == [0, 1, 0, 1, 0]
+
+
 def test_idle_producers_are_served_and_taken_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise their statistics pile up for as long as no batch comes. A taken one belongs to its task."""
     monkeypatch.setattr(producer_pool, "_SERVE_EVERY_S", 0.001)
