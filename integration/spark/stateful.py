@@ -35,8 +35,11 @@ logger = logging.getLogger(__name__)
 
 #: The metric that counts the stores committed by a stateful operator's tasks. A task that fails or is cut off adds nothing.
 _COMMITTED: Final = "numStateStoreInstances"
-#: Each task of a join of two streams has four stores (``SymmetricHashJoinStateManager.allStateStoreNames``).
-_STORES: Final = {"StreamingSymmetricHashJoin": 4}
+#: A join of two streams, and the stores of each of its tasks (``SymmetricHashJoinStateManager.allStateStoreNames``). From this
+#: version of the state's format on, a task has one store instead, with four column families.
+_JOIN: Final = "StreamingSymmetricHashJoin"
+_JOIN_STORES: Final = 4
+_ONE_STORE_SINCE: Final = 3
 #: The errors that a different version of Spark may cause: py4j treats a missing class as a package, and a missing plan is
 #: None.
 _UNLIKE: Final = (Py4JError, TypeError, ValueError, AttributeError)
@@ -222,7 +225,13 @@ def _operator(node: Any) -> Operator | None:
     if node is None or not node.metrics().contains(_COMMITTED):
         return None
     name = str(node.nodeName())
-    return Operator(name, _partitions(node) * _STORES.get(name, 1), node.longMetric(_COMMITTED))
+    return Operator(name, _partitions(node) * _stores(node, name), node.longMetric(_COMMITTED))
+
+
+def _stores(node: Any, name: str) -> int:
+    """Return how many stores each task of an operator has."""
+    has_several = name == _JOIN and int(node.stateFormatVersion()) < _ONE_STORE_SINCE
+    return _JOIN_STORES if has_several else 1
 
 
 def _partitions(node: Any) -> int:

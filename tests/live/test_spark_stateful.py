@@ -367,6 +367,26 @@ def test_a_cut_batch_changes_no_other_batch_of_a_stateful_query(
     assert values(sink) == alone
 
 
+@pytest.mark.whole
+@pytest.mark.skipif(pyspark.__version__ < "4.1", reason="a join has four stores in every state format of this Spark")
+def test_a_join_with_one_store_for_each_partition_is_evaluated_once(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = kafka_sink(kafka.bootstrap_servers)
+    count = counting(tmp_path / "evaluated")
+
+    def joined(frame: DataFrame) -> DataFrame:
+        timed = frame.selectExpr("id", "CAST(at AS TIMESTAMP) AS time").withWatermark("time", "1 second")
+        return count(_joined(timed).selectExpr("id AS key", "other AS value"))
+
+    query = Query(spark, tmp_path, (sink,), schema="id STRING, at STRING", plan=joined)
+    with configured(spark, {**_ROCKS_DB, "spark.sql.streaming.join.stateFormatVersion": "3"}):
+        for number in range(2):
+            query.feed(*({"id": f"{number}-{one}", "at": f"2024-01-01T00:0{number}:00Z"} for one in range(NEW)))
+            query.run("*")
+    assert sum(values(sink).values()) == counted(tmp_path / "evaluated") == 2 * NEW
+
+
 @pytest.mark.skipif(
     pyspark.__version__ >= "4.1", reason="Spark stops such a query itself, at the batch that is left out (SPARK-52008)"
 )
