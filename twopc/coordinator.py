@@ -98,7 +98,7 @@ class Coordinator:
         """
         pending = pending or Pending()
         pending.counting(self.participants.take_orphans_ended)
-        run = self._run or self.recover(batch, pending)
+        run = self.start(batch, pending)
         transaction = BatchTransaction(run, batch, engine, pending)
         with transaction.ending_what_is_open():  # at any error
             while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; raises every refusal
@@ -109,6 +109,14 @@ class Coordinator:
                 transaction.decide(prepared)  # COMMIT POINT: one durable record
                 transaction.commit()  # phase two: repeated until every transaction is proven
             transaction.finish()  # evaluate the plan if nothing has yet, sweep orphans, truncate the log
+
+    def start(self, batch: Batch, pending: Pending) -> DriverRun:
+        """Recover, unless this coordinator has recovered already.
+
+        Raises:
+            TwoPhaseCommitError: see :meth:`recover`.
+        """
+        return self._run or self.recover(batch, pending)
 
     def recover(self, batch: Batch, pending: Pending | None = None) -> DriverRun:
         """Recover: fence the previous driver, read the log, commit the last decision again, and end every undecided transaction.

@@ -130,7 +130,8 @@ class ExactlyOnce:
     def __call__(self, frames: Frames, batch_id: int) -> None:
         """Make one batch visible in every sink exactly once. Call this method once for each batch.
 
-        When the call returns, every commit is proven.
+        When the call returns, every commit is proven. If the function is repeated and passes the same DataFrame objects again,
+        the second call writes nothing.
 
         Args:
             frames: the batch, or a DataFrame made from it, for all sinks; or a dictionary with a DataFrame for each sink's
@@ -163,12 +164,10 @@ class ExactlyOnce:
         pass_through(self._options.interceptors, batch, lambda passed: self._write_once(writer, passed, number))
 
     def _write_once(self, writer: RunWriter, frames: Frames, number: int) -> None:
-        run = writer.run
-        batch_frames = by_frame(frames, self._sinks, number)
-        call = Call(number, tuple(one.frame for one in batch_frames))
-        run.take(call, writer)
-        writer.write(batch_frames, number)
-        run.last_call = replace(call, frames=None)
+        call = Call(number, tuple(by_frame(frames, self._sinks, number)), self._options.select)
+        if writer.run.take(call, writer):
+            writer.write(call)
+            writer.run.finish(call)
 
     def close(self) -> None:
         """Close this query's connections after the query has stopped. This method does not end any transaction.

@@ -1,23 +1,27 @@
 """Remember each run of a query in this process, even if the user creates a new ``exactly_once`` object for the same run.
 
 A run never repeats a batch that it has finished: Spark replays only a batch that an earlier run left unfinished
-(``MicroBatchExecution``). So a second call for a batch is a mistake, even if the call goes through another object.
+(``MicroBatchExecution``). So a second call for a visible batch must repeat the first call, even
+if the call goes through another object.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from twopc.integration.spark.kept import Runs
-from twopc.integration.spark.several import require_one_call
+from twopc.integration.spark.several import VisibleCall, other_rows, require_visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from twopc.integration.spark.mode import Query, ShuffleCheck
     from twopc.integration.spark.several import Call
+
+logger = logging.getLogger(__name__)
 
 
 class Closable(Protocol):
@@ -34,25 +38,61 @@ class QueryRun:
     Attributes:
         query: Spark's view of the run.
         shuffles: checks the run's jobs for rule 6.
-        last_call: the last call for one of the run's batches.
         writer: the object that took the last call.
     """
 
     query: Query
     shuffles: ShuffleCheck
-    last_call: Call | None = None
     writer: Closable | None = field(default=None, repr=False)
+    _visible: VisibleCall | None = field(default=None, init=False)
+    _begun: Call | None = field(default=None, init=False)  # a call that has reached the sinks, and has not succeeded
 
-    def take(self, call: Call, writer: Closable) -> None:
-        """Accept a call for a batch, unless it is a second call for the same batch.
+    def take(self, call: Call, writer: Closable) -> bool:
+        """Accept a call for a batch. Return whether the call must be written: not if its rows are already visible.
 
         Raises:
-            ConfigurationError: the call is a second call for its batch; see :func:`require_one_call`.
+            ConfigurationError: the call is a second call for its batch, with other rows; see :func:`require_visible`.
         """
-        require_one_call(call, self.last_call)
+        visible = self._visible
+        if visible is not None and visible.batch_id == call.batch_id:
+            require_visible(call, visible, is_same_object=self.writer is writer)
+            logger.warning(
+                "batch %d is already visible in %s, and this second call passes the same DataFrames. So the call writes "
+                "nothing. No row is lost or duplicated",
+                call.batch_id,
+                visible.where,
+            )
+            return False
         if self.writer is not None and self.writer is not writer:
             self.writer.close()  # some users make an object for each batch, whose connections would stay open
-        self.last_call, self.writer = call, writer
+        self.writer = writer
+        return True
+
+    def begin(self, call: Call, is_undecided: Callable[[], bool]) -> None:
+        """Let a call reach the sinks. After a failed call, any rows are safe while the batch is undecided.
+
+        Args:
+            call: the call.
+            is_undecided: returns whether the batch is certainly undecided. Called only if an earlier call for the batch failed
+                with other rows.
+
+        Raises:
+            ConfigurationError: the batch may be decided with other rows.
+        """
+        failed = self._begun
+        if failed is not None and failed.batch_id == call.batch_id and not call.repeats(failed):
+            if not is_undecided():
+                raise other_rows(call)
+            logger.warning(
+                "the first call for batch %d failed before the batch was decided, so none of its rows are visible. This call "
+                "has different DataFrames. Only the rows of this call are written",
+                call.batch_id,
+            )
+        self._begun = call
+
+    def finish(self, call: Call) -> None:
+        """Record that a call's rows are visible."""
+        self._visible, self._begun = VisibleCall(call), None
 
     @property
     def among_others(self) -> Runs:

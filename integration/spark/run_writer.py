@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from twopc.integration.spark.frame import Rows
     from twopc.integration.spark.mode import Mode
     from twopc.integration.spark.query_runs import QueryRun
-    from twopc.integration.spark.several import SinkFrame
+    from twopc.integration.spark.several import Call, SinkFrame
     from twopc.pending import Pending
     from twopc.sink import TwoPhaseCommitSink
 
@@ -69,22 +69,22 @@ class RunWriter:
         self._direct = Direct(options.write_by)
         self._last_batch: Batch | None = None
 
-    def write(self, frames: Sequence[SinkFrame], batch_id: int) -> None:
+    def write(self, call: Call) -> None:
         """Make a batch visible.
 
         Raises:
             TwoPhaseCommitError: the batch is not known to be visible. The next call begins with recovery.
         """
         files, query = self._mode.open_files(self.location), self.run.query
-        batch = checkpoint.read_batch(files, query.query_id, batch_id)
+        batch = checkpoint.read_batch(files, query.query_id, call.batch_id)
         try:
-            with self._mode.resolved(frames) as found:
+            with self._mode.resolved(call.frames) as found:
                 run_checkpoints(
                     self._options.checkpoints,
                     self._open_listeners(),
                     batch,
                     query.run_id,
-                    lambda pending, failed: self._attempt(files, found, batch, pending, is_repeated=failed > 0),
+                    lambda pending, failed: self._attempt(files, call, found, batch, pending, is_repeated=failed > 0),
                     lambda error: self._may_repeat(error, batch),
                     self._mode.pause,
                 )
@@ -101,8 +101,15 @@ class RunWriter:
             self._listeners.close()
         self._coordinator = self._listeners = None
 
-    def _attempt(
-        self, files: Files, frames: Sequence[SinkFrame], batch: Batch, pending: Pending, *, is_repeated: bool
+    def _attempt(  # noqa: PLR0913, PLR0917 - the parts of an attempt
+        self,
+        files: Files,
+        call: Call,
+        frames: Sequence[SinkFrame],
+        batch: Batch,
+        pending: Pending,
+        *,
+        is_repeated: bool,
     ) -> None:
         session = frames[0].frame.sparkSession
         pending.measured(self._mode.look(files, frames, batch))
@@ -112,6 +119,7 @@ class RunWriter:
             pending.enter("connect")
             self._coordinator = self._connect(session, staging, batch)
         coordinator, run = self._coordinator, self.run
+        run.begin(call, lambda: _is_undecided(coordinator, batch, pending))
         attempt = Attempt(
             runs=run.among_others,
             shuffles=run.shuffles,
@@ -175,3 +183,8 @@ class RunWriter:
             keep_batches=decisions_kept(session, self._options.checkpoints.num_retained),
         )
         return Coordinator(self._participants, own_files, settings=settings, staging=staging)
+
+
+def _is_undecided(coordinator: Coordinator, batch: Batch, pending: Pending) -> bool:
+    coordinator.start(batch, pending)  # only recovery shows what an earlier call has decided
+    return coordinator.is_undecided(batch)

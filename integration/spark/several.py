@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -96,38 +97,89 @@ class Call:
 
     Attributes:
         batch_id: the batch's number.
-        frames: the DataFrames; None once the call has succeeded.
+        frames: the DataFrames and their sinks.
+        select: the SQL expressions that make the sinks' columns, by sink name.
     """
 
     batch_id: int
-    frames: tuple[DataFrame, ...] | None
+    frames: tuple[SinkFrame, ...]
+    select: Mapping[str, Sequence[str]]
+
+    @property
+    def sinks(self) -> list[list[str]]:
+        """The names of each DataFrame's sinks."""
+        return [sorted(sink.name for sink in one.sinks) for one in self.frames]
+
+    def repeats(self, other: Call) -> bool:
+        """Whether both calls have the same rows for the same sinks, according to Spark's plans."""
+        is_alike = (self.batch_id, self.sinks, self.select) == (other.batch_id, other.sinks, other.select)
+        return is_alike and all(_same(one.frame, its.frame) for one, its in zip(self.frames, other.frames, strict=True))
 
 
-def require_one_call(call: Call, last: Call | None) -> None:
-    """Check that only one call writes a batch. A second call would look like a replay, and its rows would be lost.
-
-    A call that failed may be retried with the same DataFrames.
+class VisibleCall:
+    """A call whose rows are visible. Keeps no DataFrame alive, so that Spark can release what belongs to the DataFrame.
 
     Args:
-        call: the current call.
-        last: the previous call in the same run of the query.
+        call: the call.
+
+    Attributes:
+        batch_id: the batch's number.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.batch_id = call.batch_id
+        self._sinks = call.sinks
+        self._frames = [weakref.ref(one.frame) for one in call.frames]
+
+    def is_repeated_by(self, call: Call) -> bool:
+        """Whether a later call of the same ``exactly_once`` object has the very same DataFrames for the same sinks.
+
+        An equal plan is not enough, because nothing would report a difference: a table may have changed between the calls.
+        """
+        is_same = [its() is one.frame for its, one in zip(self._frames, call.frames, strict=False)]
+        return call.sinks == self._sinks and all(is_same)
+
+    @property
+    def where(self) -> str:
+        """The names of the sinks in which the rows are visible, for messages."""
+        return ", ".join(sorted(repr(name) for names in self._sinks for name in names))
+
+
+def require_visible(call: Call, visible: VisibleCall, *, is_same_object: bool) -> None:
+    """Check that the rows of a second call for a batch are already visible. Otherwise, they would be lost.
+
+    Args:
+        call: the second call.
+        visible: the first call.
+        is_same_object: whether one ``exactly_once`` object got both calls. Another object may write other columns.
 
     Raises:
-        ConfigurationError: an earlier call for this batch succeeded, or failed with different DataFrames.
+        ConfigurationError: the rows may be other rows.
     """
-    if last is None or call.batch_id != last.batch_id:
-        return
-    if last.frames is None:
+    if not (is_same_object and visible.is_repeated_by(call)):
         raise ConfigurationError(
-            f"this is the second call for batch {call.batch_id}. The rows of this call were not written, and no restart "
-            f"will write them. The rows of the first call are visible. {_ONE_CALL}. Fix the function, write this "
-            f"call's rows of batch {call.batch_id} by other means, and restart"
+            f"this is the second call for batch {call.batch_id}, and it does not pass the same DataFrame objects to the same "
+            f"sinks. The rows of the first call are visible in {visible.where}. This call wrote nothing, and no restart "
+            "will write its rows. Do your two calls have the same rows, for example because a retry repeats the whole "
+            "function? Then no row is missing, so write none by hand. Retry only the part after the call, and restart. "
+            f"Or do they have different rows? {_ONE_CALL}. Fix the function, write this call's rows of batch "
+            f"{call.batch_id} by other means, and restart"
         )
-    if len(call.frames or ()) != len(last.frames) or not all(map(_same, call.frames or (), last.frames)):
-        raise ConfigurationError(
-            f"this call for batch {call.batch_id} has different DataFrames from the first call, which failed. The rows of "
-            f"this call were not written. {_ONE_CALL}. Fix the function, and restart"
-        )
+
+
+def other_rows(call: Call) -> ConfigurationError:
+    """Build the error for a call that does not repeat an earlier call, which failed once the batch may have been decided.
+
+    The batch keeps the decided rows, so other rows would be lost.
+    """
+    return ConfigurationError(
+        f"this call for batch {call.batch_id} has different DataFrames from the first call, or passes them to different "
+        "sinks. The first call failed, but the batch may be decided. If so, its decided rows are visible, or become visible "
+        "at the restart. This call wrote nothing. Do your two calls have the same rows, for example because a retry makes "
+        "new DataFrames? Then no row is missing, so write none by hand, and restart. To avoid this error, make the "
+        f"DataFrames before the part that is retried. Or do they have different rows? {_ONE_CALL}. Fix the function, and "
+        f"restart. If the output then lacks this call's rows of batch {call.batch_id}, write them by other means"
+    )
 
 
 def _same(frame: DataFrame, other: DataFrame) -> bool:

@@ -213,6 +213,7 @@ def test_a_second_call_for_a_batch_is_an_error_that_says_what_to_do(
     for _ in range(2):  # a restart raises it again, and loses no more rows
         message = query.refused()
         assert "second call for batch 0" in message and "unionByName" in message and "by other means" in message
+        assert f"The rows of the first call are visible in '{sink.name}'" in message
         assert values(sink) == Counter(["3"])
 
 
@@ -265,6 +266,103 @@ def test_a_call_with_other_dataframes_after_a_failed_one_is_an_error(
     finally:
         crash_points.disarm()
     assert "different DataFrames from the first call" in message
+
+
+def repeated(function: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
+    """Call the function until it succeeds, up to three times, as a retry decorator does."""
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        for _ in range(2):
+            with contextlib.suppress(RuntimeError):
+                function(batch, batch_id)
+                return
+        function(batch, batch_id)
+
+    return write
+
+
+def test_a_function_that_is_repeated_after_its_call_continues_with_the_visible_batch(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = kafka_sink(kafka.bootstrap_servers)
+    posted: list[int] = []
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        @repeated
+        def write(batch: DataFrame, batch_id: int) -> None:
+            each(batch, batch_id)
+            posted.append(batch_id)
+            if posted.count(batch_id) < 3:
+                raise RuntimeError("the webhook does not answer")
+
+        return write
+
+    query = Query(spark, tmp_path, (sink,), function=function)
+    for rows in BATCHES[:2]:
+        query.feed(*rows)
+    query.run()
+    assert posted == [0, 0, 0, 1, 1, 1]
+    assert values(sink) == Counter(["2", "3", "4", "5"])
+    assert caplog.text.count("is already visible in") == 4
+
+
+def test_a_repeated_function_may_make_new_dataframes_until_the_batch_is_decided(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """A checkpointed DataFrame equals no other. A restart writes nothing that is decided."""
+    sink = kafka_sink(kafka.bootstrap_servers)
+    made: list[int] = []
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        @repeated
+        def write(batch: DataFrame, batch_id: int) -> None:
+            made.append(batch_id)
+            each(batch.localCheckpoint(), batch_id)
+
+        return write
+
+    query = Query(spark, tmp_path, (sink,), function=function)
+    for number, point in enumerate(("driver.inspected", "driver.prepared", "driver.confirmed", "driver.decided")):
+        query.feed({"id": "a", "n": number})
+        crash_points.arm_from(f"{point}=raise")
+        try:
+            if point == "driver.decided":
+                message = query.refused()
+                assert "different DataFrames from the first call" in message and "write none by hand" in message
+            else:
+                query.run()
+        finally:
+            crash_points.disarm()
+    query.run()
+    assert made == [0, 0, 1, 1, 2, 2, 3, 3, 3]
+    assert values(sink) == Counter(map(str, range(4)))
+
+
+@pytest.mark.parametrize("point", ["driver.decided", pytest.param("", marks=pytest.mark.whole)])
+def test_a_second_call_with_the_same_dataframe_for_another_sink_is_refused(
+    point: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    one, two = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            with contextlib.suppress(RuntimeError):
+                each({one.name: batch, two.name: None}, batch_id)
+            each({one.name: None, two.name: batch}, batch_id)
+
+        return write
+
+    query = Query(spark, tmp_path, (one, two), function=function)
+    query.feed(*BATCHES[0])
+    crash_points.arm_from(f"{point}=raise" if point else "")
+    try:
+        message = query.refused()
+    finally:
+        crash_points.disarm()
+    assert f"visible in '{one.name}'." in message or "passes them to different sinks" in message
+    assert f"visible in '{one.name}'." in query.refused()
+    assert values(one) == Counter(["2", "3"])
+    assert not values(two)
 
 
 @pytest.mark.parametrize(

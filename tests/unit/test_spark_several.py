@@ -1,15 +1,18 @@
-"""The calls that the callable refuses before it examines a batch."""
+"""The calls that the callable refuses before it examines a batch, and second calls for a batch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import gc
+import weakref
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pyspark.sql import DataFrame
 
 from tests.unit.fake_sink import FakeSink, World
 from twopc.errors import ConfigurationError
-from twopc.integration.spark.several import by_frame
+from twopc.integration.spark.query_runs import QueryRun
+from twopc.integration.spark.several import Call, SinkFrame, by_frame
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,3 +32,127 @@ def test_a_dataframe_of_spark_connect_is_refused_in_the_driver_of_a_classic_sess
     frame = ConnectFrame()
     with pytest.raises(ConfigurationError, match=r"Spark Connect.*classic session.*Nothing was written"):
         by_frame({"fake": frame} if of_sink else frame, [FakeSink(World(), "fake")], 0)
+
+
+class Frame:
+    """Stands in for a DataFrame. Frames with the same plan have the same semantics."""
+
+    def __init__(self, plan: str) -> None:
+        self._plan = plan
+
+    def sameSemantics(self, other: Frame) -> bool:  # noqa: N802 - Spark's
+        return self._plan == other._plan
+
+
+class Writer:
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+ONE, TWO = FakeSink(World(), "one"), FakeSink(World(), "two")
+FRAME, OTHER = Frame("a"), Frame("b")
+
+
+def call(*frames: tuple[Frame, FakeSink], batch_id: int = 0, select: str = "*") -> Call:
+    parts: Any = tuple(SinkFrame(sink.name, cast("Any", frame), (sink,)) for frame, sink in frames)
+    return Call(batch_id, parts, {"one": [select]})
+
+
+def new_run() -> QueryRun:
+    nothing: Any = None
+    return QueryRun(nothing, nothing)
+
+
+def visible_run(writer: Writer, first: Call) -> QueryRun:
+    run = new_run()
+    assert run.take(first, writer)
+    run.begin(first, lambda: False)
+    run.finish(first)
+    return run
+
+
+def test_a_visible_batch_is_not_written_again_for_the_same_dataframes(caplog: pytest.LogCaptureFixture) -> None:
+    writer = Writer()
+    run = visible_run(writer, call((FRAME, ONE)))
+    assert not run.take(call((FRAME, ONE)), writer)
+    assert "batch 0 is already visible in 'one'" in caplog.text
+    assert run.take(call((OTHER, ONE), batch_id=1), writer)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        call((OTHER, ONE)),
+        call((Frame("a"), ONE)),  # an equal plan may read a table that has changed
+        call((FRAME, TWO)),
+        call((FRAME, ONE), (FRAME, TWO)),
+        call((FRAME, ONE), (OTHER, TWO)),
+    ],
+    ids=["other", "equal", "other sink", "one more sink", "one more"],
+)
+def test_a_second_call_with_any_other_rows_is_refused_with_what_is_visible_and_what_is_not(second: Call) -> None:
+    writer = Writer()
+    run = visible_run(writer, call((FRAME, ONE)))
+    with pytest.raises(ConfigurationError) as raised:
+        run.take(second, writer)
+    message = str(raised.value)
+    assert "second call for batch 0" in message and "rows of the first call are visible in 'one'" in message
+    assert "This call wrote nothing" in message and "no row is missing, so write none by hand" in message
+    assert "unionByName" in message and "by other means" in message
+
+
+def test_a_second_call_through_another_object_is_refused_because_it_may_write_other_columns() -> None:
+    run = visible_run(Writer(), call((FRAME, ONE)))
+    with pytest.raises(ConfigurationError, match="second call for batch 0"):
+        run.take(call((FRAME, ONE)), Writer())
+
+
+def test_a_visible_batch_keeps_no_dataframe_alive() -> None:
+    frame = Frame("a")
+    gone = weakref.ref(frame)
+    run = visible_run(Writer(), call((frame, ONE)))
+    del frame
+    gc.collect()
+    assert gone() is None
+    with pytest.raises(ConfigurationError, match="second call"):
+        run.take(call((Frame("a"), ONE)), Writer())
+
+
+def failed_run(first: Call) -> QueryRun:
+    run = new_run()
+    run.take(first, Writer())
+    run.begin(first, lambda: False)
+    return run
+
+
+OTHERS = [
+    call((OTHER, ONE)),
+    call((FRAME, TWO)),
+    call((FRAME, ONE), (OTHER, TWO)),
+    call((FRAME, ONE), select="id"),
+]
+
+
+@pytest.mark.parametrize("second", OTHERS, ids=["other", "other sink", "one more", "other columns"])
+def test_a_call_with_other_rows_is_refused_after_a_failure_that_may_have_decided_the_batch(second: Call) -> None:
+    run = failed_run(call((FRAME, ONE)))
+    assert run.take(second, Writer())
+    with pytest.raises(ConfigurationError, match="different DataFrames from the first call") as raised:
+        run.begin(second, lambda: False)
+    assert "write none by hand, and restart" in str(raised.value)
+    repeated = call((Frame("a"), ONE))  # the refused call has decided nothing, so the first one counts
+    run.begin(repeated, lambda: False)
+
+
+@pytest.mark.parametrize("second", OTHERS, ids=["other", "other sink", "one more", "other columns"])
+def test_a_call_with_other_rows_is_accepted_after_a_failure_before_the_decision(
+    second: Call, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = failed_run(call((FRAME, ONE)))
+    run.begin(second, lambda: True)
+    assert "Only the rows of this call are written" in caplog.text
+    with pytest.raises(ConfigurationError):  # the second call may now be decided
+        run.begin(call((FRAME, ONE)), lambda: False)

@@ -86,7 +86,7 @@ WRONG_WRITES: Final = (
         mistake=True,
         weight=3,
     ),
-    Piece("two calls, the same rows", "{each}(out, {id})\n{each}(out, {id})", copies=2, mistake=True),
+    Piece("two calls, the same rows", "{each}(out, {id})\n{each}(out, {id})", mistake=True),
     Piece(
         "two calls, each in a job group",
         'sc.setJobGroup("even", "")\n{each}(out.where("crc32(key) % 2 = 0"), {id})\n'
