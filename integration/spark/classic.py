@@ -16,6 +16,7 @@ from twopc.integration.spark.engine import SparkEngine
 from twopc.integration.spark.hadoop_files import open_files
 from twopc.integration.spark.jobs import interruptible_pause
 from twopc.integration.spark.kept_data import planned_ms, uses_kept_data
+from twopc.integration.spark.lasting import require_lasting
 from twopc.integration.spark.overwritten import require_not_overwritten
 from twopc.integration.spark.query_runs import drop, enter_run
 from twopc.integration.spark.repeated import Repeated
@@ -144,6 +145,7 @@ class ClassicCalls:
                 files = open_files(context, self._location)
                 named = GivenCheckpoint(files.location, checkpoint.query_id(files))
             query = calling_query(session, named)
+            require_lasting(query)
             is_merged = bool(other_shuffles(context.getConf().get))
             run = enter_run(query, lambda: Shuffles(history_of(context), is_merged=is_merged))
             if previous is not None:

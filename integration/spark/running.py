@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from py4j.protocol import Py4JError
 
@@ -16,6 +16,9 @@ from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+#: Spark's setting for the directory in which it makes the checkpoints of queries without a ``checkpointLocation``.
+CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 
 
 class RunningQuery:
@@ -50,6 +53,17 @@ class RunningQuery:
     def checkpoint_location(self) -> str:
         """The checkpoint location, as a Hadoop path that names its file system (``ResolveWriteToStream`` in Spark)."""
         return str(self._java.resolvedCheckpointRoot())
+
+    @property
+    def name(self) -> str | None:
+        """The name that the user has given to the query (``queryName``)."""
+        name = self._java.name()
+        return None if name is None else str(name)
+
+    @property
+    def checkpoint_parent(self) -> str | None:
+        """The directory in which Spark makes the checkpoints of queries without a ``checkpointLocation``, if it is set."""
+        return str(self._java.sparkSession().conf().get(CHECKPOINTS, "")) or None
 
     @property
     def execution(self) -> Any:

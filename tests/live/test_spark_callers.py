@@ -15,7 +15,7 @@ from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
 
 from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
-from tests.live.spark_support import spark, wait_until
+from tests.live.spark_support import finish, message_of, spark, wait_until
 from twopc.integration.spark import exactly_once
 from twopc.testing import crash_points
 
@@ -341,3 +341,43 @@ def test_sparks_exception_shows_the_message_near_the_top(
     [failure] = [record for record in caplog.records if record.getMessage().endswith("the query stops")]
     assert failure.exc_info is not None
     assert any("checkpoint.py" in line for line in traceback.format_exception(*failure.exc_info))
+
+
+def started_without_checkpoint(query: Query, name: str | None = None) -> str:
+    """Process everything with Spark's own choice of a checkpoint. Return the error that stops the query, or nothing."""
+    frame = query.spark.readStream.schema(query.schema).json(str(query.directory / "source"))
+    each = exactly_once(*query.sinks)
+    writer = frame.selectExpr("id AS key", "CAST(n AS STRING) AS value").writeStream.foreachBatch(each)
+    run = (writer if name is None else writer.queryName(name)).trigger(availableNow=True).start()
+    try:
+        finish(run, each)
+    except StreamingQueryException as error:
+        return message_of(error)
+    return ""
+
+
+@pytest.mark.parametrize("is_configured", [False, pytest.param(True, marks=pytest.mark.whole)])
+def test_a_query_whose_checkpoint_the_next_start_would_not_find_is_refused_and_nothing_is_written(
+    is_configured: bool,  # noqa: FBT001 - a parameter of the test
+    kafka: KafkaService,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))
+    query.feed(*BATCHES[0])
+    setting = "spark.sql.streaming.checkpointLocation"
+    if is_configured:
+        spark.conf.set(setting, str(tmp_path / "checkpoints"))
+    try:
+        message = started_without_checkpoint(query)
+        assert "Set .option('checkpointLocation', …)" in message and "Nothing was written" in message
+        assert (setting in message and ".queryName(…)" in message) == is_configured
+        assert not values(query.sinks[0])
+        if is_configured:
+            for rows in BATCHES[1:]:
+                assert not started_without_checkpoint(query, "named")
+                query.feed(*rows)
+            assert not started_without_checkpoint(query, "named")
+            assert values(query.sinks[0]) == VALUES
+    finally:
+        spark.conf.unset(setting)

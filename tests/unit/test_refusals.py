@@ -53,6 +53,13 @@ def test_a_refusal_mentions_the_log_the_batch_and_the_literal_setting(
     assert position is Position.ENDED or position is Position.NEW_QUERY or f"batch {batch}" in text
 
 
+def test_a_new_query_may_be_an_old_one_without_its_checkpoint() -> None:
+    """``EndQuery`` would make it begin again, or skip what it has not read."""
+    error = refusal(Position.NEW_QUERY, "name in use", view(OTHER), batch_of(0, query_id=MINE), "the-log")
+    assert "its checkpointLocation is missing or has changed" in str(error)
+    assert "If the old checkpoint still exists, set the query's checkpointLocation to it" in str(error)
+
+
 @pytest.mark.parametrize(("position", "log", "batch", "history", "way_out"), CASES, ids=lambda case: str(case)[:20])
 def test_the_quoted_setting_resolves_the_refusal(
     position: Position, log: LogView, batch: int, history: str, way_out: str

@@ -1,0 +1,55 @@
+"""Reject a query whose next start would not find its checkpoint.
+
+Spark lets a ``foreachBatch`` query start without a ``checkpointLocation`` (``ResolveWriteToStream``). Then the checkpoint is
+a temporary directory, or, if ``spark.sql.streaming.checkpointLocation`` is set and the query has no name, a directory
+with a random name. Each start makes a new directory, so each start is a new query, which begins again or skips rows.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from twopc.errors import ConfigurationError
+from twopc.integration.spark.running import CHECKPOINTS
+
+if TYPE_CHECKING:
+    from twopc.integration.spark.running import RunningQuery
+
+_RANDOM: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_TEMPORARY: Final = f"temporary-{_RANDOM}"
+_SCHEME: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
+_EACH_START: Final = (
+    "Each start of this query has a new checkpoint, so it would be a new query, and would lose or duplicate rows. Nothing was "
+    "written"
+)
+
+
+def require_lasting(query: RunningQuery) -> None:
+    """Check that the query's next start will find the query's checkpoint.
+
+    A directory that Spark has just made begins with batch 0. A later batch shows that this start has found the directory.
+
+    Raises:
+        ConfigurationError: the directory is one that Spark has made for this start alone.
+    """
+    location = query.checkpoint_location
+    parent, _, last = location.rstrip("/").rpartition("/")
+    if query.batch_id > 0:
+        return
+    if re.fullmatch(_TEMPORARY, last):
+        raise ConfigurationError(
+            f"query {query.query_id} has no checkpointLocation, so Spark uses the temporary directory {location!r}. "
+            f"{_EACH_START}. Set .option('checkpointLocation', …) to a directory that is kept, and restart"
+        )
+    if re.fullmatch(_RANDOM, last) and query.name is None and _is_in(parent, query.checkpoint_parent):
+        raise ConfigurationError(
+            f"query {query.query_id} has neither a checkpointLocation nor a name, so Spark uses {location!r}, a directory "
+            f"with a random name below {CHECKPOINTS}. {_EACH_START}. Set .option('checkpointLocation', …), or give the query a "
+            "fixed name with .queryName(…), and restart"
+        )
+
+
+def _is_in(parent: str, configured: str | None) -> bool:
+    """Whether a resolved path is the configured directory, which may be relative and may lack its file system."""
+    return configured is not None and parent.endswith(_SCHEME.sub("", configured).rstrip("/"))
