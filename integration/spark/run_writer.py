@@ -101,7 +101,7 @@ class RunWriter:
             self._listeners.close()
         self._coordinator = self._listeners = None
 
-    def _attempt(  # noqa: PLR0913, PLR0917 - the parts of an attempt
+    def _attempt(  # noqa: PLR0913 - the parts of an attempt
         self,
         files: Files,
         call: Call,
