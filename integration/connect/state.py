@@ -13,6 +13,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import ConfigurationError
+from twopc.integration.spark.stateful import incomplete
 from twopc.integration.state_files import version_of
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class ConnectState:
         yield
         self._is_whole = self._is_whole or (frame is self._batch and not self._is_cached)
 
-    def complete(self) -> bool:
+    def complete(self, *, is_visible: bool = False) -> bool:
         """See :class:`~twopc.integration.spark.mode.StateCheck`."""
         is_partial = not self._is_whole
         if is_partial:
@@ -63,21 +64,17 @@ class ConnectState:
                 "that change, such as uuid(), the clock or the order of rows, the state may differ from the written rows. To "
                 "avoid this, pass exactly_once() the batch itself"
             )
-            self.evaluate()
+            self._batch.write.format("noop").mode("append").save()
         missing = self._missing()
         if missing:
-            raise ConfigurationError(
-                f"Spark has evaluated all rows of batch {self._batch_id}, but has not written {missing} of its state, so "
-                "the next batch could not start. The query's plan skips a stateful operator, for example in a join with an empty "
-                "table. No part of this batch is decided or visible. Move that part of the plan into the foreachBatch "
-                "function, and restart"
+            raise incomplete(
+                self._batch_id,
+                f"has not written {missing} of its state",
+                "The query's plan skips a stateful operator",
+                is_visible=is_visible,
             )
         self._is_whole = True
         return is_partial
-
-    def evaluate(self) -> None:
-        """See :class:`~twopc.integration.spark.mode.StateCheck`."""
-        self._batch.write.format("noop").mode("append").save()
 
     def _missing(self) -> str:
         """Return the first state partition without a version for this batch.

@@ -6,6 +6,7 @@ Spark runs the tasks, and the driver collects their reports.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 import uuid
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from twopc.integration.spark.staging import Staging
     from twopc.records import TaskReport
     from twopc.sink import TwoPhaseCommitSink
+
+logger = logging.getLogger(__name__)
 
 #: A schema object, because Spark's JVM would parse the text ``result binary`` again for every batch.
 _RESULT: Final = StructType([StructField("result", BinaryType())])
@@ -99,13 +102,24 @@ class SparkEngine:
     def evaluate(self) -> None:
         """See :class:`Engine`.
 
-        The rows are discarded. A stateful plan writes all of its state, even if the DataFrames use only a part of the batch.
+        Run what :meth:`prepare` runs, and discard the rows: the same columns of the same DataFrames, so that this run needs no
+        more than the first run, and the function can read its observations. The rows are already visible, so an error stops
+        the query only if it leaves the state incomplete.
         """
-        if self.state is not None:
-            self.state.evaluate()
-            return
         for rows in self.batch:
-            rows.source.write.format("noop").mode("overwrite").save()
+            try:
+                with self._watching(rows):
+                    rows.frame().write.format("noop").mode("overwrite").save()
+            except Exception:
+                logger.warning(
+                    "Spark replayed a batch whose rows are already visible%s, and could not compute these rows again. No row "
+                    "is lost or duplicated, and the query continues. But the batch's metrics and observations, and the side "
+                    "effects of your own functions, may be incomplete. Spark's error follows",
+                    f" in sink {rows.name!r}" if rows.name else "",
+                    exc_info=True,
+                )
+        if self.state is not None:
+            self.state.complete(is_visible=True)
 
     def prepare(self, work: Work) -> list[TaskReport]:
         """See :class:`Engine`.

@@ -82,10 +82,13 @@ class StateCheck(Protocol):
     def watching(self, frame: Any) -> AbstractContextManager[None]:
         """Check whether the body writes all of the state. The body runs one job over a DataFrame."""
 
-    def complete(self) -> bool:
+    def complete(self, *, is_visible: bool = False) -> bool:
         """Write the missing part of the state: evaluate the entire batch, and discard the rows.
 
         Like a retry, the evaluation also rewrites the part of the state that exists.
+
+        Args:
+            is_visible: whether the batch is already visible, for messages.
 
         Returns:
             whether any part was missing, and the batch was therefore evaluated again.
@@ -94,9 +97,6 @@ class StateCheck(Protocol):
             ConfigurationError: Spark's plan does not write all of its state.
             Exception: the evaluation failed. Any other action would raise the same exception.
         """
-
-    def evaluate(self) -> None:
-        """Evaluate the entire batch, and discard the rows."""
 
 
 class WriterLimit(Protocol):

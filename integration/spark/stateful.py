@@ -150,7 +150,7 @@ class BatchState:
         after = self._committed()
         self._is_whole = (self._is_all(before, after) and self._is_taken_once(frame)) or self._is_in_cache(after, frame)
 
-    def complete(self) -> bool:
+    def complete(self, *, is_visible: bool = False) -> bool:
         """See :class:`~twopc.integration.spark.mode.StateCheck`. Evaluates the batch as Spark has planned it."""
         if self._is_whole:
             return False
@@ -162,21 +162,17 @@ class BatchState:
             "rows. To avoid this, pass exactly_once() the batch itself, or persist and count the batch before you take "
             "a part of it. This run logs this warning only once"
         )
-        self.evaluate()
+        self._execution.toRdd().count()
         missing = [one.name for one in self._operators if one.committed() < one.stores]
         if missing:
-            raise ConfigurationError(
-                f"Spark has evaluated all rows of batch {self._batch_id}, but {', '.join(missing)} has not written all of "
-                "its state, so the next batch could not start. The query's plan does not read all rows of this operator, "
-                "for example because of a join with an empty table. No part of this batch is decided or visible. Move "
-                "that part of the plan into the foreachBatch function, and restart"
+            raise incomplete(
+                self._batch_id,
+                f"{', '.join(missing)} has not written all of its state",
+                "The query's plan does not read all rows of this operator",
+                is_visible=is_visible,
             )
         self._is_whole = True
         return True
-
-    def evaluate(self) -> None:
-        """Evaluate the entire batch, and discard the rows."""
-        self._execution.toRdd().count()
 
     def _committed(self) -> list[int]:
         return [one.committed() for one in self._operators]
@@ -219,6 +215,20 @@ class BatchState:
         if source.nodeName() != "Scan ExistingRDD" or source.rdd().id() != self._execution.toRdd().id():
             return False
         return bool(cache.isCachedColumnBuffersLoaded()) and not _CUTTING.search(str(self._execution.executedPlan()))
+
+
+def incomplete(batch_id: int, missing: str, cause: str, *, is_visible: bool) -> ConfigurationError:
+    """Return the error for a batch that Spark has evaluated without writing all of its state."""
+    risk = (
+        "The rows of this batch are visible, and no restart writes them again"
+        if is_visible
+        else "No part of this batch is decided or visible"
+    )
+    return ConfigurationError(
+        f"Spark has evaluated all rows of batch {batch_id}, but {missing}, so the next batch could not start. {cause}, for "
+        f"example because of a join with an empty table. {risk}. Move that part of the plan into the foreachBatch function, "
+        "and restart"
+    )
 
 
 def _operator(node: Any) -> Operator | None:
