@@ -17,6 +17,7 @@ from twopc.integration.spark.hadoop_files import open_files
 from twopc.integration.spark.jobs import interruptible_pause
 from twopc.integration.spark.kept_data import planned_ms, uses_kept_data
 from twopc.integration.spark.lasting import require_lasting
+from twopc.integration.spark.one_clock import at_one_instant
 from twopc.integration.spark.overwritten import require_not_overwritten
 from twopc.integration.spark.query_runs import drop, enter_run
 from twopc.integration.spark.repeated import Repeated
@@ -27,7 +28,7 @@ from twopc.integration.spark.shuffle_kinds import other_shuffles
 from twopc.integration.spark.shuffles import Shuffles
 from twopc.integration.spark.slots import Slots
 from twopc.integration.spark.state_sizes import StateSizes
-from twopc.integration.spark.stateful import StatefulOperators
+from twopc.integration.spark.stateful import StatefulOperators, tell_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +61,7 @@ class ClassicMode:
         self._budget = Budget()
         self._state_sizes = StateSizes()
         self._repeated = Repeated()
+        self._tell = tell_once()
         self._stateful = StatefulOperators()
         self._slots = Slots(context)
 
@@ -92,7 +94,7 @@ class ClassicMode:
     def engine(self, files: Files, batch: Batch, attempt: Attempt) -> Engine:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
         return SparkEngine(
-            batch=attempt.rows,
+            batch=at_one_instant(attempt.rows, self._tell),
             sinks=attempt.sinks,
             runs=attempt.runs,
             shuffles=attempt.shuffles,

@@ -3,11 +3,15 @@
 If ``rand()`` or an ``asNondeterministic()`` function splits a batch in two, a row may be in both parts or in neither part.
 The check only warns, because Spark also marks harmless expressions as non-deterministic: stable functions
 (``monotonically_increasing_id()``) and random ids within one part.
+
+Spark calls a plan deterministic that reads a table again, or that depends on the order of rows, such as ``row_number()`` among
+equal rows. The check also warns about such plans. It cannot know whether the table changes, or whether rows are equal.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
@@ -15,7 +19,7 @@ from py4j.protocol import Py4JError
 from twopc.integration.spark.overwritten import running_query
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from twopc.integration.spark.several import SinkFrame
 
@@ -24,6 +28,11 @@ logger = logging.getLogger(__name__)
 _SHOWN_CHARACTERS: Final = 200
 #: The number of columns that Spark shows for a part of a plan.
 _SHOWN_COLUMNS: Final = 8
+#: The leaves of a plan that have the same rows each time, or that :func:`_causes` examines separately: the batch, checkpointed
+#: and cached rows, and rows that the plan itself contains.
+_FIXED: Final = re.compile(r"RDD$|^(InMemoryRelation|LocalRelation|Range|OneRowRelation|CommandResult)$")
+#: The nodes whose rows depend on the order of their input.
+_ORDERED: Final = frozenset({"Window", "GlobalLimit", "Offset", "Tail", "Sample"})
 
 
 class Repeated:
@@ -42,11 +51,11 @@ class Repeated:
             return
         self._looked_at.add(names)
         try:
-            causes = _causes(frames, query_id)
+            random, unstable = _causes(frames, query_id)
         except Py4JError as error:
             logger.debug("this version of Spark does not report whether DataFrames are deterministic. Cause: %s", error)
             return
-        if len(causes) > 1:
+        if len(random) > 1:
             logger.warning(
                 "batch %d: Spark reports that the DataFrames for %s are not deterministic (%s), and Spark evaluates each "
                 "DataFrame separately. If the DataFrames split the batch, a row may be in several DataFrames or in none. "
@@ -55,31 +64,70 @@ class Repeated:
                 "because Spark computes cached rows again if it has lost them. If the DataFrames share no random value, no "
                 "row is at risk",
                 batch_id,
-                " and ".join(map(repr, causes)),
-                next(iter(causes.values()))[:_SHOWN_CHARACTERS],
+                *_shown_causes(random),
+            )
+        elif len(unstable) > 1:
+            logger.warning(
+                "batch %d: the DataFrames for %s may see different rows (%s). Spark evaluates each DataFrame separately: it "
+                "reads a table again for each of them, and equal rows may come in another order. If the DataFrames split the "
+                "batch by the table or by that order, a row may be in several DataFrames or in none. That row is duplicated "
+                "or lost, and no later check will report it. Split parent.localCheckpoint() instead of their common parent, "
+                "or sort by columns that are unique. If the table does not change and the order is unique, no row is at risk",
+                batch_id,
+                *_shown_causes(unstable),
             )
 
 
-def _causes(frames: Sequence[SinkFrame], query_id: str) -> dict[str, str]:
-    """Return the names of the non-deterministic expressions in the DataFrames' plans, or in the query that leads to them."""
+def _shown_causes(causes: Mapping[str, str]) -> tuple[str, str]:
+    return " and ".join(map(repr, causes)), next(iter(causes.values()))[:_SHOWN_CHARACTERS]
+
+
+def _causes(frames: Sequence[SinkFrame], query_id: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Find what is not deterministic, and what may change, in each DataFrame's plan or in the query that leads to it."""
+    executions = {one.name: one.frame._jdf.queryExecution() for one in frames}  # noqa: SLF001 - no public way to the plan
+    query = running_query(frames[0].frame.sparkSession, query_id)
+    before = None if query is None else query.lastExecution().analyzed()
     # The plan before Spark puts in cached data, because Spark may lose the cached rows and compute other rows.
-    plans: dict[str, Any] = {
-        one.name: one.frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
-        for one in frames
-    }
-    causes = {name: _shown(_source(plan)) for name, plan in plans.items() if not plan.deterministic()}
-    if len(causes) < len(plans):
-        query = running_query(frames[0].frame.sparkSession, query_id)
-        before = None if query is None else query.lastExecution().analyzed()
-        if before is not None and not before.deterministic():
-            cause = _shown(_source(before))
-            causes |= {name: cause for name, plan in plans.items() if name not in causes and _evaluates_query(plan)}
+    random = _by_frame({name: one.analyzed() for name, one in executions.items()}, before, _random)
+    # Tables and orders change less often than random values, so here a cache is enough.
+    return random, _by_frame({name: one.withCachedData() for name, one in executions.items()}, before, _unstable)
+
+
+def _by_frame(plans: Mapping[str, Any], before: Any, cause_in: Callable[[Any], str | None]) -> dict[str, str]:
+    causes = {name: cause for name, plan in plans.items() if (cause := cause_in(plan)) is not None}
+    if before is not None and len(causes) < len(plans) and (cause := cause_in(before)) is not None:
+        causes |= {name: cause for name, plan in plans.items() if name not in causes and _evaluates_query(plan)}
     return causes
+
+
+def _random(plan: Any) -> str | None:
+    return None if plan.deterministic() else _shown(_source(plan))
 
 
 def _source(plan: Any) -> Any:
     """Return the part of a plan that is itself non-deterministic."""
     return next((_source(child) for child in _each(plan.children()) if not child.deterministic()), plan)
+
+
+def _unstable(plan: Any) -> str | None:
+    """Return the first part of a plan that may give other rows if Spark evaluates it again."""
+    nodes = (node for one in (plan, *_each(plan.subqueriesAll())) for node in _nodes(one))
+    return next((_shown(node) for node in nodes if _may_change(node)), None)
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _each(plan.children()):
+        yield from _nodes(child)
+
+
+def _may_change(node: Any) -> bool:
+    name = str(node.nodeName())
+    if node.children().isEmpty():
+        return not node.isStreaming() and not _FIXED.search(name)
+    if name == "Deduplicate":  # the rows that it drops are equal if it compares all columns
+        return bool(node.keys().size() < node.output().size())
+    return name in _ORDERED and str(node.maxRows()) != "Some(0)"
 
 
 def _evaluates_query(plan: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A warning where DataFrames of one batch may disagree about its rows, because Spark calls them not deterministic."""
+"""A warning where DataFrames of one batch may disagree about its rows, because Spark evaluates each of them separately."""
 
 from __future__ import annotations
 
@@ -36,6 +36,52 @@ def by_function(frame: DataFrame) -> DataFrame:
 
 def halves(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
     return frame.where("left"), frame.where("NOT left")
+
+
+def table(batch: DataFrame, path: Path) -> DataFrame:
+    batch.sparkSession.range(2).write.mode("overwrite").parquet(str(path))
+    return batch.sparkSession.read.parquet(str(path))
+
+
+def by_subquery(batch: DataFrame, known: DataFrame) -> tuple[DataFrame, DataFrame]:
+    known.createOrReplaceTempView("known")
+    return batch.where("id IN (SELECT id FROM known)"), batch.where("id NOT IN (SELECT id FROM known)")
+
+
+@pytest.mark.parametrize(
+    ("split", "is_warned"),
+    [
+        (lambda batch, known: (batch.join(known, "id", "semi"), batch.join(known, "id", "anti")), True),
+        (lambda batch, known: (batch.join(known.persist(), "id", "semi"), batch.join(known, "id", "anti")), False),
+        (lambda batch, known: (batch.join(known, "id", "semi"), batch), False),
+        (lambda batch, _: halves(batch.withColumn("left", sf.expr("row_number() OVER (ORDER BY id % 2) < 3"))), True),
+        (lambda batch, _: halves(batch.withColumn("left", sf.expr("id > 1")).dropDuplicates(["left"])), True),
+        (lambda batch, _: halves(batch.withColumn("left", sf.expr("id > 1")).dropDuplicates()), False),
+        (lambda batch, _: (batch.limit(2), batch.limit(2)), True),
+        (lambda batch, _: (batch.limit(0), batch.limit(0)), False),
+        (by_subquery, True),
+        (lambda batch, _: halves(batch.groupBy((sf.col("id") > 1).alias("left")).count()), False),
+    ],
+)
+def test_dataframes_that_read_a_table_or_depend_on_an_order_are_reported_once(
+    split: Callable[[DataFrame, DataFrame], Any],
+    *,
+    is_warned: bool,
+    spark: SparkSession,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    batch = spark.range(4)
+    parts = split(batch, table(batch, tmp_path / "known"))
+    frames = [SinkFrame(f"sink{number}", frame, ()) for number, frame in enumerate(parts)]
+    repeated = Repeated()
+    with caplog.at_level(logging.DEBUG, "twopc.integration.spark.repeated"):
+        for batch_id in (7, 8):
+            repeated.look(frames, str(uuid.uuid4()), batch_id)
+    spark.catalog.clearCache()
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == is_warned
+    assert all("batch 7" in text and "'sink0' and 'sink1' may see different rows" in text for text in texts)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -1,0 +1,78 @@
+"""Let all DataFrames of a batch see the same clock.
+
+Spark replaces ``current_timestamp()`` and similar expressions by a literal when it optimizes a DataFrame's plan. It optimizes
+each DataFrame just before it runs it, so the DataFrames would see different times. A row between these times would be in two
+parts of a batch that is split by the clock, or in none. Spark calls such expressions deterministic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from twopc.integration.spark.frame import Rows
+    from twopc.integration.spark.stateful import Tell
+
+_CATALYST: Final = "org.apache.spark.sql.catalyst"
+_RULE: Final = f"{_CATALYST}.optimizer.ComputeCurrentTime"
+_UNION: Final = f"{_CATALYST}.plans.logical.Union"
+#: The errors that a different version of Spark may cause; see ``twopc.integration.spark.stateful``.
+_UNLIKE: Final = (Py4JError, TypeError, AttributeError)
+
+
+def at_one_instant(batch: Sequence[Rows], tell: Tell) -> list[Rows]:
+    """Replace the clock in the plans of a batch's DataFrames by the present time, which is the same for all of them.
+
+    Evaluates nothing.
+
+    Args:
+        batch: the DataFrames.
+        tell: reports that this version of Spark does not permit it.
+    """
+    if len(batch) < 2:  # noqa: PLR2004 - a single DataFrame cannot disagree
+        return list(batch)
+    try:
+        return _at_one_instant(batch)
+    except _UNLIKE as error:
+        tell(
+            "this version of Spark does not let the toolkit give all DataFrames of a batch the same clock. If the DataFrames "
+            "split a batch by current_timestamp(), now() or a similar function, a row may be in several DataFrames or in "
+            "none. That row is duplicated or lost, and no later check will report it. Split the batch by a time that your "
+            "function has computed once, such as sf.lit(datetime.now()), or use a Spark version listed in the "
+            f"documentation. If no DataFrame uses the clock, no row is at risk. Cause: {error}"
+        )
+        return list(batch)
+
+
+def _at_one_instant(batch: Sequence[Rows]) -> list[Rows]:
+    session = batch[0].base.sparkSession
+    jvm: Any = session._jvm  # noqa: SLF001 - no public way to a plan
+    # Spark finds cached rows by the plan that fills them, so they are put in before the plan changes.
+    plans = [rows.base._jdf.queryExecution().withCachedData() for rows in batch]  # noqa: SLF001 - the same
+    # One application of the rule uses one time.
+    together = _named(jvm, _UNION)(jvm.PythonUtils.toSeq(plans), False, False)  # noqa: FBT003 - a Java constructor
+    fixed = _named(jvm, _RULE).apply(together).children()
+    pairs = zip(batch, plans, map(fixed.apply, range(len(plans))), strict=True)
+    return [
+        rows if after.fastEquals(before) else replace(rows, base=_frame(session, after, like=rows.base))
+        for rows, before, after in pairs
+    ]
+
+
+def _frame(session: SparkSession, plan: Any, like: DataFrame) -> DataFrame:
+    # Spark 4 moved the class.
+    dataset = _named(session._jvm, like._jdf.getClass().getName())  # noqa: SLF001 - see above
+    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001 - the same
+
+
+def _named(jvm: Any, name: str) -> Any:
+    return reduce(getattr, name.split("."), jvm)
