@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 _LARGEST_SEED = 1_000_000_000
 #: What `make test` plays: the same in every run, so that a change fails by its own fault. Seed 334433114 found an error without
 #: advice. New seeds are for `make whole` and `make users`.
-_SAMPLE = (20_261_125, 20_261_126, 334_433_114)
+_SAMPLE = (20_261_125, 334_433_114)
 
 
 def test_a_seed_draws_the_same_program_and_each_is_python() -> None:
