@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +26,7 @@ __all__ = ["spark"]
 
 pytestmark = [pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"), pytest.mark.timeout(120)]
 
+_MOST_S = 30.0
 ROWS = [{"id": "a", "n": 1}, {"id": "b", "n": 2}]
 WRITTEN = {"1": 1, "2": 1}
 
@@ -85,7 +87,10 @@ def test_a_replay_lets_the_function_read_its_observations(
         def write(batch: DataFrame, number: int) -> None:
             seen = Observation()
             each(batch.observe(seen, sf.count(sf.lit(1)).alias("rows")), number)
-            found.append(seen.get)
+            reader = threading.Thread(target=lambda: found.append(seen.get), daemon=True)  # it could wait forever
+            reader.start()
+            reader.join(_MOST_S)
+            assert not reader.is_alive(), "the observation has no value"
 
         return write
 
