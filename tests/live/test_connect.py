@@ -239,6 +239,7 @@ def test_rows_that_a_views_name_may_have_changed_are_refused(
     assert not pipeline.visible()
 
 
+@pytest.mark.whole
 def test_a_view_is_resolved_once_and_a_checkpoint_is_not_taken_for_the_batch(tmp_path: Path) -> None:
     """The first row shows why: the DataFrame itself reads the rows of the view that has replaced its own."""
     options = Options(bootstrap_servers="", name="n", sources=(), topic="t", checkpoint=str(tmp_path / "checkpoint"))

@@ -80,6 +80,7 @@ def test_a_query_whose_batches_are_far_apart_is_not_refused(
     assert values(sink) == VALUES
 
 
+@pytest.mark.whole
 def test_skipped_stages_that_spark_drops_first_do_not_stop_a_query(
     sink: KafkaSink, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -11,13 +11,14 @@ import tenacity.nap
 from tests.model import clients, producer
 from tests.model.clock import Names, Threads, Time
 from tests.model.network import NETWORK
-from twopc import batch_transaction, coordinator
+from twopc import batch_transaction, coordinator, participants
 from twopc.sinks.kafka import (
     acknowledged,
     batch_size,
     decision_log,
     driver_producer,
     markers,
+    prepared,
     producer_pool,
     reports,
     scan_start,
@@ -45,7 +46,12 @@ def install() -> None:
     """Patch the modules for the rest of this process, which runs nothing but the simulation."""
     time, names = Time(lambda: NETWORK.simulation), Names(lambda: NETWORK.simulation)
     replaced: list[tuple[Any, dict[str, Any]]] = [
-        (kafka_committer, {"TransactionClient": clients.TransactionClient}),
+        (
+            kafka_committer,
+            {"TransactionClient": clients.TransactionClient, "warn_of_weakness": lambda *_, **__: None},
+        ),
+        (prepared, {"time": time}),
+        (participants, {"time": time}),
         (scan_start, {"describe": lambda *_, **__: None}),
         (decision_log, {"AdminClient": clients.AdminClient, "time": time, "LedgerTopic": _ledger_topic}),
         (driver_producer, {"Producer": producer.Producer, "time": time}),

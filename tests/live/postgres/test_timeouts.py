@@ -165,7 +165,7 @@ def test_a_commit_that_the_server_turned_into_a_rollback_is_an_error(database: s
         with own.transaction() as connection, contextlib.suppress(psycopg.Error):
             connection.execute("SELECT 1 / 0")
 
-    with pytest.raises(psycopg.InternalError, match="answered ROLLBACK to COMMIT"):
+    with pytest.raises(psycopg.InternalError, match="responded to COMMIT with ROLLBACK"):
         fail()
 
 

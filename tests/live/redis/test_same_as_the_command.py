@@ -266,7 +266,7 @@ def test_a_value_that_only_lua_accepts_as_an_integer_stops_the_batch_before_its_
     with contextlib.closing(Twins(redis_server.url, kind, random.Random(0), 0)) as twins:
         handle = twins.prepare({"n": [1], "o": [1]})
         for number in _REPORTED:
-            assert "answers ERR" in twins.refusal_of([handle], (*kind.counter, number)), number
+            assert "returns ERR" in twins.refusal_of([handle], (*kind.counter, number)), number
         assert not twins.refusal_of([handle], (*kind.counter, str(_MAX - 1)))
 
 
