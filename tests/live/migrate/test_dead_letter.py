@@ -111,16 +111,13 @@ def test_a_bad_row_that_the_old_sink_has_written_does_not_become_a_dead_letter(
 ) -> None:
     """The new sink's limit is lower than the old one's."""
     pipeline = WithDeadLetter(kafka.bootstrap_servers, tmp_path, LETTERS[0])
-    pipeline.columns = (
-        "key",
-        "IF(value LIKE '%5' OR value LIKE '%0', rpad(value, 3000, 'x'), CAST(value AS STRING)) AS value",
-    )
+    pipeline.columns = ("key", "rpad(value, 3000, 'x') AS value")
     pipeline.options = {"kafka.message.max.bytes": "2000"}
     pipeline.run_sparks_sink_into_a_half_written_batch(spark)
-    written = {value for value in pipeline.visible() if "x" in value}
+    written = set(pipeline.visible())
     pipeline.cut_over("--apply", "--clock-skew-ms", "0")
     pipeline.run_new(spark)
-    rows = {value.ljust(3000, "x") for value in pipeline.given if value.endswith(("5", "0"))}
+    rows = {value.ljust(3000, "x") for value in pipeline.given}
     assert set(pipeline.letters()) == rows - written != set()
     found = pipeline.visible() + Counter(pipeline.letters())
     assert Counter({value.rstrip("x"): count for value, count in found.items()}) == Counter(pipeline.given)
