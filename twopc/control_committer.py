@@ -156,6 +156,7 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
             raise AssertionError("inspect comes first")
         with self._try("acquiring it"):
             record = self._change(lambda record: control.acquired(record, claim, seen=seen, sink=self.name))
+            self._note(record)
         self._run = claim.run
         if record.driver_epoch != self._driver_epoch:
             self._driver_epoch = record.driver_epoch
@@ -226,7 +227,9 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
     def _reserve(self, above: int) -> Control:
         """Reserve a version higher than ``above`` that no other attempt ever gets. Return the record with this version."""
         # If a response was lost, its version may have been written. The retry reserves a higher version, which is harmless.
-        return self._change(lambda record: control.reserved(self._owned(record), above=above))
+        record = self._change(lambda record: control.reserved(self._owned(record), above=above))
+        self._note(record)
+        return record
 
     def _record_decision(self, version: int, then: Callable[[StepT], None] = lambda _: None) -> None:
         """Record the owner's newest decision, and call ``then`` in the same step.
@@ -234,7 +237,7 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
         A failover may lose this step, and no row is lost with it: until the proof has succeeded, the rows are applied again. So
         only the proof remembers the record's revision.
         """
-        self._change(lambda record: control.decided(self._owned(record), version), then, is_lasting=False)
+        self._change(lambda record: control.decided(self._owned(record), version), then)
 
     def _owned(self, record: Control) -> Control:
         """Return the record if this driver owns the sink.
@@ -246,25 +249,17 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
             raise fenced(self.name)
         return record
 
-    def _change(
-        self,
-        change: Callable[[Control], Control],
-        then: Callable[[StepT], None] = lambda _: None,
-        *,
-        is_lasting: bool = True,
-    ) -> Control:
+    def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
         """Change the record and call ``then`` in the same step; return the record.
 
         If another driver changed the record first, try again without a pause. Each try is a new step, because
-        within one step, a store may keep showing the old record. If not ``is_lasting``, a failover may lose the change.
+        within one step, a store may keep showing the old record.
         """
         for _ in range(_ROUNDS):
             with self.step() as step:
                 if (changed := self._swapped(step, change)) is not None:
                     then(step)
             if changed is not None:
-                if is_lasting:
-                    self._note(changed)
                 return changed
         raise AssertionError(
             f"sink {self.name!r}: swap rejected the record that load had just read, {_ROUNDS} times in a row"

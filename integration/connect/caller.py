@@ -47,10 +47,11 @@ class Callers:
 
     def look(self) -> frozenset[str]:
         """Return the ids of the runs that may have made the call. Each look may exclude more runs."""
-        for query in self._session.streams.active:
-            if str(query.runId) not in self._others and self._is_other(query):
-                self._others.add(str(query.runId))
-        return frozenset(str(query.runId) for query in self._session.streams.active) - self._others
+        active = {str(query.runId): query for query in self._session.streams.active}
+        self._others |= {
+            run_id for run_id, query in active.items() if run_id not in self._others and self._is_other(query)
+        }
+        return frozenset(active) - self._others
 
     def wait_for(self, run_id: str) -> frozenset[str]:
         """Look until only one run is left, or until ``run_id`` is excluded or the time is up."""

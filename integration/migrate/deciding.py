@@ -104,7 +104,7 @@ def _owner_of(acquired: Acquired, sink: KafkaSink) -> str:
 def _elsewhere(what: str, sink: KafkaSink) -> ConfigurationError:
     return ConfigurationError(
         f"the query also has {what}, which is not on the Kafka cluster {sink.bootstrap_servers}. The command connects only "
-        "to that cluster, so it cannot fence the query. Nothing was done. Start the transactional query once more with "
-        "trigger(availableNow=True), and wait until it ends by itself. No batch is unfinished then, so you can start the "
+        "to that cluster, so it cannot fence the query. Nothing was done. Start the transactional query again with "
+        "trigger(availableNow=True), and wait until it ends on its own. No batch is unfinished then, so you can start the "
         "old query without TakeOver"
     )

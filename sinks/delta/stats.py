@@ -3,8 +3,8 @@
 A missing bound is better than a wrong one.
 
 If a file has bounds for only some columns, deltalake's Arrow reader treats a missing bound as null, and skips the file for every
-filter on that column. A file therefore has bounds for all of its columns, or for none. A struct's bounds are empty, because they
-would contain the bounds of its fields. The reader takes an empty struct for bounds that it does not know.
+filter on that column. A file therefore has bounds for all of its columns, or no bounds at all. A struct's bounds are empty,
+because they would contain the bounds of its fields. The reader treats an empty struct as unknown bounds.
 """
 
 from __future__ import annotations

@@ -279,20 +279,14 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             record = control.decode(self.load(step))
         return replace(record, version=next_version(above, self._driver_epoch))
 
-    def _change(
-        self,
-        change: Callable[[Control], Control],
-        then: Callable[[StepT], None] = lambda _: None,
-        *,
-        is_lasting: bool = True,
-    ) -> Control:
+    def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
         """See :class:`StepCommitter`.
 
         If another driver has won the swap, only the end of the step shows this. In that case, try again here.
         """
         for _ in range(_OVERTAKEN_ROUNDS):
             try:
-                return super()._change(change, then, is_lasting=is_lasting)
+                return super()._change(change, then)
             except OvertakenError as error:
                 logger.info("sink %r: %s. Trying again", self.name, error)
         raise StoreError(f"other drivers have moved the sink's {self.words.moved} {_OVERTAKEN_ROUNDS} times in a row")
