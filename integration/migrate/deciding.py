@@ -64,7 +64,7 @@ def sinks_of(query_id: str, sink: KafkaSink, own: Files) -> list[KafkaSink]:
     if bound and sink.name not in bound:
         raise ConfigurationError(
             f"{own.location}: the query writes to {', '.join(sorted(bound))}, and not to sink {sink.name!r}. Nothing was "
-            "done. Correct --sink"
+            "done. Check --sink"
         )
     ledgers = {sink.name: sink.ledger}
     for name, facts in bound.items():

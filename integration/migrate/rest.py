@@ -38,6 +38,7 @@ _OWN: Final = (_ID, _CONTENT, _PLACE, _TASK, _RANK, _THERE)
 _ADDED: Final = (st.StructField(_ID, st.BinaryType()), st.StructField(_CONTENT, st.BinaryType()))
 _RECORDS: Final = f"topic string, partition int, offset long, is_exact boolean, {_ID} binary"
 _COLUMNS: Final[tuple[str, ...]] = ("topic", "key", "value", "headers")
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
 _WINDOW_ROWS: Final = 10_000
 
 
@@ -192,12 +193,12 @@ def _identified(
     """Replace the columns ``written``, which follow the batch's ``own`` columns. This function runs in a task."""
     expression = None if handover.key is None else parse(handover.key)
     for batch in batches:
-        columns = dict(zip(written, (column.to_pylist() for column in batch.columns[len(own) :]), strict=True))
+        columns = dict(zip(written, map(_as_written, written, batch.columns[len(own) :]), strict=True))
         nothing: list[Any] = [None] * batch.num_rows
         ids, contents = [], []
         fields = (columns.get(name, nothing) for name in _COLUMNS)
         for of_row, key_part, value, headers in zip(*fields, strict=True):
-            row = Row(key_part, value, [(one["key"], one["value"]) if one else (None, None) for one in headers or ()])
+            row = Row(key_part, value, headers or ())
             # No sink can have written a row without a topic, so such a row is part of the rest.
             where = topic or of_row or ""
             is_there = not where or where in handover.topics
@@ -205,6 +206,27 @@ def _identified(
             contents.append(content_of(where, row) if is_there else None)
         arrays = [pa.array(ids, pa.binary()), pa.array(contents, pa.binary())]
         yield pa.RecordBatch.from_arrays([*batch.columns[: len(own)], *arrays], [*own, _ID, _CONTENT])
+
+
+def _as_written(name: str, column: pa.Array[Any]) -> list[Any]:
+    """Return the elements of one of the columns ``written`` as the old sink wrote them.
+
+    Spark strings may contain any bytes. Spark's own sink writes header keys and topics as Java strings, so each invalid
+    sequence became U+FFFD (``KafkaWriteTask.scala``).
+    """
+    if name == "topic":
+        return [_text(one) for one in column.cast(pa.binary()).to_pylist()]
+    if name == "headers":
+        found: Any = column.cast(_HEADERS)
+        return [
+            row and [(_text(one["key"]), one["value"]) if one else (None, None) for one in row]
+            for row in found.to_pylist()
+        ]
+    return column.to_pylist()
+
+
+def _text(found: bytes | None) -> str | None:
+    return None if found is None else found.decode(errors="replace")
 
 
 def _read(batches: Iterable[pa.RecordBatch], *, sink: KafkaSink, handover: Handover) -> Iterator[pa.RecordBatch]:

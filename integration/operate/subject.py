@@ -100,7 +100,7 @@ class Connection:
             on = "; ".join(f"sink {name!r} is on cluster {facts['cluster']}" for name, facts in of_kafka.items())
             raise ConfigurationError(
                 f"the brokers at {self.bootstrap_servers} are cluster {self.cluster}, but the checkpoint is bound to another: "
-                f"{on}. Nothing was examined. Correct --bootstrap-servers. After a failover, {FAILOVER}"
+                f"{on}. Nothing was examined. Check --bootstrap-servers. After a failover, {FAILOVER}"
             )
         return found
 

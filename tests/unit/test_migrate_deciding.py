@@ -104,5 +104,5 @@ def test_a_sink_that_the_way_back_cannot_reach_is_refused(facts: dict[str, str],
 @pytest.mark.usefixtures("views")
 def test_the_way_back_of_a_sink_that_the_query_does_not_have_is_refused(tmp_path: Path) -> None:
     files = bound_to(tmp_path, bad={**HERE, "ledger": BAD.ledger})
-    with pytest.raises(ConfigurationError, match=r"the query writes to bad, and not to sink 'orders'.*Correct --sink"):
+    with pytest.raises(ConfigurationError, match=r"the query writes to bad, and not to sink 'orders'.*Check --sink"):
         deciding.sinks_of(QUERY, ORDERS, files)
