@@ -29,7 +29,7 @@ def main(  # noqa: PLR0913, PLR0917 - the options of the command line
     ] = None,
     results: Annotated[Path, typer.Option(help="The directory for the JSON files and charts.")] = RESULTS,
     whole: Annotated[bool, typer.Option("--whole", help="Also run the long cases.")] = False,  # noqa: FBT002 - a flag
-    quick: Annotated[bool, typer.Option("--quick", help="Use few rows, for a trial run.")] = False,  # noqa: FBT002 - the same
+    quick: Annotated[bool, typer.Option("--quick", help="Use few rows, for a trial run.")] = False,  # noqa: FBT002 - a flag
     pages: Annotated[bool, typer.Option("--pages", help="Only write the kept results into the docs.")] = False,  # noqa: FBT002
 ) -> None:
     """Compare the sinks with their peers. All sides of a case run in turn, on local servers that the benchmark starts."""

@@ -36,7 +36,7 @@ class Chart:
 def charts_of(results: Results) -> list[Chart]:
     """Return a chart of the samples by ``x``, and a chart of each fact, sorted by name. Return [] if the cases form no curve."""
     cases = [case for case in results.cases if case.x is not None]
-    if not results.x_label or len(cases) < 2:  # noqa: PLR2004 - one point is no curve
+    if not results.x_label or len(cases) < 2:  # noqa: PLR2004 - one point does not make a curve
         return []
     facts = {
         f"{results.group}-{_slug(fact)}": Chart(

@@ -143,7 +143,7 @@ def _time(says: str, group: str, case: str, limit: float) -> Goal:
     return Goal(says=says, group=group, case=case, to=None, limit=limit)
 
 
-#: In the order of docs/performance.md.
+#: The goals, in the order of docs/performance.md.
 GOALS: tuple[Goal, ...] = (
     _streaming("100 rows", 1.2),
     _streaming("2,000 rows", 1.0),

@@ -51,7 +51,7 @@ class Output(ABC):
 
     title: str
 
-    def create(self, name: str) -> None:  # noqa: B027 - keys need not be created
+    def create(self, name: str) -> None:  # noqa: B027 - a subclass without keys creates nothing
         """Create an empty output."""
 
     @abstractmethod

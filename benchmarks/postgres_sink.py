@@ -198,7 +198,7 @@ class _Bench:
         query: StreamingQuery = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()
         times_ms = durations_ms(query, "addBatch", warm_up=_WARM_UP_BATCHES)
-        counted = f"SELECT count(*), count(DISTINCT id) FROM {table}"  # noqa: S608 - our own name
+        counted = f"SELECT count(*), count(DISTINCT id) FROM {table}"  # noqa: S608 - the name is our own
         [(rows, ids)] = execute(self._dsn, counted)
         if (rows, ids) != (self.expected, self.expected):
             raise WrongCountError(f"table {table} has {rows} rows with {ids} ids instead of {self.expected}")

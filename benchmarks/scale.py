@@ -36,7 +36,7 @@ def counted_queries(settings: Settings) -> Iterator[Queries]:
         yield bench
 
 
-def point(bench: Queries, settings: Settings, name: str, x: float, *, rows: int, value_bytes: int, tasks: int) -> Case:  # noqa: PLR0913 - facts of one point
+def point(bench: Queries, settings: Settings, name: str, x: float, *, rows: int, value_bytes: int, tasks: int) -> Case:  # noqa: PLR0913 - the facts about one point
     """Measure one point on a curve for this project, for two phases if they are not the default, and for Spark's own sink."""
     batches = WARM_UP_BATCHES + (1 if settings.quick else _BATCHES)
     source = bench.source(rows, batches, value_bytes=value_bytes, partitions=tasks)

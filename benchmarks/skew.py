@@ -104,7 +104,7 @@ def _costly_sql(partitions: int, rows: DataFrame) -> DataFrame:
 
 
 def _costly_python(partitions: int, rows: DataFrame) -> DataFrame:
-    # Spark sends a nested function by value, like a notebook's. Otherwise each worker would import this module.
+    # Spark sends a nested function by value, like a notebook's. Otherwise, each worker would import this module.
     def hashed(value: bytes) -> bytes:
         digest = bytes(value)
         for _ in range(_PYTHON_HASHES):

@@ -46,7 +46,7 @@ _WHOLE: Final = (*_COMMITS, 10_000)
 _QUICK: Final = (1, 20)
 _TASKS: Final = 2
 _TASK_ROWS: Final = 50
-#: A round's sample is the median of this many times, because one that is disturbed would tilt the rule's lines.
+#: A round's sample is the median of this many times, because a single disturbed time would tilt the rule's lines.
 _REPEATS: Final = 3
 _FORMATS: Final[tuple[type[SmallFiles], ...]] = (SmallIcebergFiles, SmallDeltaFiles)
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from benchmarks.measured import Case, Results
 
-#: What the name of a case of the group says after its format.
+#: The words after the format in a case's name.
 READ: Final = "read from"
 COMMIT: Final = "a batch with"
-#: Each block's name, with the format, and with what the format calls a commit.
+#: Each block's name, with its format and that format's word for a commit.
 BLOCKS: Final = {"trigger_iceberg": ("Iceberg", "snapshot"), "trigger_delta": ("Delta", "version")}
 _DAY_S: Final = 86_400
 _WRITERS: Final = 2

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from benchmarks.queries import Queries, Source
     from benchmarks.settings import Settings
 
-TITLE: Final = "Where the time of a batch goes: Spark's addBatch and its steps"
+TITLE: Final = "Where a batch's time goes: Spark's addBatch and its steps"
 X_LABEL: Final = ""
 NOTHING: Final = "a function that does nothing"
 COLLECTS: Final = "a function that collects the rows (toArrow)"

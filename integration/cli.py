@@ -33,7 +33,7 @@ app.command()(operate.report)
 
 
 def _parse(text: str) -> Any:
-    from twopc.integration.verify.expressions import ExpressionError, parse  # noqa: PLC0415 - slow, not needed for --help
+    from twopc.integration.verify.expressions import ExpressionError, parse  # noqa: PLC0415 - a slow import that --help does not need
 
     try:
         return parse(text)
@@ -42,7 +42,7 @@ def _parse(text: str) -> Any:
 
 
 def _sinks(text: str) -> tuple[str, ...]:
-    from twopc.integration.demo.stores import NAMES  # noqa: PLC0415 - the same
+    from twopc.integration.demo.stores import NAMES  # noqa: PLC0415 - a slow import that --help does not need
 
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if not set(names) <= set(NAMES):

@@ -49,7 +49,7 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
     timeout_s: int,
 ) -> Callable[[], KafkaSink]:
     """Return a function that builds the sink. The function may raise a ConfigurationError for the command to report."""
-    from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - slow, not needed for --help
+    from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - a slow import that --help does not need
 
     return lambda: KafkaSink(
         name=sink,
@@ -65,6 +65,6 @@ def quiet_admin(sink: KafkaSink) -> AdminClient:
 
     The client logs nothing: its errors say enough, and its log would mix with the command's output.
     """
-    from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - as above
+    from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - see above
 
     return AdminClient({**sink.connection_config(), "log_level": 0})

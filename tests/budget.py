@@ -31,9 +31,9 @@ PYTHON = "calls of Python functions"
 JVM = "calls of the JVM"
 #: The number of these requests depends on a race: librdkafka's thread sends the partitions it knows, while ours continues.
 PARTITIONS = "partitions that were added to transactions"
-#: By the number of a plan's partitions, how many tasks write it. The session has two slots, each with two writers.
+#: How many tasks write a plan, by the plan's number of partitions. The session has two slots, each with two writers.
 WRITERS = {2: 2, 64: 4, 200: 4}
-#: `make test` counts one of them.
+#: `make test` counts only one of these plans.
 PLANS = [count if count == 64 else pytest.param(count, marks=pytest.mark.whole) for count in WRITERS]
 
 

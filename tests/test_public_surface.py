@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOT = Path(__file__).parents[1]
-#: Public, and not imported by ``from twopc import *``: each needs an extra, or Kafka's client.
+#: Public names that ``from twopc import *`` does not import, because each needs an extra or Kafka's client.
 _FACE = (
     "DeltaSink",
     "DriverUpTo",
@@ -51,7 +51,7 @@ _PUBLIC = (
     "twopc.integration.migrate",
     "twopc.integration.operate",
 )
-#: Public as a whole, for those who break a sink on purpose.
+#: Modules that are public as a whole, for people who break a sink on purpose.
 _FOR_TESTS = ("twopc.testing", "twopc.crash_points")
 #: Examples and the demo start servers; the demo consists of separate modules.
 _ROOMS = (
@@ -128,7 +128,7 @@ def test_what_a_query_needs_comes_from_twopc_and_is_the_same_class() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Sink'"):
-        twopc.Sink  # type: ignore[attr-defined]  # noqa: B018 - the access is the test
+        twopc.Sink  # type: ignore[attr-defined]  # noqa: B018 - the test is about this access
 
 
 def test_importing_twopc_loads_none_of_its_modules() -> None:

@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: ``link`` and ``linkat`` (asm/unistd.h).
+#: The numbers of ``link`` and ``linkat`` (asm/unistd.h).
 _SYSCALLS: Final = {"x86_64": (86, 265), "aarch64": (37,)}
 _NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 38, 22, 2  # linux/prctl.h, linux/seccomp.h
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06  # linux/bpf_common.h
@@ -54,7 +54,7 @@ _refused = False
 
 
 def _begin(number: int) -> None:
-    global _refused  # noqa: PLW0603 - of this process, which has no other way to tell
+    global _refused  # noqa: PLW0603 - per process, because a process has no other way to tell
     try:
         refuse_links(number)
     except OSError as error:

@@ -178,7 +178,7 @@ def describe(checkpoint: Checkpoint) -> str:
 
 def seconds(ms: float) -> str:
     """Format a duration in ms for a message."""
-    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"  # noqa: PLR2004 - a second
+    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"  # noqa: PLR2004 - one second
 
 
 def utc(ms: float) -> str:

@@ -75,10 +75,11 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             "these batches. Their state is missing, and ResumeAt does not restore it"
         ),
         Position.NEW_QUERY: (
-            f"{log} belongs to query {other}, but this is query {mine}. Either this start has a new checkpoint (it was "
-            "deleted, or its checkpointLocation is missing or has changed), which gave the query a new id. Or two queries use "
-            "the same sink name. If the old checkpoint still exists, set the query's checkpointLocation to it, and restart. If "
-            f"query {other} has ended for good, pass override=EndQuery({other!r}). Otherwise, rename this sink"
+            f"{log} belongs to query {other}, but this is query {mine}. Either this start has a new checkpoint, which "
+            "gave the query a new id, because the old checkpoint was deleted or the query's checkpointLocation is missing or "
+            "has changed. Or two queries use the same sink name. If the old checkpoint still exists, set the query's "
+            f"checkpointLocation to it, and restart. If query {other} has ended for good, pass override=EndQuery({other!r}). "
+            "Otherwise, rename this sink"
         ),
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} has no record of the earlier batches. If they were written by other "

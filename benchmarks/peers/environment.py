@@ -66,4 +66,4 @@ def _checked(command: Sequence[str], doing: str, timeout_s: float) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MissingError(f"{doing}: {error}") from error
     if done.returncode:
-        raise MissingError(f"{doing} ended with code {done.returncode}: {done.stdout.strip()[-400:]}")
+        raise MissingError(f"{doing} exited with code {done.returncode}: {done.stdout.strip()[-400:]}")

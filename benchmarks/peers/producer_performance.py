@@ -48,5 +48,5 @@ def run(bootstrap_servers: str, topic: str, rows: int, value_bytes: int, *proper
     )
     rates = re.findall(rf"^{rows} records sent, ([\d.]+) records/sec", done.stdout, re.MULTILINE)
     if done.returncode or not rates:
-        raise MissingError(f"{NAME} ended with code {done.returncode}: {done.stdout[-300:]}")
+        raise MissingError(f"{NAME} exited with code {done.returncode}: {done.stdout[-300:]}")
     return float(rates[-1])

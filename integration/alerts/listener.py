@@ -107,7 +107,7 @@ class Alerts(Listener):
         if self._run != (checkpoint.query_id, checkpoint.run_id):
             self._run = (checkpoint.query_id, checkpoint.run_id)
             for other in list(_watching):
-                other._make_way(*self._run)  # noqa: SLF001 - of this class
+                other._make_way(*self._run)  # noqa: SLF001 - a private method of the same class
         now_ms = int(self._clock() * 1000)
         self._began_ms = self._began_ms or now_ms
         with self._starting:
@@ -242,7 +242,7 @@ def _flush_at_exit() -> None:
 def _flush_all() -> None:
     until = time.monotonic() + _LAST_S
     for alerts in list(_watching):
-        alerts._flush(until)  # noqa: SLF001 - of this module
+        alerts._flush(until)  # noqa: SLF001 - a private method of a class in this module
 
 
 def _local(location: str) -> Path:

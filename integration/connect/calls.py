@@ -54,8 +54,8 @@ class ConnectCalls:
     def open_writer(self, session: Any) -> RunWriter:
         """See :class:`~twopc.integration.spark.mode.Calls`."""
         from twopc.integration.connect.mode import ConnectMode  # noqa: PLC0415 - see the module's docstring
-        from twopc.integration.connect.query import calling_query, local_files  # noqa: PLC0415 - the same
-        from twopc.integration.spark.run_writer import RunWriter  # noqa: PLC0415 - the same
+        from twopc.integration.connect.query import calling_query, local_files  # noqa: PLC0415 - see the module's docstring
+        from twopc.integration.spark.run_writer import RunWriter  # noqa: PLC0415 - see the module's docstring
 
         if self._writer is not None and self._writer.run.query.makes_this_call():
             return self._writer  # a process serves one run of one query

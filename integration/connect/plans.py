@@ -203,4 +203,4 @@ def plan_of_query(query: Any) -> Plan:
 
     command: Any = proto.StreamingQueryCommand()
     command.explain.extended = True
-    return parsed(query._execute_streaming_query_cmd(command).explain.result)  # noqa: SLF001 - the same
+    return parsed(query._execute_streaming_query_cmd(command).explain.result)  # noqa: SLF001 - the public function prints it

@@ -28,8 +28,8 @@ def with_twopc(outputs: Sequence[Output], shuffle: int) -> Query:
     """
 
     def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
-        from twopc import CheckpointConfig  # noqa: PLC0415 - in the query's process
-        from twopc.integration.spark import exactly_once  # noqa: PLC0415 - the same
+        from twopc import CheckpointConfig  # noqa: PLC0415 - imported in the query's process
+        from twopc.integration.spark import exactly_once  # noqa: PLC0415 - imported in the query's process
 
         sinks = [(output, output.sink()) for output in outputs]
         select = {sink.name: list(output.columns) for output, sink in sinks}

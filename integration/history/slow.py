@@ -39,7 +39,7 @@ def _between_phases(window: Window) -> Evidence | None:
     judged = [one for one in window.written if not one.failed_attempts]
     taken = [one.took_ms - sum(one.phases.values()) for one in judged]
     shares = [lost / max(1.0, one.took_ms) for lost, one in zip(taken, judged, strict=True)]
-    if not taken or median(shares) < 0.3 or median(taken) < LEAST_MS:  # noqa: PLR2004 - a third of it
+    if not taken or median(shares) < 0.3 or median(taken) < LEAST_MS:  # noqa: PLR2004 - a third of the checkpoint's time
         return None
     share = median(shares)  # not the mean: the first checkpoint of a run takes longer, for other reasons
     return Evidence(0.7 * share, f"{share:.0%} of a checkpoint's time; the median is {seconds(median(taken))}")
@@ -48,12 +48,13 @@ def _between_phases(window: Window) -> Evidence | None:
 def _flush(window: Window) -> Evidence | None:
     taken = [one.slowest[0].flush_ms for one in window.written if one.slowest]
     prepare = sum(one.phases.get("prepare", 0.0) for one in window.written if one.slowest)
-    if not taken or not prepare or sum(taken) / prepare < 0.5 or median(taken) < LEAST_MS:  # noqa: PLR2004 - half of it
+    if not taken or not prepare or sum(taken) / prepare < 0.5 or median(taken) < LEAST_MS:  # noqa: PLR2004 - half of the prepare phase
         return None
     share = sum(taken) / prepare
     return Evidence(
         0.7 * min(1.0, share),
-        f"the slowest task waits {seconds(median(taken))} for the brokers, {share:.0%} of the prepare phase",
+        f"the slowest task waits a median of {seconds(median(taken))} for the brokers; in total, {share:.0%} of the prepare "
+        "phase",
     )
 
 
@@ -67,10 +68,11 @@ def _reading(window: Window) -> Evidence | None:
                 slowest.read_ms if one.way != "direct" else max(0.0, whole - slowest.took_ms + slowest.read_ms)
             )
             prepare += whole
-    if not taken or not prepare or sum(taken) / prepare < 0.6 or median(taken) < 2 * LEAST_MS:  # noqa: PLR2004 - most of it
+    if not taken or not prepare or sum(taken) / prepare < 0.6 or median(taken) < 2 * LEAST_MS:  # noqa: PLR2004 - most of the prepare phase
         return None
     share = sum(taken) / prepare
-    return Evidence(0.6 * min(1.0, share), f"a median of {seconds(median(taken))}, {share:.0%} of the prepare phase")
+    text = f"a median of {seconds(median(taken))}; in total, {share:.0%} of the prepare phase"
+    return Evidence(0.6 * min(1.0, share), text)
 
 
 def _behind(window: Window, *, has_more_rows: bool) -> Evidence | None:

@@ -54,11 +54,11 @@ def opened(location: str) -> Iterator[Place]:
         yield Place(LocalFiles(path), LocalFiles(path / "twopc"))
         return
     try:
-        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - local directories need no Spark
-        from pyspark.errors import PySparkException  # noqa: PLC0415 - the same
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - the same
+        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - local directories do not need Spark
+        from pyspark.errors import PySparkException  # noqa: PLC0415 - local directories do not need Spark
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - local directories do not need Spark
 
-        from twopc.integration.spark.hadoop_files import open_files  # noqa: PLC0415 - the same
+        from twopc.integration.spark.hadoop_files import open_files  # noqa: PLC0415 - local directories do not need Spark
     except ModuleNotFoundError as error:
         raise ConfigurationError(str(missing_extra("--checkpoint with a URL", "spark", error))) from error
     running = SparkSession.getActiveSession()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Result(Enum):
     """The possible results of a check, from best to worst for the query."""
 
-    PASS = "pass"  # noqa: S105 - no password #: the check succeeded
+    PASS = "pass"  # noqa: S105 - not a password #: the check succeeded
     WARN = "warn"  #: the query runs, but its guarantee is weaker, or a check was skipped
     FAIL = "fail"  #: the query cannot run, or could lose or duplicate rows
 

@@ -71,7 +71,7 @@ def _use_ids(trial: Trial) -> Outcome:
         raise UnavailableError(f"no coordinator responds to InitProducerId for {tid} within {trial.timeout_ms} ms")
     if answer != NONE:
         fix = rights(trial.original) if answer == NOT_AUTHORIZED else _NOT_KAFKA
-        return Outcome(Result.FAIL, f"the broker returned {answer} for InitProducerId of {tid}", fix)
+        return Outcome(Result.FAIL, f"the broker returned {answer} to InitProducerId for {tid}", fix)
     return _passed("the principal may initialize the transactional ids")
 
 

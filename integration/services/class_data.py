@@ -106,7 +106,7 @@ def _train(flags: Sequence[str]) -> None:
 
 
 def _run(flags: Sequence[str]) -> None:
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - after the environment is set
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - must come after the environment is set
 
     os.environ |= {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with tempfile.TemporaryDirectory(prefix="twopc-class-data-", ignore_cleanup_errors=True) as directory:

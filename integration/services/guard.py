@@ -144,7 +144,7 @@ def _guard(owner: int, report_fd: int, user: int | None, command: list[str], *, 
     child = subprocess.Popen(
         command,
         # The kernel resets this flag when the user changes, and preexec_fn runs after that change.
-        preexec_fn=die_with_parent,  # noqa: PLW1509 - the guard has one thread
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - the guard has only one thread
         user=user,
         group=user,
         extra_groups=None if user is None else [],

@@ -98,8 +98,11 @@ def _probe(java: Path) -> tuple[Path, int]:
         raise ServiceError(f"{java} does not run ({error})") from error
     home = re.search(r"^\s*java\.home = (.+)$", done.stderr, re.MULTILINE)
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", done.stderr, re.MULTILINE)
-    if done.returncode != 0 or not home or not version:
-        raise ServiceError(f"{java} -version ended with code {done.returncode}: {done.stderr.strip()[-300:]}")
+    if done.returncode != 0:
+        raise ServiceError(f"{java} -version exited with code {done.returncode}: {done.stderr.strip()[-300:]}")
+    if not home or not version:
+        missing = "java.specification.version" if home else "java.home"
+        raise ServiceError(f"{java} -version did not print {missing}, but: {done.stderr.strip()[-300:]}")
     real = Path(home[1].strip())
     # Keep running a wrapper script (ours, or a distribution's); do not replace it with the executable that it wraps.
     is_wrapper = java.parent.name == "bin" and not java.is_symlink() and java.parent.parent.resolve() != real.resolve()

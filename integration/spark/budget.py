@@ -90,7 +90,7 @@ class _Filter:
         self._arguments = sequence([parser.parseExpression(argument) for argument in ("0", bytes_of_row)])
         self._no_types = sequence([])
         self._node = catalyst.plans.logical.Filter
-        self._dataset = _class(jvm, frame._jdf.getClass().getName())  # noqa: SLF001 - the same
+        self._dataset = _class(jvm, frame._jdf.getClass().getName())  # noqa: SLF001 - no public way to Catalyst
 
     def over(self, frame: DataFrame) -> Any:
         # Each plan needs its own counter. If the rows are literals in the plan, Spark's optimizer filters them in the driver
@@ -102,7 +102,7 @@ class _Filter:
             self._arguments,
             self._no_types,
             False,  # noqa: FBT003 - propagateNull; no argument is null
-            False,  # noqa: FBT003 - returnNullable
+            False,  # noqa: FBT003 - the parameter returnNullable
             False,  # noqa: FBT003 - isDeterministic: Spark must call it exactly once per row, at this point
         )
         plan = self._node(self._at_most(spent_before, self._most), frame._jdf.logicalPlan())  # noqa: SLF001 - see above

@@ -72,7 +72,7 @@ def _collect(
     if dataset is None:
         return None
     connection, secret, server = dataset.collectAsArrowToPython()
-    load: Any = conversion._load_from_socket  # type: ignore[attr-defined] # noqa: SLF001 - the same
+    load: Any = conversion._load_from_socket  # type: ignore[attr-defined] # noqa: SLF001 - see above
     try:
         loaded: Any = load((connection, secret), stream)
         with loaded if hasattr(loaded, "__enter__") else contextlib.nullcontext(loaded):  # Spark 4.1 and newer close it

@@ -141,7 +141,7 @@ class SparkEngine:
                 except Exception as error:
                     if is_cancelled():
                         raise _expired(work, limit, reports) from error
-                    raise _noted(work, translated(error))  # noqa: B904 - it has its cause
+                    raise _noted(work, translated(error))  # noqa: B904 - translated() sets the cause
                 work.pending.acknowledged([result.acknowledgement for result in results])
                 reports += self._accepted(results, work, limit)
                 if is_cancelled():  # a canceled job may still have finished

@@ -43,7 +43,7 @@ def open_files(context: SparkContext, location: str) -> Files:
     # The public API does not expose PySpark's gateway. Opening a second gateway would change the converters of this one.
     gateway: Any = context._gateway  # noqa: SLF001 - see above
     path = gateway.jvm.org.apache.hadoop.fs.Path(location)
-    configuration: Any = context._jsc.hadoopConfiguration()  # noqa: SLF001 - the same
+    configuration: Any = context._jsc.hadoopConfiguration()  # noqa: SLF001 - see above
     try:
         file_system = path.getFileSystem(configuration)
         qualified = file_system.makeQualified(path)
@@ -108,10 +108,10 @@ class HadoopObjects:
 
     def remove(self, name: str) -> None:
         """See :class:`Files`."""
-        self._file_system.delete(self._path(name), False)  # noqa: FBT003 - Hadoop's recursive
+        self._file_system.delete(self._path(name), False)  # noqa: FBT003 - Hadoop's parameter recursive
 
     def _create(self, path: Any, data: bytes) -> None:
-        stream = self._file_system.create(path, False)  # noqa: FBT003 - Hadoop's overwrite
+        stream = self._file_system.create(path, False)  # noqa: FBT003 - Hadoop's parameter overwrite
         try:
             stream.write(data)
             if self.is_atomic:
@@ -142,7 +142,7 @@ class HadoopFiles(HadoopObjects):
         try:
             self._context.rename(temporary, self._path(name), self._no_options)
         except Py4JJavaError as error:
-            self._file_system.delete(temporary, False)  # noqa: FBT003 - Hadoop's recursive
+            self._file_system.delete(temporary, False)  # noqa: FBT003 - Hadoop's parameter recursive
             if _is(error, _EXISTS):
                 return False
             raise

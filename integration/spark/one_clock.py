@@ -57,9 +57,9 @@ def _at_one_instant(batch: Sequence[Rows]) -> list[Rows]:
     session = batch[0].base.sparkSession
     jvm: Any = session._jvm  # noqa: SLF001 - no public way to a plan
     # Spark finds cached rows by the plan that fills them, so they are put in before the plan changes.
-    plans = [rows.base._jdf.queryExecution().withCachedData() for rows in batch]  # noqa: SLF001 - the same
+    plans = [rows.base._jdf.queryExecution().withCachedData() for rows in batch]  # noqa: SLF001 - no public way to a plan
     # One application of the rule uses one time.
-    together = _named(jvm, _UNION)(jvm.PythonUtils.toSeq(plans), False, False)  # noqa: FBT003 - a Java constructor
+    together = _named(jvm, _UNION)(jvm.PythonUtils.toSeq(plans), False, False)  # noqa: FBT003 - parameters of a Java constructor
     fixed = _named(jvm, _RULE).apply(together).children()
     pairs = zip(batch, plans, map(fixed.apply, range(len(plans))), strict=True)
     return [
@@ -71,7 +71,7 @@ def _at_one_instant(batch: Sequence[Rows]) -> list[Rows]:
 def _frame(session: SparkSession, plan: Any, like: DataFrame) -> DataFrame:
     # Spark 4 moved the class.
     dataset = _named(session._jvm, like._jdf.getClass().getName())  # noqa: SLF001 - see above
-    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001 - the same
+    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001 - see above
 
 
 def _named(jvm: Any, name: str) -> Any:

@@ -54,7 +54,7 @@ def running_query(session: SparkSession, query_id: str) -> Any:
     A batch has its own session, but all sessions share the running queries.
     """
     session_of_batch: Any = session._jsparkSession  # noqa: SLF001 - see above
-    key = session.sparkContext._jvm.java.util.UUID.fromString(query_id)  # type: ignore[union-attr]  # noqa: SLF001 - the same
+    key = session.sparkContext._jvm.java.util.UUID.fromString(query_id)  # type: ignore[union-attr]  # noqa: SLF001 - see above
     return session_of_batch.sharedState().activeStreamingQueries().get(key)
 
 

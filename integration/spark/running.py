@@ -116,7 +116,7 @@ def calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runni
 
 
 def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> RunningQuery:
-    threads = session.sparkContext._jvm.java.lang.Thread  # type: ignore[union-attr]  # noqa: SLF001 - no public way there
+    threads = session.sparkContext._jvm.java.lang.Thread  # type: ignore[union-attr]  # noqa: SLF001 - no public way to the JVM's class
     for query in (RunningQuery(java, threads) for java in _active(session)):
         if not query.makes_this_call():
             continue

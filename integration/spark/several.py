@@ -160,10 +160,10 @@ def require_visible(call: Call, visible: VisibleCall, *, is_same_object: bool) -
         raise ConfigurationError(
             f"this is the second call for batch {call.batch_id}, and it does not pass the same DataFrame objects to the same "
             f"sinks. The rows of the first call are visible in {visible.where}. This call wrote nothing, and no restart "
-            "will write its rows. Do your two calls have the same rows, for example because a retry repeats the whole "
-            "function? Then no row is missing, so write none by hand. Retry only the part after the call, and restart. "
-            f"Or do they have different rows? {_ONE_CALL}. Fix the function, write this call's rows of batch "
-            f"{call.batch_id} by other means, and restart"
+            "will write its rows. If your two calls have the same rows, for example because a retry repeats the whole "
+            "function, no row is missing, so write none by hand. Retry only the part after the call, and restart. If they "
+            f"have different rows, fix the function. {_ONE_CALL}. Then write this call's rows of batch {call.batch_id} by "
+            "other means, and restart"
         )
 
 
@@ -175,10 +175,10 @@ def other_rows(call: Call) -> ConfigurationError:
     return ConfigurationError(
         f"this call for batch {call.batch_id} has different DataFrames from the first call, or passes them to different "
         "sinks. The first call failed, but the batch may be decided. If so, its decided rows are visible, or become visible "
-        "at the restart. This call wrote nothing. Do your two calls have the same rows, for example because a retry makes "
-        "new DataFrames? Then no row is missing, so write none by hand, and restart. To avoid this error, make the "
-        f"DataFrames before the part that is retried. Or do they have different rows? {_ONE_CALL}. Fix the function, and "
-        f"restart. If the output then lacks this call's rows of batch {call.batch_id}, write them by other means"
+        "at the restart. This call wrote nothing. If your two calls have the same rows, for example because a retry makes "
+        "new DataFrames, no row is missing, so write none by hand, and restart. To avoid this error, make the DataFrames "
+        f"before the part that is retried. If the calls have different rows, fix the function. {_ONE_CALL}. Then restart. "
+        f"If the output then lacks this call's rows of batch {call.batch_id}, write them by other means"
     )
 
 

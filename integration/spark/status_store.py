@@ -27,7 +27,7 @@ class StatusStore:
     def __init__(self, context: SparkContext) -> None:
         # PySpark's public StatusTracker supports neither tags nor the number of rows that a stage read.
         java: Any = context._jsc  # noqa: SLF001 - see above
-        gateway: Any = context._gateway  # noqa: SLF001 - the same
+        gateway: Any = context._gateway  # noqa: SLF001 - see above
         self._gateway = gateway
         self._spark = java.sc()
         self._tags, self._store = self._spark.statusTracker(), self._spark.statusStore()
@@ -89,7 +89,7 @@ class StatusStore:
         jvm = self._gateway.jvm
         no_tasks, no_quantiles = jvm.java.util.Collections.emptyList(), self._gateway.new_array(jvm.double, 0)
         try:
-            found = self._store.stageData(stage, False, no_tasks, False, no_quantiles)  # noqa: FBT003 - Scala's
+            found = self._store.stageData(stage, False, no_tasks, False, no_quantiles)  # noqa: FBT003 - parameters of a Scala method
             return msgspec.json.decode(self._json.writeValueAsString(found), type=list[StageAttempt])
         except (Py4JError, msgspec.ValidationError):  # from another release of Spark: assume the worst
             last = self.last_attempt(stage)
@@ -98,7 +98,7 @@ class StatusStore:
 
     def cached_rdds(self, among: Collection[int]) -> set[int]:
         """Return the RDDs in ``among`` that are cached or will be cached."""
-        found = self._store.rddList(False)  # noqa: FBT003 - not only cached ones
+        found = self._store.rddList(False)  # noqa: FBT003 - include RDDs that are not cached
         return {found.apply(index).id() for index in range(found.size())}.intersection(among)
 
     def dropped(self) -> int:

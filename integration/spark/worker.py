@@ -41,7 +41,7 @@ class _Archive(zipimporter):
 
 def _stamp(path: str) -> tuple[int, ...] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 - zipimporter uses strings
+        found = os.stat(path)  # noqa: PTH116 - zipimporter passes strings
     except OSError:
         return None
     if time.time() - found.st_ctime < _TOO_NEW_S:

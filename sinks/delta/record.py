@@ -118,6 +118,8 @@ def _decoded(stored: bytes, pointer: int, path: str) -> Record:
         raise StoreError(f"{path} is damaged: {error}", ConfigurationError, "Restore the file") from error
     if record.pointer != pointer:
         raise StoreError(
-            f"{path} contains the record for pointer {record.pointer}", ConfigurationError, "Restore the file"
+            f"{path} contains the record for pointer {record.pointer} instead of pointer {pointer}",
+            ConfigurationError,
+            "Restore the file",
         )
     return record

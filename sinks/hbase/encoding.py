@@ -52,7 +52,7 @@ class Encoder:
             head: bytes = _FAMILY(family=family).SerializeToString()
             if delete_type is not None:  # every row of a deletion has the same cells
                 head += b"".join(_start(_FAMILY.QUALIFIER_VALUE_FIELD_NUMBER, len(cell)) + cell for _, cell in found)
-                found = []  # noqa: PLW2901 - nothing is left to fill in
+                found = []  # noqa: PLW2901 - no parts are left to fill in
             self._families.append((head, found))
 
     def action(self, row: bytes, values: Sequence[bytes]) -> bytes:

@@ -139,7 +139,7 @@ class BrokerConnection:
 
     def _throttled(self) -> bool:
         """Whether a broker has asked this client to wait (KIP-219). The broker chooses the end of the wait."""
-        return any("throttle" in connection.paused for connection in self._manager._conns.values())  # noqa: SLF001 - the same
+        return any("throttle" in connection.paused for connection in self._manager._conns.values())  # noqa: SLF001 - see the module's docstring
 
     def _send(self, request: Any, *node: int) -> Any:
         try:

@@ -201,7 +201,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         """See :class:`SinkCommitter`."""
         drop_pool(self._settings.name, self._log.driver_epoch)
         if self._settings.guarantee != EXACTLY_ONCE:
-            from twopc.sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks need none
+            from twopc.sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks do not need it
 
             let_go(self._settings)
         self._client.close()

@@ -146,8 +146,9 @@ class KafkaDecisionLog(DecisionLog):
         first, last, took_s = self._producer.write(values, point=point)
         # A barrier needs no proof: it may follow an open transaction, and its writer reads up to the barrier anyway.
         partition, value = values[-1]
-        # A late EndTxn for the previous record may have committed this record before its end was written (KAFKA-17754). Brokers
-        # that do not verify still accept the end, return NONE for this commit, and leave the end unstable.
+        # A late EndTxn for the previous record may have committed this record before its last part was written (KAFKA-17754).
+        # Brokers that do not verify transactions (before 3.6) still accept that part and return NONE for this commit, but the
+        # part stays above the last stable offset.
         if partition == DRIVER_PARTITION and (took_s > _SLOW_COMMIT_S or not self._verified):
             self._read_back(last, value)
         return first

@@ -90,7 +90,7 @@ class ClientCredentials:
                 answer = json.load(response)
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code >= 500 or error.code == 429:  # noqa: PLR2004 - HTTP's codes
+            if error.code >= 500 or error.code == 429:  # noqa: PLR2004 - HTTP status codes
                 raise RetriableError(f"{self._endpoint} responded with HTTP {error.code}") from None
             raise ConfigurationError(
                 f"{self._endpoint} responded with HTTP {error.code}, so no token for SASL/OAUTHBEARER is available. Check "

@@ -110,7 +110,7 @@ def make_ready(
     raise UnavailableError(f"{transactional_id}: librdkafka did not report a producer id within {timeout_ms} ms")
 
 
-def _initialised(  # noqa: PLR0913 - as make_ready
+def _initialised(  # noqa: PLR0913 - the same arguments as make_ready
     config: Mapping[str, Any],
     identity: Identity,
     transactional_id: str,

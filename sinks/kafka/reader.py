@@ -69,7 +69,7 @@ def _translate(error: KafkaException | SystemError, doing: str, right: str) -> T
     return translate(error, doing, right)
 
 
-def offsets(  # noqa: PLR0913 - the same
+def offsets(  # noqa: PLR0913 - the parts of a ListOffsets request
     admin: AdminClient,
     topic: str,
     partitions: Iterable[int],

@@ -69,13 +69,13 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
 
     def choose_columns(self, schema: pa.Schema) -> Sequence[SinkColumn]:
         """See :class:`TwoPhaseCommitSink`. Choose the columns that Spark's own Kafka writer uses, plus ``timestamp``."""
-        from twopc.sinks.kafka.columns import kafka_columns  # noqa: PLC0415 - executors choose no columns
+        from twopc.sinks.kafka.columns import kafka_columns  # noqa: PLC0415 - executors do not choose columns
 
         return kafka_columns(schema, has_topic=self.topic is not None)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:
         """See :class:`TwoPhaseCommitSink`. A topic's limits and partitions are not checked, because only brokers know them."""
-        from twopc.sinks.kafka.columns import require_writable, texts_of  # noqa: PLC0415 - only for dead letters
+        from twopc.sinks.kafka.columns import require_writable, texts_of  # noqa: PLC0415 - only dead letters need it
 
         if self.topic is None:
             topics = rows.column("topic")
@@ -102,12 +102,12 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
 
     def create_committer(self) -> KafkaCommitter:
         """See :class:`TwoPhaseCommitSink`."""
-        from twopc.sinks.kafka.committer import KafkaCommitter  # noqa: PLC0415 - executors need no committing client
+        from twopc.sinks.kafka.committer import KafkaCommitter  # noqa: PLC0415 - executors do not need a committing client
 
         return KafkaCommitter(self)
 
     def create_decision_log(self) -> KafkaDecisionLog:
         """Create the sink's decision log, but do not acquire it."""
-        from twopc.sinks.kafka.decision_log import KafkaDecisionLog  # noqa: PLC0415 - the same
+        from twopc.sinks.kafka.decision_log import KafkaDecisionLog  # noqa: PLC0415 - executors do not need a committing client
 
         return KafkaDecisionLog(self)

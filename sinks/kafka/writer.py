@@ -120,7 +120,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self._serve(ready, 0)
 
     def letter_max_bytes(self) -> int:
-        """See :class:`SinkWriter`. A dead letter must fit the client's limit and, alone in a batch, its topic's limit."""
+        """See :class:`SinkWriter`. A dead letter must stay within the client's limit and, alone in a batch, its topic's limit."""
         most = self._settings.message_max_bytes
         if self._topic is not None:
             self._batch_size.learn([self._topic])

@@ -64,7 +64,7 @@ def advice(target: ColumnType) -> str:
     """Say which types the column accepts, in Spark's terms, and what the query must do with other types."""
     for kinds, wanted in _WANTED:
         if target.kind in kinds:
-            wanted = f"array<{wanted}>" if target.is_array else wanted  # noqa: PLW2901 - the sentence about the array
+            wanted = f"array<{wanted}>" if target.is_array else wanted  # noqa: PLW2901 - the type of the whole array
             return f"A column of this type accepts {wanted}: cast or convert the column in the query"
     return (
         "The sink does not support this type: omit the column, or write to another table with a text or jsonb column, and let "

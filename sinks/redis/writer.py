@@ -88,6 +88,6 @@ class RedisWriter(StagedWriter[RedisHandle]):
         self._largest_bytes = self._client.largest_argument_bytes()
         if len(data) > self._largest_bytes:
             raise BadRecordError(
-                f"sink {self._sink!r}: a row takes up {len(data)} bytes with its key, but Redis accepts at most "
+                f"sink {self._sink!r}: a row takes up {len(data)} bytes including its key, but Redis accepts at most "
                 f"{self._largest_bytes}. Raise Redis's proto-max-bulk-len, or make the row smaller"
             )

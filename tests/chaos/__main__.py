@@ -4,7 +4,7 @@
 every query, and a table shows which faults were injected, how often, and what zero failures mean.
 """
 
-# ruff: noqa: T201 - a command line
+# ruff: noqa: T201 - a command-line program
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Played:
 
     query: Query
     trials: list[tuple[str, str]]
-    seed: int  #: of its lane
+    seed: int  #: its lane's seed
     results: list[dict[str, Any]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 

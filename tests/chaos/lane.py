@@ -4,7 +4,7 @@ A trial is one driver: it finishes the previous driver's work, adds batches, and
 steps. This process has no client and no thread, so that it can fork.
 """
 
-# ruff: noqa: T201 - its parent reads it
+# ruff: noqa: T201 - the parent process reads the output
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 KILLED: Final = -signal.SIGKILL
 _WRITERS: Final = 3
-#: How many batches a driver adds: enough for a fault at the second passage of a point.
+#: The number of batches that a driver adds: enough for a fault at the second passage of a point.
 _BATCHES: Final = 3
 #: Points that a fault can strike at their second passage.
 _EVERY_BATCH: Final = frozenset(

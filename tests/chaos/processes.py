@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 # The first array made from Python objects imports pandas. Do that once here, not in every forked process.
 pa.array([b""])
 
-#: Exit code of a process that survived its fault.
+#: The exit code of a process that survived its fault.
 STRUCK: Final = 3
-#: A process that lives longer is stuck; its trial then fails by its outcome.
+#: A process that lives longer is stuck, and its outcome fails the trial.
 LIFETIME_S: Final = 60
 _SPECULATE_AFTER_S: Final = 0.5
 _ANSWERED_WITHIN_S: Final = 30

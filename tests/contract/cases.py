@@ -322,7 +322,7 @@ def _pausing(
     return None if server is None else silence
 
 
-#: A new sink of this repository takes one more line here.
+#: Each new sink in this repository needs one more line here.
 SINKS = [
     pytest.param(fake, id="fake"),
     pytest.param(guide, id="guide"),

@@ -27,4 +27,4 @@ def code(*, until: str | None = None) -> CodeType:
 # The document defines these.
 SqliteSink: Any
 create_tables: Any
-exec(code(until="\n## Running it\n"), globals())  # noqa: S102 - our own document
+exec(code(until="\n## Running it\n"), globals())  # noqa: S102 - the code is in our own documentation

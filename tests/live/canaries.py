@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TOKEN = unsecured_token(CANARY_USER, 6 * 3_600)  # longer than `make whole` takes
-#: The middle of the token: in a signed token, this part is secret.
+#: The secrets, and the middle part of the token, which is secret in a signed token.
 CANARIES = (CANARY_PASSWORD, KEY_PASSWORD, TOKEN[0].split(".")[1][:40])
 
 

@@ -33,7 +33,7 @@ STOPPED = "the client has stopped its query"
 _POLL_S = 0.05
 
 
-#: A busy machine may not start a process of a function within the 10 s that Spark allows. Nothing has run by then.
+#: A busy machine may not start a function's process within the 10 s that Spark allows. In that case, nothing has run yet.
 start_patiently = tenacity.Retrying(
     stop=tenacity.stop_after_attempt(12),
     retry=tenacity.retry_if_exception_message(match=".*Python worker failed to connect back"),
@@ -57,7 +57,7 @@ def main() -> int:
 
     def function(batch: DataFrame, batch_id: int) -> None:
         if waits_at and not armed:
-            from twopc.crash_points import arm  # noqa: PLC0415 - in the server
+            from twopc.crash_points import arm  # noqa: PLC0415 - the function runs on the server
 
             def wait() -> None:
                 Path(f"{gate}.reached").write_text(str(os.getpid()))

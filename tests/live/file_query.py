@@ -136,7 +136,7 @@ def counters(redis_server: RedisService, name: str) -> dict[str, int]:
 
 
 def redis_client(redis_server: RedisService) -> Any:
-    import redis  # noqa: PLC0415 - at the top it would hide the fixture's module
+    import redis  # noqa: PLC0415 - at the top, it would hide the fixture's module
 
     return redis.Redis.from_url(redis_server.url)
 

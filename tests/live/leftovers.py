@@ -20,7 +20,7 @@ from twopc.testing.crash_points import DAEMON_MODULE
 
 #: The descriptors of the pipe by which librdkafka wakes up a broker thread (src/rdkafka_broker.c).
 _PIPE_OF_A_BROKER_THREAD = 2
-#: PySpark's own leftovers: py4j's threads that the JVM calls, and connections to the JVM. Each query leaves one of each.
+#: PySpark's own leftovers: py4j's threads for calls from the JVM, and connections to the JVM. Each query leaves one of each.
 THREAD_OF_SPARK = "a thread of py4j"
 SOCKET_OF_SPARK = "a socket, not to the broker"
 

@@ -55,7 +55,7 @@ def _stopping(stops: tuple[int, ...], gate: str) -> Callable[[Iterable[pa.Record
     def stop(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         rows = list(batches)
         context = TaskContext.get()
-        if context is not None and context.partitionId() in stops and not os.path.exists(gate):  # noqa: PTH110 - in a worker
+        if context is not None and context.partitionId() in stops and not os.path.exists(gate):  # noqa: PTH110 - runs in a worker
             os.kill(os.getpid(), signal.SIGSTOP)
         yield from rows
 

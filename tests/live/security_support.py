@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from twopc.integration.services.kafka import LocalKafka
     from twopc.sinks.kafka import KafkaSink
 
-#: A user that is there from the start.
+#: A user that exists from the start.
 USER, PASSWORD = "ann", "a pass, word=1"
-#: Secrets that must be nowhere: of a user, and of the client's key beside the authority's file.
+#: Secrets that must not appear anywhere: a user's password, and the password of the client's key next to the authority's file.
 CANARY_USER, CANARY_PASSWORD, KEY_PASSWORD = "tweety", "canary-Password-91c4e7", "canary-Key-7f31d2b8"
 LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "security.md"
@@ -47,9 +47,9 @@ class Right:
 
     role: str
     on: str  #: the kind of resource
-    name: str  #: of the resource
+    name: str  #: the resource's name
     right: str
-    stops: bool  #: whether the part cannot work without it, rather than warns
+    stops: bool  #: whether the part fails without the right, rather than warns
 
     def __str__(self) -> str:
         return f"{self.role}: {self.right} on {self.on} {self.name}".strip()

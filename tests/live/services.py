@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 COMPOSE_FILE = Path(__file__).parents[2] / "docker-compose.yml"
 _CONTAINER_START_TIMEOUT_S = 120
-#: Longer than any pause of a test, so that a paused broker stays registered. If the only broker is not, its metadata names
-#: topics and no broker, and a librdkafka client that reads this never connects again (confluentinc/librdkafka#5301).
+#: Longer than any pause in a test, so that a paused broker stays registered. If the only broker is not registered, its metadata
+#: lists topics but no broker, and a librdkafka client that reads this never connects again (confluentinc/librdkafka#5301).
 KEEPS_ITS_SESSION = {"broker.session.timeout.ms": "120000"}
 
 

@@ -57,7 +57,7 @@ MAPS, READERS, GO = "maps", "readers", "go"
 OURS, OTHER = "ours", "other"
 BOTH: Final = "both jobs run"
 ENDED: Final = "the other job has ended"
-#: The number of keys of the source: ``k0``, ``k1`` and so on.
+#: The number of the source's keys: ``k0``, ``k1`` and so on.
 KEYS: Final = 100
 _WHO: Final = "who"
 _SCHEMA: Final = "key binary, value binary, place int"

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 RUNNING = "the query is running"
-#: Before the process id of a worker.
+#: The text before a worker's process id.
 SHUFFLED = "a shuffle was written by worker "
 _PLACED = "key binary, value binary, place int, worker int"
 
@@ -182,9 +182,9 @@ def _counting() -> Any:
         def init(self, handle: Any) -> None:
             self._count = handle.getValueState("count", "n LONG")
 
-        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803 - Spark's
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803 - Spark's names
             del timerValues
-            import pandas as pd  # noqa: PLC0415 - in a worker
+            import pandas as pd  # noqa: PLC0415 - runs in a worker
 
             count = sum(len(frame) for frame in rows) + (self._count.get()[0] if self._count.exists() else 0)
             self._count.update((count,))
@@ -310,7 +310,7 @@ def main() -> int:
     master = settings.pop("spark.master", "local[2]")
     if not given[0].is_connect:
         arm_from_environment()
-    here = os.getcwd()  # noqa: PTH109 - the JVM needs its name
+    here = os.getcwd()  # noqa: PTH109 - the JVM needs the path as text
     spark = session(here, master=master, settings=settings, is_connect=given[0].is_connect)
     for options in given:
         query, _ = start(spark, options)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from twopc.integration.spark import ExactlyOnce
 
 KILLED = 128 + signal.SIGKILL
-#: For tests of what tasks do: the driver would write such small batches itself.
+#: For tests of what tasks do. Otherwise, the driver would write such small batches itself.
 BY_TASKS = {"write_by": "tasks"}
 _SCRIPT = Path(__file__).with_name("spark_query.py")
 _POLL_S = 0.02

@@ -12,7 +12,8 @@ from benchmarks.measured import TWOPC, read_results
 from benchmarks.pages import filled
 
 _ROOT = Path(__file__).parents[2]
-#: One case of each kind: Spark in turn, a query with its own plan, a client, a driver without Spark with the broker's own counts.
+#: One case of each kind: queries that take turns in Spark, a query with its own plan, a client, and a driver without Spark, with
+#: the broker's own counts.
 _CASES = {
     "streaming": "streaming:2000rows",
     "rows": "rows:100rows",

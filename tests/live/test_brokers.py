@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tests.services.kafka_cluster import LocalKafkaCluster
     from twopc.coordinator import Coordinator
 
-#: Three brokers on two cores are slow: `make whole` runs these tests.
+#: Three brokers on two cores are slow, so only `make whole` runs these tests.
 pytestmark = pytest.mark.whole
 
 __all__ = ["cluster", "three_brokers"]
@@ -47,9 +47,9 @@ _TASKS = 2
 _ROWS = 8
 _BATCHES = 3
 _STRUCK = 1
-#: Two elections in a row, on a busy machine.
+#: The time for two elections in a row, on a busy machine.
 _STALL_BOUND_S = 60
-#: The limit for one batch: 3 to 13 s were observed. Shorter than the step's timeout, which the wait must not take.
+#: The limit for one batch. We observed 3 to 13 s. The limit is below the step's timeout, which the wait must not use up.
 _ELECTIONS_S = 20
 
 

@@ -47,7 +47,7 @@ __all__ = ["spark"]
 
 WARM_UP, BATCHES = 4, 8
 TASKS = 2
-#: The driver's requests and own calls for a batch of two tasks, by the number of sinks in one decision.
+#: The driver's requests and Python calls for a batch of two tasks, by the number of sinks in one decision.
 DRIVER = {
     sinks: {
         "DESCRIBE_TRANSACTIONS": 3 * sinks,  # confirm, and visible: the coordinator may have to be asked twice
@@ -74,8 +74,8 @@ TASK = {
     "api key 32": 0.05,  # DescribeConfigs: how large a batch of records may be, once for each process and topic
     BYTES: 1_800,
 }
-#: What ``exactly_once`` costs in the driver, for a batch that the tasks write and for one that the driver writes, with so many
-#: DataFrames in one decision, each for another sink. For several DataFrames, ten calls each pin the clock.
+#: What ``exactly_once`` costs in the driver, by who writes the batch and by the number of DataFrames in one decision. Each
+#: DataFrame goes to a different sink. With several DataFrames, ten calls for each of them pin the clock.
 SPARK = {
     ("tasks", 1): {JVM: 68, PYTHON: 5_800},  # three of them for the number of writers, and to group partitions
     ("tasks", 2): {JVM: 165, PYTHON: 11_900},
@@ -87,7 +87,7 @@ OUTPUT = 4
 ROWS, KEYS = 400, 200
 #: A few batches are enough, because these counts do not vary. The first batch also starts the query.
 FEW = 6
-#: The requests of a run of a query at its start, and for each of its transactions.
+#: The requests of a query's run: at its start, and for each of its transactions.
 RUN = {CONNECTIONS: (20, 3.6), "METADATA": (50, TASK["METADATA"]), "INIT_PRODUCER_ID": (5, TASK["INIT_PRODUCER_ID"])}
 
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(900)]
 
-#: Spark's own log: a part of the shuffle was lost with its executor.
+#: In Spark's own log: a part of the shuffle was lost with its executor.
 _FETCH_FAILED = "FetchFailed("
-#: The toolkit's error.
+#: In the toolkit's error.
 _RAN_AGAIN = "again, because it lost some of that stage's output"
 _DETERMINISTIC = {**BY_TASKS, "checkpoints": {"deterministic_plan": True}}
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 200.0
-#: What a client that has lost against another may say: Spark's own names, and the fence.
+#: What a client may report that has lost to another client: Spark's own names, or the fence.
 _LOST = ("CONCURRENT_QUERY", "CONCURRENT_STREAM_LOG_UPDATE", "concurrently using", "already active", "FencedError")
 
 

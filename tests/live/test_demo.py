@@ -149,7 +149,7 @@ def test_an_interrupted_demo_leaves_no_process() -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         # A build server's shell may ignore Ctrl-C, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - the test has one thread here
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - the test has only one thread here
     ) as demo:
         started: set[psutil.Process] = set()
         deadline = time.monotonic() + TIMEOUT_S

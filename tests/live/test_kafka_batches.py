@@ -65,7 +65,7 @@ def test_no_batch_is_larger_than_the_topics_chosen_by_rows_accept(
 
 
 @BOTH
-def test_a_topic_that_rows_choose_later_makes_the_next_attempt_send_smaller_batches(
+def test_the_limit_of_a_topic_that_only_later_rows_name_makes_the_next_attempt_send_smaller_batches(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     way = Way(kafka, monkeypatch, native=native, topic=False)

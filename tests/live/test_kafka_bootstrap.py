@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from twopc.integration.services.kafka import LocalKafka
 
 TIMEOUT_MS = 12_000
-#: Of two silent servers and one more: the silent ones take two of the nine shares, which are 1, 2 and 4 parts of the time.
+#: The expected wait if two of three servers are silent. Each server gets three turns, which take 1, 2 and 4 of the 21 parts of
+#: the time. The two silent servers use up their first turns.
 EXPECTED_S = 2 * TIMEOUT_MS / 1000 / 21
 
 

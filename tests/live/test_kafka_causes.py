@@ -64,7 +64,7 @@ def test_the_error_of_an_id_forgotten_by_the_brokers_mentions_their_setting(
     ids = [driver_id(way.name), writer._begun.transactional_id]
     wait_until(lambda: {one.error for one in client.describe(ids).values()} == {"TransactionalIdNotFoundError"}, "idle")
     client.close()
-    with pytest.raises(RetriableError, match=r"transactional\.id\.expiration\.ms") as caught:  # noqa: PT012 - at either
+    with pytest.raises(RetriableError, match=r"transactional\.id\.expiration\.ms") as caught:  # noqa: PT012 - either call may raise it
         writer.write(rows())
         writer.pre_commit()
     assert "Purged" not in str(caught.value)

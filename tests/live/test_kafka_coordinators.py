@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.services.kafka_cluster import LocalKafkaCluster
 
-#: Three brokers on two cores are slow: `make whole` runs it.
+#: Three brokers on two cores are slow, so only `make whole` runs this test.
 pytestmark = pytest.mark.whole
 
 __all__ = ["cluster", "three_brokers"]

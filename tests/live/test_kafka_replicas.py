@@ -40,7 +40,7 @@ def brokers(cluster: LocalKafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Kafk
 
 
 def require_named(writer: KafkaWriter) -> None:
-    with pytest.raises(RetriableError) as caught:  # noqa: PT012 - at either
+    with pytest.raises(RetriableError) as caught:  # noqa: PT012 - either call may raise it
         writer.write(rows())
         writer.pre_commit()
     writer.abort()

@@ -13,7 +13,7 @@ from tests.live.test_local_kafka import TIMEOUT_S, consume, produce
 if TYPE_CHECKING:
     from tests.services.kafka_cluster import LocalKafkaCluster
 
-#: Three brokers on two cores are slow: `make whole` runs these tests.
+#: Three brokers on two cores are slow, so only `make whole` runs these tests.
 pytestmark = pytest.mark.whole
 
 __all__ = ["cluster", "three_brokers"]

@@ -38,9 +38,9 @@ __all__ = ["spark"]
 CANARY = "canary-5d20"
 ROWS = [["a", "b"], ["c"], []]
 ALL = {"a": 1, "b": 1, "c": 1}
-#: The broker ends a session after this, or when its token expires.
+#: The broker ends a session after this time, or when its token expires.
 SESSION_S = 5
-#: Of a token. librdkafka renews it when a fifth is left, which must be long enough on a busy machine.
+#: The lifetime of a token. librdkafka renews it when a fifth is left, which must be long enough on a busy machine.
 LIFE_S = 20
 TOKEN = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "OAUTHBEARER"}
 
@@ -208,7 +208,7 @@ def test_spark_tasks_get_tokens_from_the_users_function(
     user = USER
 
     def notebook_cb(_config: str | None) -> tuple[str, float]:
-        import base64  # noqa: PLC0415 - as in a notebook
+        import base64  # noqa: PLC0415 - imported in the function, as in a notebook
         import json as j  # noqa: PLC0415
         import time as t  # noqa: PLC0415
 

@@ -314,7 +314,7 @@ def test_a_topic_whose_creation_was_interrupted_is_waited_for_and_deleted(
     assert topics_of(kafka.bootstrap_servers, name) == set()
 
 
-PASSWORD = "secret"  # noqa: S105 - of a broker that ends with its tests
+PASSWORD = "secret"  # noqa: S105 - the password of a broker that stops after its tests
 
 
 @pytest.fixture(scope="module")

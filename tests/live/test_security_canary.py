@@ -129,7 +129,7 @@ def test_a_whole_run_at_debug_level_shows_no_secret(
 
 
 def _representations(play: Play, *drivers: Any) -> Iterator[str]:
-    from twopc.integration.spark import exactly_once  # noqa: PLC0415 - imports Spark
+    from twopc.integration.spark import exactly_once  # noqa: PLC0415 - this module imports Spark
 
     sink = play.sink
     with contextlib.closing(sink.create_committer()) as committer:

@@ -43,9 +43,9 @@ _NOT_JUDGED = 3
 RIGHTS = documented()
 ROWS, LATER = [["a", "b"], ["c"], []], [["d"], ["e"]]
 ALL = Counter("abcde")
-#: The rights that a principal has beside those in its own rows.
+#: The parts whose rights a principal also has, in addition to the rights in its own rows.
 AND_THOSE_OF = {"preflight": ("tasks", "driver"), "migrate preflight": ("tasks", "driver", "preflight")}
-#: In `make test`; `make whole` runs them all.
+#: The rights that `make test` removes; `make whole` removes each right in turn.
 SAMPLE = {
     "tasks: Write on topic orders-enriched",
     "driver: Read on topic twopc-ledger-orders",

@@ -31,7 +31,7 @@ __all__ = ["cluster", "spark", "three_brokers"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: Errors that may stop a query while brokers are down and allow a restart: three of ours, one of Spark's source.
+#: Errors that may stop a query while brokers are down, and that allow a restart: three of ours, and one from Spark's source.
 RESTART = (
     "twopc.errors.RetriableError",
     "twopc.errors.CommitBlockedError",
@@ -45,7 +45,7 @@ _STALL_BOUND_S = 60
 #: Spark's source may ask a dead leader for offsets during its client's whole default.api.timeout.ms, by default a minute
 #: (docs/protocol.md, "When a broker dies").
 _SOURCE = {"kafka.default.api.timeout.ms": "10000", "kafka.request.timeout.ms": "10000"}
-#: These ten seconds, the elections, and the batches themselves on two cores; less than the default minute.
+#: The time for these ten seconds, the elections, and the batches themselves on two cores. It is below the default minute.
 _TWO_BATCHES_S = 45
 
 

@@ -33,9 +33,9 @@ NESTED = (
     "MAP<STRING, ARRAY<BIGINT>>",
     "STRUCT<`a.b`: STRING, deep: STRUCT<more: ARRAY<ARRAY<STRING>>>>",
 )
-#: The names of columns, and the names that the expression of their bytes uses itself.
+#: Difficult column names, including those that the expression for the columns' bytes uses itself.
 NAMES = "value", "sum", "one", "a.b", "a`b", "ключ"
-#: Of a table of files and of one that the plan contains.
+#: Queries of a table in files, and of a table whose rows the plan contains.
 PLANS = (
     "SELECT * FROM given",
     "SELECT * FROM given WHERE value <> 'bbbb'",
@@ -56,7 +56,7 @@ PLANS = (
 @pytest.fixture
 def chance() -> random.Random:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - to repeat it
+    print(f"seed {seed}")  # noqa: T201 - the seed repeats the test
     return random.Random(seed)
 
 
@@ -90,7 +90,7 @@ def random_value(chance: random.Random, kind: st.DataType) -> Any:
 
 @pytest.mark.parametrize("_number", range(3))
 def test_the_driver_counts_the_same_bytes_as_spark(_number: int, spark: SparkSession, chance: random.Random) -> None:
-    """Otherwise a row that a task has held back would not be missed."""
+    """Otherwise, a row that a task has held back would not be missed."""
     frame = random_rows(spark, chance)
     counted = frame.selectExpr(f"SUM({budgets._bytes_of_row(frame.schema)})").head()
     assert counted is not None

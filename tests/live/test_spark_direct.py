@@ -135,7 +135,7 @@ def test_both_ways_write_the_same_records_to_the_same_partitions(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - to repeat it
+    print(f"seed {seed}")  # noqa: T201 - the seed repeats the test
     chance = random.Random(seed)
     given = [
         {
@@ -348,7 +348,7 @@ def test_ways_may_change_from_batch_to_batch_across_crashes(
     expected: Counter[str] = Counter()
     counts: Counter[str] = Counter()
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - to repeat it
+    print(f"seed {seed}")  # noqa: T201 - the seed repeats the test
     chance = random.Random(seed)
     for _ in range(4):
         for one in pipeline.feed(10):

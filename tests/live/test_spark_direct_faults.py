@@ -29,7 +29,7 @@ __all__ = ["spark"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: The rows that Spark's own sink takes, and this one: also bytes that are not text, and partitions for some rows.
+#: The rows that Spark's own sink and this sink accept. Some have bytes that are not text, and some have partitions.
 EXPRESSIONS = (
     "IF(n % 5 = 0, concat(CAST(id AS BINARY), X'FF00'), CAST(id AS BINARY)) AS key",
     "IF(n % 5 = 1, concat(X'00FE', CAST(value AS BINARY)), CAST(value AS BINARY)) AS value",
@@ -86,7 +86,7 @@ def test_the_records_are_those_of_sparks_own_sink(
     count: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - to repeat it
+    print(f"seed {seed}")  # noqa: T201 - the seed repeats the test
     chance = random.Random(seed)
     given = [
         {
@@ -121,7 +121,7 @@ def _by_spark(servers: str, topic: str) -> Any:
     def function(frame: DataFrame, batch_id: int) -> None:
         assert batch_id in {0, 1}
         writer = frame.write.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", topic)
-        writer.option("includeHeaders", True).save()  # noqa: FBT003 - Spark's
+        writer.option("includeHeaders", True).save()  # noqa: FBT003 - the value of Spark's option
 
     return function
 

@@ -64,7 +64,7 @@ def test_the_driver_collects_the_dataframe_itself_and_writes_the_same_rows_as_a_
     spark: SparkSession,
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - to repeat it
+    print(f"seed {seed}")  # noqa: T201 - the seed repeats the test
     chance = random.Random(seed)
     headers = [None, [], [("h", b"1")], [("h", None), ("ключ", b"\0")]]
     data = [

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.live.services import KafkaService
     from tests.live.spark_support import Run
 
-#: Each test starts a Spark with several executors: `make whole` runs them.
+#: Each test starts a Spark session with several executors, so only `make whole` runs these tests.
 pytestmark = pytest.mark.whole
 
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
@@ -37,7 +37,7 @@ CLUSTER = {
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.locality.wait": "0s",
 }
-#: Each task that writes a shuffle has rows for each task that reads it.
+#: With these numbers, each task that writes a shuffle has rows for each task that reads it.
 MANY_ROWS = {"rows": 400, "keys": 100, "max_offsets": 200}
 
 

@@ -44,7 +44,7 @@ __all__ = ["spark"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: The client waits only a tenth of a second for an unknown topic to appear.
+#: With these settings, the client waits only a tenth of a second for an unknown topic to appear.
 IMPATIENT = {"options": {"kafka.topic.metadata.propagation.max.ms": 100}}
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["spark"]
 
 QUERIES = 50
-#: One query after the other takes the next: its batches are written by the driver or by tasks, or change between them.
+#: The queries take these in turn: the driver or the tasks write all of a query's batches, or the toolkit chooses for each batch.
 WAYS = ("auto", "tasks", "driver")
 
 

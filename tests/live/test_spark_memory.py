@@ -29,7 +29,7 @@ __all__ = ["spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 _GROWTH_MIB = 100
-#: The bytes that the driver collects of a batch by default, and how many copies a JVM with two tasks may hold.
+#: How much of a batch the driver collects by default, and how many copies of this a JVM with two tasks may hold.
 _LIMIT_MIB, _JVM_LIMITS = 16, 12
 _ROWS = 3_000_000
 
@@ -56,7 +56,7 @@ def test_a_worker_needs_no_more_memory_for_ten_times_the_rows(
     finally:
         del environment["TWOPC_MEMORY"]
         each.close()
-    print(f"peak RSS of a worker in MiB, by rows: {peaks}")  # noqa: T201 - a figure to quote, with -s
+    print(f"peak RSS of a worker in MiB, by rows: {peaks}")  # noqa: T201 - a figure to quote; run pytest with -s
     assert peaks[10 * rows] - peaks[rows] <= _GROWTH_MIB
 
 
@@ -67,7 +67,7 @@ def test_a_batch_a_thousand_times_larger_than_expected_needs_little_more_memory_
 ) -> None:
     """300 MB come, where the driver expects 400 kB. The JVM may need more than Python: its garbage is what tasks gave it."""
     peaks = {way: peaks_of(kafka, tmp_path / way, way, 400) for way in ("tasks", "auto")}
-    print(f"peak RSS in MiB of driver, worker and JVM, by way: {peaks}")  # noqa: T201 - a figure to quote, with -s
+    print(f"peak RSS in MiB of driver, worker and JVM, by way: {peaks}")  # noqa: T201 - a figure to quote; run pytest with -s
     growths = [found - expected for expected, found in zip(peaks["tasks"], peaks["auto"], strict=True)]
     for growth, most in zip(growths, (_GROWTH_MIB, _GROWTH_MIB, _JVM_LIMITS * _LIMIT_MIB), strict=True):
         assert growth <= most

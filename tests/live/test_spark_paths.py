@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["spark"]
 
-#: SPARK-26824: Spark itself has taken a path's escaped text for the path.
+#: SPARK-26824: Spark itself mistook a path's escaped text for the path.
 ALL = "a b%20c%#d[e]{f}+g&h=é~"
 #: Names that look like a glob, a scheme, an escape, a query or a string.
 QUOTED = """it's "q"?x=*:y\\z^|<>,;@$!`"""

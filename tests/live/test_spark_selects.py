@@ -37,7 +37,7 @@ __all__ = ["spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 LETTERS: Final = KafkaSink(name="letters", bootstrap_servers="nowhere:1", topic="bad")
-#: None of these gives the same if it sees another sink's columns, or is evaluated for a second time.
+#: Each of these gives a different result if it sees another sink's columns, or if it is evaluated a second time.
 EXPRESSIONS: Final = (
     "struct(*) AS whole",
     "to_json(struct(*)) AS value",
@@ -56,15 +56,15 @@ EXPRESSIONS: Final = (
     "transform(list, x -> x + id) AS moved",
     "(SELECT max(id) FROM range(3)) AS most",
 )
-#: A window puts the rows of all sinks in a different order, on which the others depend.
+#: A window puts all sinks' rows in a different order, on which the others depend.
 OVER_ROWS: Final = (
     ("count(*) OVER () AS count", "row_number() OVER (PARTITION BY v ORDER BY id) AS place"),
     ("rand(5) AS chance", "monotonically_increasing_id() AS at"),
 )
-#: These have names that the DataFrame has, too, with different values.
+#: These have the names of the DataFrame's own columns, but different values.
 SHADOWING: Final = ("upper(v) AS v", "-id AS id", "id AS `a.b`", "v AS __twopc_selected")
 STARS: Final = ("*", "s.*", *([] if pyspark.__version__.startswith("3.") else ["* EXCEPT (v)"]))
-#: From a DataFrame that has only the user's columns, Spark can make none of these.
+#: Spark can make none of these from a DataFrame that has only the user's columns.
 IMPOSSIBLE: Final = (
     "explode(list) AS value",
     "count(*) AS value",
@@ -122,7 +122,7 @@ def a_select(chance: random.Random, over_rows: Sequence[str]) -> tuple[str, ...]
 @pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.whole)])
 def test_sinks_of_the_same_query_get_the_same_rows_as_each_would_alone(rounds: int, frame: DataFrame) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - to repeat it
+    print(f"seed {seed}")  # noqa: T201 - the seed repeats the test
     chance = random.Random(seed)
     plain = taken(arranged(frame, {}, sink("one")))["one"]
     for _ in range(rounds):

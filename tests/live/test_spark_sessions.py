@@ -41,9 +41,9 @@ __all__ = ["spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 BATCHES = 2
-#: Of one query.
+#: The largest number of sinks in one query.
 MOST_SINKS = 2
-#: A variable in the environment of the workers of one test.
+#: An environment variable that only this test's workers have.
 MINE = "TWOPC_SESSIONS"
 
 

@@ -33,7 +33,7 @@ BOTH = pytest.mark.parametrize(
     "direct", [pytest.param("driver", id="driver", marks=pytest.mark.whole), pytest.param("tasks", id="tasks")]
 )
 BYTES_PER_S = 200_000
-#: A request takes a tenth of a second.
+#: A request of this size takes a tenth of a second.
 ROW_BYTES = 20_000
 BEFORE, AFTER = 4, 6
 

@@ -275,7 +275,7 @@ def _joined(frame: DataFrame) -> DataFrame:
 
 
 def _counts(key: Any, frames: Iterable[Any], state: Any) -> Iterator[Any]:
-    import pandas as pd  # noqa: PLC0415 - in a worker
+    import pandas as pd  # noqa: PLC0415 - runs in a worker
 
     count = sum(len(frame) for frame in frames) + (state.get[0] if state.exists else 0)
     state.update((count,))
@@ -283,7 +283,7 @@ def _counts(key: Any, frames: Iterable[Any], state: Any) -> Iterator[Any]:
 
 
 def _with_state(frame: DataFrame) -> DataFrame:
-    from pyspark.sql.streaming.state import GroupStateTimeout  # noqa: PLC0415 - for one test
+    from pyspark.sql.streaming.state import GroupStateTimeout  # noqa: PLC0415 - only one test needs it
 
     grouped = frame.groupBy("kind")
     return grouped.applyInPandasWithState(
@@ -299,9 +299,9 @@ def _transformed(frame: DataFrame) -> DataFrame:
         def init(self, handle: Any) -> None:
             self._count = handle.getValueState("count", "n LONG")
 
-        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803 - Spark's
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803 - Spark's names
             del timerValues
-            import pandas as pd  # noqa: PLC0415 - in a worker
+            import pandas as pd  # noqa: PLC0415 - runs in a worker
 
             count = sum(len(frame) for frame in rows) + (self._count.get()[0] if self._count.exists() else 0)
             self._count.update((count,))

@@ -32,7 +32,7 @@ __all__ = ["spark"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: Between recovery and decision, in the order of a batch. The first batch also binds the checkpoint.
+#: The crash points between recovery and decision, in a batch's order. The first batch also binds the checkpoint.
 POINTS = [*TASK, "driver.prepared", "driver.confirmed", "driver.bound"]
 
 

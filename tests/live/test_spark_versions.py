@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.live.services import KafkaService
 
-#: Where the drivers are killed, one after the other; the last one comes to its end.
+#: The crash points at which one driver after the other is killed. The last driver runs to its end.
 EVERY_POINT = "driver.confirmed", "driver.decided", "driver.committing", "driver.committed", ""
 A_SAMPLE = "driver.committing", ""
 _VERSION_2 = {"spark.sql.streaming.offsetLog.formatVersion": "2"}

@@ -40,7 +40,7 @@ def expire(sink: KafkaSink) -> None:
         assert until(lambda: client.fence([ProducerIdentity(name)])[name] == "NONE")
 
 
-def test_a_function_that_skips_empty_batches_resumes_with_the_setting_from_the_error(
+def test_the_setting_that_the_error_names_resumes_a_function_that_skipped_empty_batches(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = kafka_sink(kafka.bootstrap_servers)
@@ -68,7 +68,7 @@ def test_a_function_that_skips_empty_batches_resumes_with_the_setting_from_the_e
     assert values(sink) == Counter(str(row["n"]) for rows in BATCHES for row in rows)
 
 
-def test_a_lost_batch_skipped_by_the_users_function_is_given_up_with_the_setting_from_the_error(
+def test_the_setting_that_the_error_names_abandons_a_lost_batch_that_the_users_function_skipped(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     """That Spark has moved on proves nothing: the function has swallowed the error."""

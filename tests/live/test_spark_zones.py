@@ -31,7 +31,7 @@ __all__ = ["redis_server", "spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 SETTING: Final = "spark.sql.session.timeZone"
-#: With the offset in hours. Arrow and Python know the last four; the fifth has summer time.
+#: Time zones with their offsets in hours. Arrow and Python know only the last four, and the fifth has summer time.
 ZONES: Final = {
     "GMT+8": 8,
     "UTC+01:00": 1,
@@ -46,7 +46,7 @@ ZONES: Final = {
 }
 AT: Final = "2020-01-01T00:00:00.123456Z"
 NTZ: Final = "2020-01-01T00:00:00"
-#: What a dead letter has of each column.
+#: What a dead letter contains for each column.
 COLUMNS: Final = {
     "at": AT,
     "ARRAY(at, NULL) AS list": [AT, None],
@@ -116,7 +116,7 @@ def test_every_sink_is_given_timestamps_in_utc_and_the_users_text_is_sparks_own(
 
 
 def test_a_replay_in_another_zone_has_the_same_checksums(spark: SparkSession) -> None:
-    """Otherwise rows that a decided batch has lost could not be written again."""
+    """Otherwise, rows that a decided batch has lost could not be written again."""
     letters, events = (KafkaSink(name=name, bootstrap_servers="nowhere:1", topic="t") for name in ("letters", "events"))
     found = []
     for zone in ("UTC", "GMT+8", "America/St_Johns"):

@@ -384,7 +384,7 @@ def watch(play: Play, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         # A build server's shell may ignore Ctrl-C, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no other thread here
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - the test has only one thread here
     )
 
 

@@ -80,7 +80,9 @@ class Way:
             writer.close()
         client = TransactionClient(self.sink.committing_config())
         assert client.end([handle.identity]) == {handle.transactional_id: "NONE"}
-        await_visible(client, [handle], timeout_ms=30_000)  # the answer may come before every partition has the commit
+        await_visible(
+            client, [handle], timeout_ms=30_000
+        )  # the answer may come before the commit has reached every partition
         client.close()
         return handle
 

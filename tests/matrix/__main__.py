@@ -4,7 +4,7 @@ Each pair of Spark and Python has its own environment in ``.matrix/``, from the 
 when a test fails.
 """
 
-# ruff: noqa: T201 - a command line
+# ruff: noqa: T201 - a command-line program
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).parents[2]
-#: Sources of files, which every Spark has.
+#: Tests with file sources, which every Spark has.
 _FILES: Final = (
     "tests/live/test_spark_several.py",
     "tests/live/test_spark_versions.py",
@@ -34,14 +34,14 @@ _FILES: Final = (
     "tests/live/test_spark_selects.py",
     "tests/live/test_spark_zones.py",
 )
-#: Sources of Kafka; drivers and workers are killed.
+#: Tests with Kafka sources; drivers and workers are killed.
 _KAFKA: Final = (
     "tests/live/test_spark_kills.py",
     "tests/live/test_spark_recovery.py",
     "tests/live/test_spark_input.py",
     "tests/live/test_spark_direct_frame.py",
 )
-#: Each step of a batch at which the process of the function may die; servers and clients die, too.
+#: Tests in which the function's process dies at each step of a batch, and in which servers and clients die.
 _CONNECT: Final = (
     "tests/live/test_connect.py",
     "tests/live/test_connect_server.py",
@@ -77,7 +77,7 @@ SPARKS: Final = (
     Spark("4.3.0", "spark-4-3", ("3.11", "3.13"), _FILES, connect=()),
 )
 
-#: As ``TWOPC_KAFKA`` takes them (``integration/services/kafka.py``). From 4.0 on, the default is transaction.version 2.
+#: Values of ``TWOPC_KAFKA`` (``integration/services/kafka.py``). From 4.0 on, the default is transaction.version 2.
 KAFKAS: Final = (
     "3.0.2",
     "3.3.2",
@@ -90,7 +90,7 @@ KAFKAS: Final = (
     "4.3.0,transaction.version=1",
     "4.3.0,transaction.version=0",
 )
-#: The rules, late requests, and a sample of kills under Spark.
+#: Tests of the rules and of late requests, and a sample of kills under Spark.
 _BROKER: Final = ("tests/live/rules", "tests/nemesis", "tests/live/test_spark_kills.py")
 
 

@@ -3,7 +3,7 @@
 A seed always plays the same history, in any process: ``python -m tests.model --seed 4711 --histories 1``.
 """
 
-# ruff: noqa: T201 - a command line
+# ruff: noqa: T201 - a command-line program
 
 from __future__ import annotations
 
@@ -108,5 +108,5 @@ def main() -> int:
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a history
         again = [sys.executable, "-m", "tests.model", *sys.argv[1:]]
-        os.execve(sys.executable, again, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - ourselves
+        os.execve(sys.executable, again, {**os.environ, "PYTHONHASHSEED": "0"})  # noqa: S606 - runs this program again
     sys.exit(main())

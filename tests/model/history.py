@@ -37,11 +37,11 @@ _RIVAL: Final = 0.004
 _LONG_DOWNTIME: Final = 0.15
 _ROGUE: Final = 0.01
 _ORPHANS_DIE: Final = 0.5
-#: How often a fault waits for a decision.
+#: The probability that a fault waits for a decision.
 _AIMED: Final = 0.25
-#: How often a batch's number is given to Abandon from the beginning.
+#: The probability that a user passes Abandon with a batch's number from the beginning.
 _LEFT_IN_CODE: Final = 0.2
-#: How often a user gives a batch up as soon as an error offers it, even if a restart could complete it.
+#: The probability that a user abandons a batch as soon as an error suggests it, even if a restart could complete the batch.
 _HASTY: Final = 0.3
 _WAY_OUT: Final = re.compile(r"override=(Abandon|ResumeAt)\((\d+)\)")
 _OBJECTS: Final = 0.3

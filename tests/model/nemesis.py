@@ -81,7 +81,7 @@ class Nemesis:
         self._rate = rate
         self.budget = budget
         self.struck: Counter[Fault] = Counter()
-        #: Each fault gets the request, and may let it happen.
+        #: Each fault receives the request, and may let it happen.
         self._strikes: dict[Fault, Callable[[Callable[[], Any]], None]] = {
             Fault.CRASH: lambda _: simulation.crash(),
             Fault.CRASH_AFTER: self._crash_after,

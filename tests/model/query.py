@@ -42,16 +42,16 @@ _SPECULATED: Final = 0.1
 _DIRECT: Final = 0.3
 _SKIPPED: Final = 0.4
 _LISTED: Final = 0.5
-#: How often a driver plans the partitions in an order of its own.
+#: The probability that a driver plans the partitions in a different order.
 _REORDERED: Final = 0.2
-#: How often each task has one partition of the plan.
+#: The probability that each task has one partition of the plan.
 _ONE_EACH: Final = 0.4
 
 #: The rows of a task, by partition of the plan.
 _Given = dict[int, list[int]]
 
 
-class ModelViolation(AssertionError):  # noqa: N818 - a verdict
+class ModelViolation(AssertionError):  # noqa: N818 - a verdict, not an error
     """The product broke a promise."""
 
 

@@ -75,7 +75,7 @@ class Strand:
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # noqa: BLE001 - judged by its launcher
+        except BaseException as error:  # noqa: BLE001 - the launcher judges it
             self.error = error
 
     @property

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.live.services import KafkaService
 
-#: A client behind the proxy repeats a request that is unanswered for so long.
+#: A client behind the proxy repeats a request that has been unanswered for this long.
 REQUEST_TIMEOUT_MS = 1_000
 STEP_TIMEOUT_MS = 3_000
 

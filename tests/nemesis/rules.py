@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.nemesis.frames import Api, Request, Response
 
-#: Default limit of a hold. A hold that reaches it was forgotten, which the proxy reports when it closes.
+#: The default limit of a hold. A hold that reaches the limit was forgotten, which the proxy reports when it closes.
 LONGEST_HOLD_S: Final = 60.0
 
 
@@ -100,7 +100,7 @@ class Exchange(Generic[RequestT, ResponseT]):
         Raises:
             AssertionError: no answer in time.
         """
-        assert self._answered.wait(within_s), f"the broker has not answered {self.request.body} in {within_s:g} s"
+        assert self._answered.wait(within_s), f"the broker has not answered {self.request.body} within {within_s:g} s"
         assert self.response is not None
         return self.response
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.live.services import KafkaService
 
-#: Redpanda at the source of 2024-12-20, see docs/brokers.md.
+#: Redpanda's newest request versions, from its source of 2024-12-20 (docs/brokers.md).
 OF_REDPANDA = {Api.FIND_COORDINATOR: 3, Api.METADATA: 8, Api.END_TXN: 3, Api.INIT_PRODUCER_ID: 3}
 
 

@@ -240,7 +240,10 @@ def request_of(api: Api, version: int) -> Request:
 
 @pytest.mark.parametrize("kind", [ProduceResponse, FetchResponse])
 def test_a_new_leaders_address_in_a_refusal_is_rewritten(kind: Any) -> None:
-    """From these versions on, a refusal names the new leader (KIP-951); the client would go there past the proxy."""
+    """From the versions below on, a refusal names the new leader (KIP-951).
+
+    Without the rewrite, the client would bypass the proxy and connect to that leader directly.
+    """
     version = {ProduceResponse: 10, FetchResponse: 16}[kind]
     leader = kind.NodeEndpoint(version=version, node_id=1, host="real", port=9093, rack=None)
     refusal = kind(version=version, throttle_time_ms=0, responses=[], node_endpoints=[leader])

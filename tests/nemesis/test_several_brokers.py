@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.live.rules.schedules import Play
     from tests.services.kafka_cluster import LocalKafkaCluster
 
-#: Three brokers on two cores are slow: `make whole` runs them.
+#: Three brokers on two cores are slow, so only `make whole` runs these tests.
 pytestmark = pytest.mark.whole
 
 __all__ = ["cluster", "three_brokers"]

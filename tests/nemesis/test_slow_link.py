@@ -1,4 +1,4 @@
-"""A link, or a quota, that lets a batch take longer than a step may wait, while acknowledgements come all the time."""
+"""A link, or a quota, that lets a batch take longer than a step may wait, while acknowledgements keep arriving."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SILENCE_MS = 1_000
 BYTES_PER_S = 200_000
-#: A request takes a tenth of a second, and all of them twice as long as a step may wait.
+#: A request of this size takes a tenth of a second. All requests together take twice as long as a step may wait.
 REQUEST_BYTES = 20_000
 COUNT = 20
 
@@ -52,7 +52,7 @@ def way(slow: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool, **
 
 
 @BOTH
-def test_a_batch_is_written_while_acknowledgements_come(
+def test_a_batch_is_written_as_long_as_acknowledgements_keep_arriving(
     slow: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     """Caught mutation: the flush has one deadline, however much was acknowledged meanwhile."""
@@ -107,7 +107,7 @@ def test_a_query_that_waits_for_no_acknowledgement_still_sends_everything_when_i
     assert len(records(slow.bootstrap_servers, ours.topics[0])) == COUNT
 
 
-def test_a_decision_of_many_parts_is_written_while_acknowledgements_come(
+def test_a_decision_with_many_parts_is_written_as_long_as_acknowledgements_keep_arriving(
     slow: KafkaService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = way(slow, monkeypatch, native=False)

@@ -4,7 +4,7 @@ The quickest tier comes first: *model* (simulated, seconds), *protocol* (a real 
 status is 1 if no tier catches a bug.
 """
 
-# ruff: noqa: T201 - a command line
+# ruff: noqa: T201 - a command-line program
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOBODY: Final = "NOBODY"
 #: The bug's tests could not run, so nothing is known.
 _NOTHING_RAN: Final = "NOTHING RAN"
 _TIMEOUT_S: Final = 900
-#: A test failed or a history was violated; pytest has other codes for tests that it could not run or find.
+#: The exit code if a test failed or the model found a violation. If pytest could not run or find a test, it has other codes.
 _FAILED: Final = 1
 
 
@@ -83,7 +83,7 @@ def caught_by(bug: Bug, tiers: tuple[str, ...], histories: int, seed: int) -> st
     """The first tier that catches the bug; None if none does."""
     with tempfile.TemporaryDirectory(prefix="twopc-planted-") as directory:
         root = Path(directory)
-        # Otherwise processes with another working directory, such as Spark's workers, import the installed package.
+        # Otherwise, processes with another working directory, such as Spark's workers, import the installed package.
         environment = {**os.environ, "PYTHONPATH": str(root)}
         copy_tree(root)
         plant(bug, root)

@@ -15,7 +15,7 @@ _PROPERTIES: Final = "tests/unit/test_iceberg_properties.py"
 _PARTITIONS: Final = "tests/unit/test_iceberg_partitions.py"
 _PRIVATE: Final = "tests/unit/test_iceberg_private.py"
 _RESTORED: Final = "tests/unit/test_iceberg_restored.py"
-#: With a real catalog, and a proxy in front of it.
+#: The tests with a real catalog behind a proxy.
 _LATE: Final = "tests/live/iceberg/test_late_commits.py"
 
 ICEBERG_BUGS: Final[tuple[Bug, ...]] = (

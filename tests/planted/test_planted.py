@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-#: ``python -m tests.planted`` tries all bugs on every tier; this is a sample of those that the model catches soon.
+#: The size of the sample of bugs that the model soon catches. ``python -m tests.planted`` tries all bugs on every tier.
 SAMPLES = 3
-#: Its tests are the published ones.
+#: This file runs the published contract tests.
 CONTRACT = "tests/contract/test_contract.py"
 
 

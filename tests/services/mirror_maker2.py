@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _REST: Final = "REST"
-#: Names of the two clusters in its settings.
+#: The two clusters' names in MirrorMaker 2's settings.
 _SOURCE: Final = "former"
 _TARGET: Final = "mirror"
 

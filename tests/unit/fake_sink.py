@@ -25,7 +25,7 @@ from twopc.listeners import Listener, Listeners
 from twopc.records import TaskReport
 from twopc.registers import RegisterLog
 from twopc.sink import TwoPhaseCommitSink
-from twopc.testing.contract.case import Crash as Crash  # noqa: PLC0414 - re-exported: the fake world dies by it
+from twopc.testing.contract.case import Crash as Crash  # noqa: PLC0414 - re-exported, because it ends the fake world
 from twopc.testing.contract.drivers import DecidingFiles
 from twopc.writer import SinkWriter
 

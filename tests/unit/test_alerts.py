@@ -157,7 +157,7 @@ def test_failures_that_no_rule_examines_any_more_are_forgotten() -> None:
     assert len(episodes._failures) <= 20
 
 
-def test_every_rule_leads_to_an_entry_of_the_runbook() -> None:
+def test_every_rule_links_to_an_entry_in_the_runbook() -> None:
     text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
     anchors = {line[4:].lower().replace(" ", "-") for line in text.splitlines() if line.startswith("### ")}
     assert {rule.runbook for rule in (FailedCheckpoints, ConsecutiveFailures, NoCheckpoint)} <= anchors

@@ -69,7 +69,7 @@ def test_a_query_that_fails_repeatedly_is_reported_once_and_so_is_its_recovery(c
 
 
 def test_a_copy_made_by_pickle_watches_as_the_original_would(cluster: Cluster, tmp_path: Path) -> None:
-    """Under Spark Connect, the client makes the object, and a copy watches the query in the server."""
+    """Under Spark Connect, the client makes the object, and a copy watches the query on the server."""
     alerts = Alerts([BROKEN], [to_log], name="orders", checkpoint_location=tmp_path)
     copy = cloudpickle.loads(cloudpickle.dumps(alerts))  # type: ignore[no-untyped-call]
     assert (copy._rules, copy._name, copy._checkpoint) == (alerts._rules, "orders", tmp_path)

@@ -117,7 +117,7 @@ def test_every_goal_is_about_a_case_of_a_group() -> None:
 def test_a_chart_is_valid_has_every_point_in_its_frame_and_both_colour_schemes() -> None:
     points = [(1.0, Spread(3, 1, 10)), (1e6, Spread(0.2, 0.2, 0.2)), (10.0, Spread(0, 0, 0))]
     text = curves("T & <t>", "x", "ms", [Series("s < t", points), Series("empty", [])])
-    root = ET.fromstring(text)  # noqa: S314 - our own
+    root = ET.fromstring(text)  # noqa: S314 - the SVG is our own
     circles = root.findall(".//{*}circle")
     assert len(circles) == 2
     assert all(0 <= float(one.attrib["cx"]) <= 640 and 0 <= float(one.attrib["cy"]) <= 360 for one in circles)

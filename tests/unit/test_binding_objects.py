@@ -36,7 +36,7 @@ def test_the_next_run_finds_the_binding_although_nothing_is_listed(log_epoch: in
 
 
 def test_the_last_decision_finds_a_later_binding_although_nothing_is_listed(files: Objects) -> None:
-    """Fails if ``_load`` reads only listed files: the added sink would be new at each start."""
+    """Fails if ``_load`` reads only listed files: the added sink would look new at each start."""
     first = bind(files, BOUND, 3)
     second = bind(files, WITH_REDIS, 7, decided=first)
     Binding(files).check(WITH_REDIS, add_sink=None, decided=second)

@@ -45,7 +45,7 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
     st.builds(Repair, query_id=TEXT, batch_id=COUNTS, attempt=ATTEMPTS, tasks=TASK_TUPLES),
     st.builds(Truncation, log_start=COUNTS, begin=BEGINS, ended=TUPLES),
 )
-#: Room for a header and a few bytes, so that a record needs many frames.
+#: The frame size: room for a header and a few bytes, so that a record needs many frames.
 SMALL = 127
 
 DECISION = Decision(

@@ -27,7 +27,7 @@ _COMPLETED: Final = [
     ("status --che", ["--checkpoint"]),
     ("history --f", ["--failed"]),
 ]
-#: What the shells bring themselves, as far as the functions use it.
+#: Stand-ins for the parts of each shell that the completion functions use.
 _BASH: Final = 'complete() { :; }; source /dev/stdin; COMP_WORDS=(${LINE}); [[ "$LINE" = *" " ]] && COMP_WORDS+=(""); \
 COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _twopc_completion twopc; printf "%s\\n" "${COMPREPLY[@]}"'
 _ZSH: Final = 'compdef() { : }; _arguments() { print -r -- "$@" }; _files() { print -r FILES }; source /dev/stdin; \

@@ -36,7 +36,7 @@ key: string, value: string
    +- View (`src`, [key#50, value#51])
       +- Relation [key#50,value#51] json
 """)
-#: As Spark 4.0.5 prints it.
+#: A plan as Spark 4.0.5 prints it.
 _VIEW = """== Analyzed Logical Plan ==
 key: string, value: string
 Project [key#1, value#2]

@@ -1,4 +1,4 @@
-"""The object of ``exactly_once`` in a client of Spark Connect: what it refuses, and what its copy in the server is made of."""
+"""The object of ``exactly_once`` in a client of Spark Connect: what it refuses, and what its copy on the server is made of."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_toolkits_listeners_can_be_sent_to_the_server(monkeypatch: pytest.Mo
 
 def test_a_copy_made_by_pickle_has_the_same_arguments_and_no_connection() -> None:
     each = exactly_once(sink(), checkpoint_location="/checkpoint", select={"fake": ["1 AS id"]})
-    copy = pickle.loads(pickle.dumps(each))  # noqa: S301 - its own
+    copy = pickle.loads(pickle.dumps(each))  # noqa: S301 - the bytes are our own
     assert isinstance(copy._calls, ConnectCalls)
     assert copy._calls._writer is None
     assert copy._calls._location == "/checkpoint"

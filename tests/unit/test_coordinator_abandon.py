@@ -33,7 +33,7 @@ def abandoned(cluster: Cluster) -> list[int]:
     return [begin.first_batch - 1 for begin in begins if begin.abandons]
 
 
-def test_a_loss_that_was_left_behind_is_given_up_with_the_setting_from_the_error(cluster: Cluster) -> None:
+def test_the_setting_that_the_error_names_abandons_a_loss_that_was_left_behind(cluster: Cluster) -> None:
     kept = lose_some(cluster)
     with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0\)\."):
         cluster.start().run(1)
@@ -44,7 +44,7 @@ def test_a_loss_that_was_left_behind_is_given_up_with_the_setting_from_the_error
     assert cluster.store.visible() == sorted(kept + all_rows(1, 2, 3))
 
 
-def test_a_new_checkpoint_may_give_up_a_batch_lost_by_the_query_that_it_ends(cluster: Cluster) -> None:
+def test_a_new_checkpoint_may_abandon_a_batch_lost_by_the_query_that_it_ends(cluster: Cluster) -> None:
     """A new checkpoint resolves most refusals, so it must not be blocked by the old query's doubt."""
     kept = lose_some(cluster)
     ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
@@ -58,7 +58,7 @@ def test_a_new_checkpoint_may_give_up_a_batch_lost_by_the_query_that_it_ends(clu
     assert abandoned(cluster) == [0]
 
 
-def test_a_replay_with_other_rows_is_evaluated_only_once_its_batch_is_given_up(cluster: Cluster) -> None:
+def test_a_replay_with_different_rows_is_only_evaluated_once_its_batch_is_abandoned(cluster: Cluster) -> None:
     kept = lose_some(cluster)
     query = cluster.start()
     query.engine.rows = {0: [999]}
@@ -73,7 +73,7 @@ def test_a_replay_with_other_rows_is_evaluated_only_once_its_batch_is_given_up(c
 
 
 @pytest.mark.parametrize("batch", [0, 1], ids=["replayed", "left behind"])
-def test_a_batch_that_can_never_be_proven_can_be_given_up_and_holds_no_later_batch_back(
+def test_a_batch_that_can_never_be_proven_can_be_abandoned_and_holds_back_no_later_batch(
     batch: int, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     die_at(cluster, cluster.start(), "driver.decided", 0)
@@ -92,7 +92,7 @@ def test_a_batch_that_can_never_be_proven_can_be_given_up_and_holds_no_later_bat
 
 
 @pytest.mark.parametrize("staging", [True, False])
-def test_a_setting_that_gives_up_a_batch_does_not_give_up_what_can_be_written_again(
+def test_a_setting_that_abandons_a_batch_does_not_abandon_what_can_be_written_again(
     *, staging: bool, cluster: Cluster
 ) -> None:
     die_at(cluster, cluster.start(staging=staging), "driver.decided", 0)
@@ -102,7 +102,7 @@ def test_a_setting_that_gives_up_a_batch_does_not_give_up_what_can_be_written_ag
     assert abandoned(cluster) == []
 
 
-def test_a_setting_left_in_the_code_gives_up_no_other_batch(cluster: Cluster) -> None:
+def test_a_setting_left_in_the_code_abandons_no_other_batch(cluster: Cluster) -> None:
     left_on = abandoning(0)
     running = cluster.start(settings=left_on)
     running.run(0, 1)
@@ -115,7 +115,7 @@ def test_a_setting_left_in_the_code_gives_up_no_other_batch(cluster: Cluster) ->
     assert abandoned(cluster) == []
 
 
-def test_a_batch_is_not_given_up_by_the_run_that_decides_it(cluster: Cluster) -> None:
+def test_a_batch_is_not_abandoned_by_the_run_that_decides_it(cluster: Cluster) -> None:
     """A commit that is slow only once must stop the query, even if the user has left a setting in the code."""
     cluster.store.unreachable = True
     with pytest.raises(CommitBlockedError):
@@ -125,7 +125,7 @@ def test_a_batch_is_not_given_up_by_the_run_that_decides_it(cluster: Cluster) ->
 
 @pytest.mark.parametrize("first", [0, 1], ids=["replayed", "left behind"])
 @pytest.mark.parametrize("point", DRIVER_POINTS)
-def test_a_crash_while_a_batch_is_given_up_changes_nothing(point: str, first: int, cluster: Cluster) -> None:
+def test_a_crash_while_a_batch_is_abandoned_changes_nothing(point: str, first: int, cluster: Cluster) -> None:
     kept = lose_some(cluster)
     arm(point, cluster.world.crash)
     with contextlib.suppress(Crash):

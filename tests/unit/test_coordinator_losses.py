@@ -60,7 +60,7 @@ def test_a_partly_lost_batch_is_repaired_with_the_same_rows(cluster: Cluster) ->
 
 
 def test_only_a_batch_without_a_decision_after_proven_ones_may_be_replanned(cluster: Cluster) -> None:
-    """Otherwise the log would refuse the new plan as another history, or the lost transactions could not be completed."""
+    """Otherwise, the log would refuse the new plan as another history, or the lost transactions could not be completed."""
     running = cluster.start()
     running.run(0)
     running.engine.failures = [CheckpointExpiredError("too slow")]

@@ -54,7 +54,7 @@ def test_a_driver_never_commits_ahead_of_a_restored_log(shop: Shop) -> None:
         (lambda path: path.write_text("{"), "is damaged"),
         (
             lambda path: path.write_text(path.read_text().replace('"pointer":', '"pointer":1')),
-            "contains the record for",
+            "instead of pointer",
         ),
     ],
     ids=["deleted", "cut short", "another one"],

@@ -312,8 +312,8 @@ def test_the_bounds_of_decimals_are_never_too_narrow(values: list[Decimal]) -> N
         pa.scalar(Decimal("9" * 38), pa.decimal128(38, 0)),
         pa.scalar(Decimal("-0.0000000001"), pa.decimal128(38, 10)),
         pa.scalar(Decimal("12345678901234567.89"), pa.decimal128(20, 2)),
-        pa.scalar(dt.datetime.max, pa.timestamp("us")),  # noqa: DTZ901 - without a zone
-        pa.scalar(dt.datetime.min, pa.timestamp("us")),  # noqa: DTZ901 - without a zone
+        pa.scalar(dt.datetime.max, pa.timestamp("us")),  # noqa: DTZ901 - timestamps without a time zone
+        pa.scalar(dt.datetime.min, pa.timestamp("us")),  # noqa: DTZ901 - timestamps without a time zone
         pa.scalar(dt.date.max),
     ],
     ids=ascii,
@@ -357,7 +357,7 @@ def test_a_null_in_a_nested_column_is_found_by_a_filter(
         for only, rows in filters:
             assert table.to_pyarrow_table(filters=only).column("row").to_pylist() == rows
         for condition, row in (("v IS NULL", 2), ("v IS NOT NULL", 1)):
-            query = f"SELECT row FROM orders WHERE {condition}"  # noqa: S608 - the test's own
+            query = f"SELECT row FROM orders WHERE {condition}"  # noqa: S608 - the test's own SQL
             found: Any = QueryBuilder().register("orders", table).execute(query).read_all()
             assert pa.table(found).column("row").to_pylist() == [row]
         table.create_checkpoint()
@@ -436,7 +436,7 @@ def test_a_nan_is_found_by_a_filter(kind: Any, condition: str, tmp_path: Path) -
     )
     table = written(tmp_path / "orders", batch, batch.schema)
     for where in (condition, condition.replace("v ", "s['v'] ")):
-        query = f"SELECT row FROM orders WHERE {where}"  # noqa: S608 - the test's own
+        query = f"SELECT row FROM orders WHERE {where}"  # noqa: S608 - the test's own SQL
         found: Any = QueryBuilder().register("orders", table).execute(query).read_all()
         assert 1 in pa.table(found).column("row").to_pylist(), where
     file = next((tmp_path / "orders").glob("twopc-*/*/*/*/*.parquet"))

@@ -88,7 +88,7 @@ def test_the_rules_cover_every_state_that_needs_an_operator() -> None:
     } <= read
 
 
-def test_every_rule_has_a_summary_an_entry_of_the_runbook_and_a_test_of_both_kinds() -> None:
+def test_every_rule_has_a_summary_an_entry_in_the_runbook_and_a_test_of_both_kinds() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     anchors = {line[4:].lower().replace(" ", "-") for line in text.splitlines() if line.startswith("### ")}
     tests = [

@@ -68,5 +68,5 @@ def test_a_blocked_commit_error_lists_its_transactions() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_survives_pickling(error: TwoPhaseCommitError) -> None:
-    copied = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    copied = pickle.loads(pickle.dumps(error))  # noqa: S301 - the bytes are our own
     assert (type(copied), str(copied), copied.__dict__) == (type(error), str(error), error.__dict__)

@@ -92,7 +92,7 @@ def test_put_leaves_no_temporary_file(*, taken: bool, files: LocalFiles) -> None
     if taken:
         files.put_if_absent("x", b"1")
     files.put_if_absent("x", b"2")
-    assert os.listdir(files.location) == ["x"]  # noqa: PTH208 - dot files, too
+    assert os.listdir(files.location) == ["x"]  # noqa: PTH208 - lists dot files, too
 
 
 def test_a_failed_put_leaves_no_file(files: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:

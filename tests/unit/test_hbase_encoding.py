@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.hbase.mappings import Values
 
-#: Staged by the version that built a message for each row.
+#: Chunks that were staged by the version that built a message for each row.
 STORED: dict[str, str] = json.loads((Path(__file__).parent / "data" / "hbase-chunks-1.json").read_text())
 ROWS = pa.record_batch({"id": [1, 2], "v": ["a", "b" * 130], "w": ["", "\0"], "n": [1, -2]})
 MAPPINGS: dict[str, Mapping] = {
@@ -31,7 +31,7 @@ MAPPINGS: dict[str, Mapping] = {
     "Delete row": Delete("r:{id}"),
     "Delete cells": Delete("r:{id}", ("d:v", "e:w", "d:n")),
 }
-#: Around each length whose number needs one byte more, of the value and of what is around it.
+#: Sizes around each length whose encoding needs another byte, for the value and for the messages around the value.
 SIZES = [0, 1, *range(60, 130), *range(16_340, 16_390), 2_097_110, 2_097_152, 5_000_000]
 
 

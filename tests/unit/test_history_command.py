@@ -164,7 +164,7 @@ def test_the_page_needs_nothing_else_and_escapes_what_it_shows(html: str) -> Non
 
 
 def test_the_timeline_has_a_bar_for_each_phase_and_a_mark_for_each_failure(html: str) -> None:
-    timeline, rates = (ET.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL))  # noqa: S314 - our own
+    timeline, rates = (ET.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL))  # noqa: S314 - the SVG is our own
     groups = timeline.findall("g")
     assert len(groups) == 11
     assert [rect.get("class") for rect in groups[0].findall("rect")] == [
@@ -186,7 +186,7 @@ def test_a_bar_of_minutes_is_cut_and_does_not_dwarf_the_others(tmp_path: Path) -
     out = tmp_path / "page.html"
     _run("report", write(tmp_path / "c", [*[ended(number) for number in range(20)], slow]), "--out", out)
     svg = re.findall(r"<svg.*?</svg>", out.read_text(), re.DOTALL)[0]
-    groups = ET.fromstring(svg).findall("g")  # noqa: S314 - our own
+    groups = ET.fromstring(svg).findall("g")  # noqa: S314 - the SVG is our own
     heights = [sum(float(rect.get("height") or 0) for rect in group.findall("rect")) for group in groups]
     assert heights[0] > 50
     assert heights[20] == max(heights) <= 210.01

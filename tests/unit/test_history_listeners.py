@@ -52,7 +52,7 @@ def registry() -> Any:
 
 
 def test_metrics_are_served_from_the_first_checkpoint_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under Spark Connect, the client makes the object, and a copy in the server serves the metrics."""
+    """Under Spark Connect, the client makes the object, and a copy on the server serves the metrics."""
     prometheus = pytest.importorskip("prometheus_client")
     monkeypatch.setattr(prometheus, "REGISTRY", prometheus.CollectorRegistry())
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -63,7 +63,7 @@ def test_metrics_are_served_from_the_first_checkpoint_on(monkeypatch: pytest.Mon
         ):
             metrics.triggered(Triggered(0))
     monkeypatch.setattr(prometheus, "REGISTRY", prometheus.CollectorRegistry())  # of another process
-    copy = pickle.loads(pickle.dumps(metrics))  # noqa: S301 - its own
+    copy = pickle.loads(pickle.dumps(metrics))  # noqa: S301 - the bytes are our own
     for batch_id in range(2):
         copy.triggered(Triggered(batch_id))
         copy.ended(ended(batch_id))

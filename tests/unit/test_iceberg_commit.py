@@ -67,7 +67,7 @@ def test_the_snapshot_mentions_the_sink_and_the_batch(shop: Shop) -> None:
     assert table.metadata.refs[TAG].snapshot_id == current.snapshot_id
     Driver(shop.sink)
     own = [found.summary for found in shop.table().metadata.snapshots if found.summary and found.summary["twopc.sink"]]
-    assert [summary["twopc.batch"] for summary in own] == [None, "7", None], "a start is no batch"
+    assert [summary["twopc.batch"] for summary in own] == [None, "7", None], "a start records no batch"
 
 
 # -- lost answers and late requests ------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Rows are in the file of their partition, and a reader that prunes by the partition's values finds them."""
 
-# ruff: noqa: DTZ001 - timestamps without a zone are what some columns hold
+# ruff: noqa: DTZ001 - some columns hold timestamps without a time zone
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from twopc.sinks.iceberg.handle import IcebergHandle
 
 TABLE = "shop.orders"
-#: Their declared arguments are not those that they take.
+#: The declared arguments of these classes are not the ones that they accept.
 EQUAL: Any = EqualTo
 IS_NULL: Any = IsNull
 TIMES = [

@@ -1,6 +1,6 @@
 """Which tables, columns and rows the Iceberg sink refuses, and what its errors say."""
 
-# ruff: noqa: DTZ901 - timestamps without a zone are what some columns hold
+# ruff: noqa: DTZ901 - some columns hold timestamps without a time zone
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Values written by the Iceberg sink are read back by pyiceberg as they were, and rows that cannot be written are named."""
 
-# ruff: noqa: DTZ901 - timestamps without a zone are what some columns hold
+# ruff: noqa: DTZ901 - some columns hold timestamps without a time zone
 
 from __future__ import annotations
 

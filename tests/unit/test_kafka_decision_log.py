@@ -124,7 +124,7 @@ def test_every_records_end_is_read_back_if_brokers_do_not_verify_transactions(
     monkeypatch: pytest.MonkeyPatch,
     verified: bool,  # noqa: FBT001
 ) -> None:
-    """Otherwise a quick commit is believed. `tests/nemesis/test_kafka_17754.py` shows on an old broker what would happen."""
+    """Otherwise, a quick commit is believed. `tests/nemesis/test_kafka_17754.py` shows on an old broker what would happen."""
     found: list[tuple[int, bytes]] = []
     monkeypatch.setattr(KafkaDecisionLog, "_read_back", lambda _, offset, value: found.append((offset, value)))
     producer: Any = SimpleNamespace(write=lambda *_, **__: (OFFSET, OFFSET + 1, 0.0))

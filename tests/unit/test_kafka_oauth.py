@@ -58,7 +58,7 @@ def endpoint() -> Iterator[TokenEndpoint]:
 @pytest.fixture(autouse=True)
 def _nothing_fails() -> Iterator[None]:
     """Each test begins and ends without a failure of another test's supply."""
-    from twopc.sinks.kafka import oauth  # noqa: PLC0415 - its state is private
+    from twopc.sinks.kafka import oauth  # noqa: PLC0415 - only this fixture needs it
 
     oauth._failing.clear()
     yield
@@ -121,7 +121,7 @@ def test_nothing_shows_a_secret() -> None:
 
 
 def test_copies_in_two_tasks_use_one_pool_of_producers() -> None:
-    copies = [pickle.loads(pickle.dumps(sink(oauth_cb=a_token))) for _ in range(2)]  # noqa: S301 - our own
+    copies = [pickle.loads(pickle.dumps(sink(oauth_cb=a_token))) for _ in range(2)]  # noqa: S301 - the bytes are our own
     keys = [PoolKey("s", 1, "l", tuple(sorted(copy.producer_config().items()))) for copy in copies]
     assert keys[0] == keys[1]
     assert copies[0] == dataclasses.replace(copies[1])
@@ -225,7 +225,7 @@ def test_a_callback_that_fails_is_reported_at_once_by_both_clients() -> None:
 
 
 def test_a_timeout_without_a_token_gives_the_reason_but_another_error_does_not() -> None:
-    from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415 - beside its use
+    from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415 - only this test needs it
 
     def error(code: int) -> str:
         return str(translate(KafkaException(KafkaError(code)), "reading"))

@@ -75,7 +75,7 @@ def test_a_worker_prepares_producers_only_after_it_has_lived_from_one_batch_to_t
 
 
 def test_idle_producers_are_served_and_taken_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise their statistics pile up for as long as no batch comes. A taken one belongs to its task."""
+    """Otherwise, their statistics pile up for as long as no batch comes. A taken one belongs to its task."""
     monkeypatch.setattr(producer_pool, "_SERVE_EVERY_S", 0.001)
     pool = pool_for(key_of("s"), timeout_ms=1)
     served = {name: threading.Event() for name in ("failing", "idle", "taken")}

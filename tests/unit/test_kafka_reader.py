@@ -68,7 +68,7 @@ def read(*messages: Row | int, up_to: Row | None = BARRIER, end: int = 0) -> lis
 
 
 def test_a_reader_asks_for_its_topic_once_and_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a consumer that was idle waits for its timer (`tests/live/test_kafka_reader.py`, where not all of them do)."""
+    """Otherwise, a consumer that was idle waits for its timer (`tests/live/test_kafka_reader.py`, where not all of them do)."""
     calls: list[str] = []
     monkeypatch.setattr(Consumer, "list_topics", lambda *_, **_timeout: calls.append("list_topics"))
     monkeypatch.setattr(Consumer, "assign", lambda *_: calls.append("assign"))

@@ -92,7 +92,7 @@ def test_the_committer_requests_the_ends_in_advance(scan_start: ScanStart, broke
 
 
 def test_an_answer_counts_once(scan_start: ScanStart, brokers: Brokers) -> None:
-    """Otherwise a search would have to read the markers of all batches since."""
+    """Otherwise, a search would have to read the markers of all batches since."""
     scan_start.take()
     scan_start.request()
     scan_start.take()

@@ -33,7 +33,7 @@ class Manager:
         self.sent: list[int | None] = []
         self.refreshed: list[bool] = []  #: for each request for newer metadata
         self.cluster = SimpleNamespace(request_update=lambda: self.refreshed.append(True))
-        self.error: kafka_errors.KafkaError = kafka_errors.UnknownBrokerIdError(DEAD)  #: of node 1
+        self.error: kafka_errors.KafkaError = kafka_errors.UnknownBrokerIdError(DEAD)  #: node 1's error
         self.paused: set[str] = set()  #: why the connection to node 2 sends nothing
         self.waits = 0
         self._conns = {ALIVE: SimpleNamespace(paused=self.paused)}
@@ -80,7 +80,7 @@ def test_a_coordinator_that_left_the_cluster_is_looked_up_again_without_delaying
 
 
 def test_a_broker_that_joined_later_is_searched_for_at_once() -> None:
-    """Otherwise a coordinator that moves there does not answer for 5 minutes, and the query stops with a decided batch."""
+    """Otherwise, a coordinator that moves there does not answer for 5 minutes, and the query stops with a decided batch."""
     client, manager = client_that_knows({})
     assert client._connection.send_all([("request", DEAD)]) == [manager.error]
     assert len(manager.refreshed) == 1

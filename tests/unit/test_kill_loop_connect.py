@@ -22,7 +22,7 @@ from twopc.testing.kill_loop.kills import Kill, Moment, Victim
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: What a server starts: a JVM, which starts the process of the function and a worker of a task.
+#: Stands in for what a server starts: a JVM, which starts the function's process and a task's worker.
 _SLEEPS = "import time; time.sleep(60)"
 _JVM = f"""
 import subprocess, sys

@@ -10,7 +10,7 @@ from twopc.integration.migrate.handover import Bounds, Handover, Kind
 from twopc.integration.migrate.identity import Row, content_of
 from twopc.integration.migrate.rest import _identified
 
-#: In Latin-1. Spark keeps such bytes in a string, and Java's decoder replaces them.
+#: A word in Latin-1. Spark keeps such bytes in a string, and Java's decoder replaces them.
 CAFE = b"caf\xe9"
 
 

@@ -26,7 +26,7 @@ def test_an_address_is_shown_without_its_password(dsn: str, shown: str) -> None:
     assert str(address) == shown
     assert _AWKWARD not in repr(address)
     assert _ESCAPED not in repr(address)
-    assert pickle.loads(pickle.dumps(address)) == address  # noqa: S301 - our own bytes
+    assert pickle.loads(pickle.dumps(address)) == address  # noqa: S301 - the bytes are our own
 
 
 @pytest.mark.parametrize("secret", ["pa/ss", "pa@ss", "pa%ss", "pa%zz", "pa ss", "p:a@s:s", "p\0ss", "@", "a#b/c"])

@@ -118,7 +118,7 @@ def test_a_failed_checkpoint_is_reported_and_its_error_has_the_facts(query: Quer
 
 
 def test_the_orphans_that_sweeps_have_ended_are_counted_once(cluster: Cluster, seen: Recording) -> None:
-    """They include those of a dead driver at the start, and those of a failed attempt, also in two sinks."""
+    """They include those of a dead driver at the start, and those of a failed attempt, even across two sinks."""
     die_at(cluster, cluster.start("one", "two"), "driver.confirmed", 0)
     query = cluster.start("one", "two", listeners=[seen])
     query.run(0)

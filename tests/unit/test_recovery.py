@@ -71,7 +71,7 @@ def test_nothing_is_written_while_a_decided_batch_is_unknown_or_partly_lost() ->
             assert Evidence.UNKNOWN not in evidence
 
 
-def test_only_a_batch_that_nothing_can_complete_is_given_up() -> None:
+def test_only_a_batch_that_nothing_can_complete_is_abandoned() -> None:
     for status, evidence, position, staged, _ in COMBINATIONS:
         facts = (status, outcome_of(evidence), position)
         named, unnamed = (lookup(*facts, staged=staged, abandoned=abandoned).step for abandoned in (True, False))

@@ -121,7 +121,7 @@ def test_the_error_identifies_what_a_cluster_does_not_accept(url: str, options: 
 )
 def test_every_url_that_redis_py_accepts_is_accepted(url: str, options: dict[str, Any]) -> None:
     made = sink(url, options)
-    assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - its own bytes, as tasks get them
+    assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - the bytes are our own, as tasks get them
 
 
 def test_a_cluster_accepts_its_own_options() -> None:

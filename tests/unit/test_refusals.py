@@ -56,7 +56,7 @@ def test_a_refusal_mentions_the_log_the_batch_and_the_literal_setting(
 def test_a_new_query_may_be_an_old_one_without_its_checkpoint() -> None:
     """``EndQuery`` would make it begin again, or skip what it has not read."""
     error = refusal(Position.NEW_QUERY, "name in use", view(OTHER), batch_of(0, query_id=MINE), "the-log")
-    assert "its checkpointLocation is missing or has changed" in str(error)
+    assert "the query's checkpointLocation is missing or has changed" in str(error)
     assert "If the old checkpoint still exists, set the query's checkpointLocation to it" in str(error)
 
 
@@ -65,7 +65,7 @@ def test_the_quoted_setting_resolves_the_refusal(
     position: Position, log: LogView, batch: int, history: str, way_out: str
 ) -> None:
     """``EndQuery`` applies to a new checkpoint, the other settings to this one."""
-    override = eval(way_out.removeprefix("override="), vars(twopc.override))  # noqa: S307 - as the user copies it
+    override = eval(way_out.removeprefix("override="), vars(twopc.override))  # noqa: S307 - evaluates the text as the user would copy it
     overrides = Overrides.of(override)
     follower = batch_of(0, query_id="n") if overrides.end_query_id else batch_of(batch, query_id=MINE, history=history)
     assert locate(log, follower, overrides) is Position.FIRST, position

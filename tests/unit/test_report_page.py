@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _TEXT: Final = 4.5
 _DRAWN: Final = 3.0
 _LONG: Final = "s3:" + "a_path_without_any_space_" * 12
-#: Each text's contrast with what is behind it, and each bar's; the smallest ones first.
+#: The contrast of each text and each bar with its background, the lowest first.
 _CONTRASTS: Final = """(() => {
   const rgb = text => text.match(/[\\d.]+/g).map(Number);
   const linear = v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
@@ -48,7 +48,7 @@ _CONTRASTS: Final = """(() => {
   for (const one of document.querySelectorAll('rect, polygon, circle')) {
     const color = getComputedStyle(one).fill; drawn[color] = ratio(color, behind(one.parentElement)) }
   return {texts, drawn} })()"""
-#: Texts of a drawing that touch each other, stick out of the drawing, or are too small.
+#: Texts in a drawing that touch each other, stick out of the drawing, or are too small.
 _CLASHES: Final = """(() => [...document.querySelectorAll('svg')].flatMap(svg => {
   const texts = [...svg.querySelectorAll('text')].map(one => [one.textContent, one.getBoundingClientRect()]);
   const frame = svg.getBoundingClientRect();

@@ -220,7 +220,7 @@ def test_a_damaged_savepoint_is_reported_and_the_previous_one_is_used(
     assert str(newer.path) in listed.facts["problems"][0]
 
 
-#: Takes or restores a savepoint, is killed at each step, and does it again.
+#: A program that takes or restores a savepoint, is killed at each step, and starts over.
 _KILLED = """
 import sys
 from pathlib import Path
@@ -401,4 +401,4 @@ def test_a_user_without_rights_gets_a_one_line_error(checkpoint: Path, tmp_path:
     put(tmp_path / "file", "")
     done = command("savepoint", "create", str(checkpoint), str(tmp_path / "file"))
     assert done.status == 2 and done.error.count("\n") == 1
-    assert os.listdir(tmp_path / "checkpoint")  # noqa: PTH208 - the checkpoint is as it was
+    assert os.listdir(tmp_path / "checkpoint")  # noqa: PTH208 - the checkpoint still has its files

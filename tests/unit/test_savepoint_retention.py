@@ -86,7 +86,7 @@ def test_the_list_says_which_are_periodic(checkpoint: Path, tmp_path: Path) -> N
     assert [one["is_periodic"] for one in listed.facts["savepoints"]] == [True]
 
 
-#: Deletes, and is killed at each step.
+#: A program that deletes savepoints and is killed at each step.
 _KILLED = """
 import shutil, sys
 from pathlib import Path

@@ -40,7 +40,7 @@ class Frame:
     def __init__(self, plan: str) -> None:
         self._plan = plan
 
-    def sameSemantics(self, other: Frame) -> bool:  # noqa: N802 - Spark's
+    def sameSemantics(self, other: Frame) -> bool:  # noqa: N802 - Spark's name
         return self._plan == other._plan
 
 

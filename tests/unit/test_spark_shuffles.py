@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 M1, M2, RESULT = range(3)
 RDDS = {M1: (1,), M2: (2,), RESULT: (3,)}
-#: A batch's RDDs are older than the call, those of the call's own plan are not.
+#: A batch's RDDs are older than the call. The RDDs of the call's own plan are not.
 OLD, NEW = Moment(10, 0), Moment(0, 0)
 
 
@@ -64,7 +64,9 @@ class Store:
     cached: set[int] = field(default_factory=set)
     unreported: Iterator[list[Job]] = field(default_factory=lambda: iter(()))
     asked: list[int] = field(default_factory=list)  #: the jobs that were looked up one by one
-    marked: dict[str, list[Job]] = field(default_factory=dict)  #: what is reported by the time that a mark is
+    marked: dict[str, list[Job]] = field(
+        default_factory=dict
+    )  #: the jobs that are reported by the time a mark is reported
     moment: Moment = OLD
     lost: int = 0  #: how many reports Spark has dropped
     markers: set[int] = field(default_factory=set)

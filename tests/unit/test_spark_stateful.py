@@ -26,10 +26,10 @@ class Demand:
     def apply(self, _: int) -> Demand:
         return self
 
-    def requiredNumPartitions(self) -> Demand:  # noqa: N802 - Spark's
+    def requiredNumPartitions(self) -> Demand:  # noqa: N802 - Spark's name
         return self
 
-    def isDefined(self) -> bool:  # noqa: N802 - Spark's
+    def isDefined(self) -> bool:  # noqa: N802 - Spark's name
         return True
 
     def get(self) -> int:
@@ -47,20 +47,20 @@ class Node:
     def metrics(self) -> Metrics:
         return Metrics(_COMMITTED)
 
-    def nodeName(self) -> str:  # noqa: N802 - Spark's
+    def nodeName(self) -> str:  # noqa: N802 - Spark's name
         return self._name
 
-    def longMetric(self, name: str) -> Node:  # noqa: N802 - Spark's
+    def longMetric(self, name: str) -> Node:  # noqa: N802 - Spark's name
         assert name == _COMMITTED
         return self
 
     def value(self) -> int:
         return self.committed
 
-    def requiredChildDistribution(self) -> Demand:  # noqa: N802 - Spark's
+    def requiredChildDistribution(self) -> Demand:  # noqa: N802 - Spark's name
         return Demand()
 
-    def stateFormatVersion(self) -> int:  # noqa: N802 - Spark's
+    def stateFormatVersion(self) -> int:  # noqa: N802 - Spark's name
         if self._version is None:
             raise AssertionError("only a join has one")
         return self._version
@@ -80,10 +80,10 @@ class Running:
     def execution(self) -> Running:
         return self
 
-    def executedPlan(self) -> Node:  # noqa: N802 - Spark's
+    def executedPlan(self) -> Node:  # noqa: N802 - Spark's name
         return self._node
 
-    def toRdd(self) -> Running:  # noqa: N802 - Spark's
+    def toRdd(self) -> Running:  # noqa: N802 - Spark's name
         return self
 
     def count(self) -> int:

@@ -63,7 +63,7 @@ def given(*rows: tuple[int | None, int]) -> pa.RecordBatch:
 
 def task_of(
     *sinks: Any,
-    mode: Mode = Write(),  # noqa: B008 - immutable
+    mode: Mode = Write(),  # noqa: B008 - the default is immutable
     bad_rows: str = "",
     staging: Staging | None = None,
 ) -> PrepareTask:
@@ -134,7 +134,7 @@ def test_a_checksum_has_64_bits_over_any_number_of_arrow_batches(world: World) -
 
 
 def test_the_checksum_depends_on_which_rows_are_bad() -> None:
-    """Otherwise a replay with other bad rows could write one of them nowhere."""
+    """Otherwise, a replay with other bad rows could write one of them nowhere."""
     nowhere = task_of(COUNTER, LETTERS, mode=NOTHING, bad_rows="letters")
     sound, first, second = (
         reported(nowhere, given(*rows)).checksum
@@ -226,7 +226,7 @@ def test_a_permanent_error_is_returned_and_any_other_is_left_to_spark(
 
 
 def test_a_worker_does_not_import_the_drivers_modules() -> None:
-    """Otherwise every new Python worker would take a fifth of a second longer, or more."""
+    """Otherwise, every new Python worker would take a fifth of a second longer, or more."""
     import_all = "import twopc.integration.spark.task, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", import_all], capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())

@@ -287,7 +287,7 @@ def test_a_handle_of_another_kind_is_reported(sink: Sink, owner: Markers) -> Non
 
     class Strict(Sink):
         def decode_handle(self, encoded: dict[str, Any]) -> Prepared:
-            import msgspec  # noqa: PLC0415 - only here
+            import msgspec  # noqa: PLC0415 - only this method needs it
 
             return msgspec.convert({"file": encoded}, Prepared)
 

@@ -62,7 +62,7 @@ def test_a_repair_replaces_its_listed_handles_and_a_rewrite_replaces_all_of_them
     assert (second.superseded, second.repairs, second.rewrites) == ([{"s": {"t": "u0"}}], 0, 1)
 
 
-def test_a_batch_that_was_given_up_is_marked_as_such_and_the_next_one_follows_it() -> None:
+def test_an_abandoned_batch_is_marked_as_such_and_the_next_one_follows_it() -> None:
     begin = Begin(query_id="a", first_batch=1, prior_offsets=("a0",), abandons=True)
     found = history(BEGIN, decision(0, task(0, s="t")), begin, decision(1))
     assert [(batch.abandoned, batch.prior) for batch in found.batches.values()] == [(True, None), (False, ("a0",))]

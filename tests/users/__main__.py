@@ -3,7 +3,7 @@
 A seed always draws the same program: ``python -m tests.users --replay 4711``.
 """
 
-# ruff: noqa: T201 - a command line
+# ruff: noqa: T201 - a command-line program
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[2]
 ARTIFACTS: Final = ROOT / "artifacts"
 _LARGEST_SEED: Final = 1_000_000_000
-#: How many programs a session plays.
+#: The number of programs that a session runs.
 _LANE: Final = 40
 #: After this number of programs, one is killed in separate processes.
 _KILLS: Final = 15
-#: No program takes as long, under any load.
+#: No program takes this long, under any load.
 _PROGRAM_LIMIT_S: Final = 1200.0
 _POLL_S: Final = 1.0
 

@@ -11,7 +11,7 @@ class Loose(IntEnum):
 
     EXACT = 0  # the same rows
     IDS = 1  # the same ids: something random, or a time, is in the rows
-    UNION = 2  # the same ids over all sinks together: a random split
+    UNION = 2  # the same ids across all sinks: a random split
     SOME = 3  # as many rows, of the ids of the input: a limit without an order
     ANY = 4  # ids of the input, none more often than it may be: a random filter
 

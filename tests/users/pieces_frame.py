@@ -123,7 +123,7 @@ GROUPED: Final = (
     ),
 )
 
-#: How a row becomes key and value; ``{values}`` are all its columns but the first.
+#: How a row becomes a key and a value; ``{values}`` are all of its columns except the first.
 FINAL: Final = (
     Piece("text", 'out = out.selectExpr("id AS key", "concat_ws(\'|\', id, {values}) AS value")', weight=4),
     Piece("json", 'out = out.select(F.col("id").alias("key"), F.to_json(F.struct("id", {names})).alias("value"))'),

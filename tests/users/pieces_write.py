@@ -61,7 +61,7 @@ WRITES: Final = (
     Piece("swallows", "try:\n    {each}(out, {id})\nexcept Exception as error:\n    seen.append(error)"),
 )
 
-#: Each of these is a mistake, or something that the product may refuse by name.
+#: Each of these is a mistake, or something that the product may refuse with an error that names it.
 WRONG_WRITES: Final = (
     Piece(
         "thread",
@@ -148,7 +148,7 @@ WRONG_NUMBERS: Final = (
     Piece("a time", "int(time.time())", mistake=True),
 )
 
-#: Where the object is made: lines at the top and in the function, and the expression that is called.
+#: The places where the object is made: lines at the program's top and in the function, and the expression that is called.
 PLACES: Final = (
     ("outside", "each = {make}", "", "each"),
     ("outside", "each = {make}", "", "each"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.users.piece import Loose
 
-#: Its columns; ``at`` is a timestamp.
+#: A row of the input: its values by column. ``at`` is a timestamp.
 Row = dict[str, object]
 
 

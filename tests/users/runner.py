@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tests.users.worlds import World
 
 HUNG: Final = "hung"
-#: For one batch of some rows, on a machine that is busy.
+#: The time limit for one small batch, on a busy machine.
 _LIMIT_S: Final = 180.0
 _STOP_LIMIT_S: Final = 20.0
 _ERROR: Final = re.compile(r"[\w.$]*(?:Exception|Error)\b")

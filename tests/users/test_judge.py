@@ -218,6 +218,6 @@ def test_an_error_that_a_program_raises_after_a_failed_call_counts_as_the_failur
 
     names = {"each": Watched(recorder, each), "fails_elsewhere": fails_elsewhere}
     exec(compile(GIVES_UP.format(last=last), program_name(1), "exec"), names)  # noqa: S102
-    with pytest.raises(Exception):  # noqa: B017, PT011 - the recorder says which
+    with pytest.raises(Exception):  # noqa: B017, PT011 - the recorder knows which error
         recorder.function(0, names["function"])(None, 0)  # type: ignore[arg-type]
     assert [event.kind for event in recorder.events if event.kind] == kinds

@@ -34,8 +34,8 @@ __all__ = ["spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 _LARGEST_SEED = 1_000_000_000
-#: What `make test` plays: the same in every run, so that a change fails by its own fault. Seed 334433114 found an error without
-#: advice. New seeds are for `make whole` and `make users`.
+#: The seeds in `make test`. They are the same in every run, so if a run fails, the change is at fault. Seed 334433114 found an
+#: error without advice. `make whole` and `make users` use new seeds.
 _SAMPLE = (20_261_125, 334_433_114)
 
 

@@ -52,11 +52,11 @@ VARIABLE: Final = "TWOPC_CRASH_POINTS"
 DAEMON_MODULE: Final = "twopc.testing.spark_daemon"
 
 
-class InjectedFault(RuntimeError):  # noqa: N818 - not an error of the product
+class InjectedFault(RuntimeError):  # noqa: N818 - not one of the product's own errors
     """Raised by the action ``raise``."""
 
 
-class InjectedLoss(RetriableError):  # noqa: N818 - the same
+class InjectedLoss(RetriableError):  # noqa: N818 - not one of the product's own errors
     """Raised by the action ``drop``."""
 
 

@@ -60,7 +60,7 @@ def kill_loop(
     def run(*arguments: Any, **settings: Any) -> Outcome:
         outcome = loop(*arguments, **{"directory": tmp_path / "kill_loop", **settings, **chosen})
         record_property("twopc_kill_loop", str(outcome))
-        print(f"kill_loop: {outcome}")  # noqa: T201 - pytest shows this output if the test fails
+        print(f"kill_loop: {outcome}")  # noqa: T201 - pytest shows it if the test fails
         return outcome
 
     return run

@@ -19,7 +19,7 @@ def old_query(servers: str, topic: str) -> Query:
     """Build the original query, which writes at least once."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
-        from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - in the query's process
+        from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - imported in the query's process
 
         sink = AtLeastOnceKafkaSink(bootstrap_servers=servers, topic=topic)
         return frame.select("key", "value").writeStream.foreachBatch(sink)
@@ -31,9 +31,9 @@ def new_query(servers: str, topic: str, name: str, query_id: str) -> Query:
     """Build the query with the transactional sink behind ``TakeOver``."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
-        from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's process
-        from twopc.integration.spark import exactly_once  # noqa: PLC0415 - the same
-        from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
+        from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - imported in the query's process
+        from twopc.integration.spark import exactly_once  # noqa: PLC0415 - imported in the query's process
+        from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - imported in the query's process
 
         sink = KafkaSink(name=name, bootstrap_servers=servers, topic=topic)
         each = exactly_once(sink, interceptors=[TakeOver(sink)], override=AdoptQuery(query_id))
@@ -46,10 +46,10 @@ def way_back(servers: str, topic: str, name: str) -> Query:
     """Build the original query, with ``TakeOver`` in front of its sink."""
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
-        from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's process
-        from twopc.integration.spark import intercepted  # noqa: PLC0415 - the same
-        from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
-        from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - the same
+        from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - imported in the query's process
+        from twopc.integration.spark import intercepted  # noqa: PLC0415 - imported in the query's process
+        from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - imported in the query's process
+        from twopc.sinks.kafka_legacy import AtLeastOnceKafkaSink  # noqa: PLC0415 - imported in the query's process
 
         old = AtLeastOnceKafkaSink(bootstrap_servers=servers, topic=topic)
         sink = KafkaSink(name=name, bootstrap_servers=servers, topic=topic)

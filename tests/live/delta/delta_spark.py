@@ -55,9 +55,9 @@ def delta_spark() -> Iterator[DeltaSpark]:
 
 
 def main() -> None:
-    import os  # noqa: PLC0415 - only in the child
+    import os  # noqa: PLC0415 - only the child process needs it
 
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - only in the child
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - only the child process needs it
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Java prints is no answer

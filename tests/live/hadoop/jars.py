@@ -8,7 +8,7 @@ from twopc.integration.services.ivy import pyspark_jars
 from twopc.integration.services.jar_sets import JarSet
 from twopc.integration.services.jars import fetch
 
-#: The classes that are really loaded, found by running it with ``-verbose:class``.
+#: The lock file lists the jars whose classes are really loaded, according to a run with ``-verbose:class``.
 _LOCK = Path(__file__).with_name("jars.lock.json")
 _SHIPPED = ("hadoop-client-api-*", "hadoop-client-runtime-*", "slf4j-api-*", "log4j-*", "jcl-over-slf4j-*")
 

@@ -31,9 +31,9 @@ pytestmark = [pytest.mark.whole, pytest.mark.timeout(1800)]
 
 #: One crash point for each kind of state in which a checkpoint can be left.
 POINTS = ("driver.acquired", "driver.confirmed", "driver.bound", "driver.decided", "driver.committing", "driver.swept")
-#: Each start also loads Hadoop's client. On a busy machine, that took longer than the two minutes that other tests wait.
+#: Each start also loads Hadoop's client. On a busy machine, this took longer than the two minutes that other tests wait.
 PATIENCE_S = 600
-#: A client waits for a namenode that is gone; Hadoop's default is a few minutes.
+#: How often a client tries to reach a dead namenode. With Hadoop's default, it waits a few minutes.
 IMPATIENT = {"spark.hadoop.ipc.client.connect.max.retries": "3"}
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DOCKER_DIRECTORY = COMPOSE_FILE.parent / "docker" / "hbase"
-#: ZooKeeper, master and region server, the same inside and outside the container: HBase reports its addresses to clients.
+#: The ports of ZooKeeper, the master and the region server. They are the same inside and outside the container, because HBase
+#: reports its addresses to clients.
 PORTS = (2181, 16000, 16020)
 _READY_TIMEOUT_S = 120
 

@@ -45,7 +45,7 @@ def rows() -> Any:
 
 
 def require_once(store: Store, operation: str, batches: int) -> None:
-    """Check that every key shows each of its rows once, for this number of batches."""
+    """Check that every key reflects each of its rows exactly once after ``batches`` batches."""
     times = batches * _ROWS // _KEYS
     for number in range(_KEYS):
         name = f"{number:03d}"

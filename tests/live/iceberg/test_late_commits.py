@@ -93,7 +93,7 @@ class Late:
         assert "sink 'orders': another driver has acquired the sink and fenced this driver" in str(error)
 
 
-#: Run both cases of the fixture in the short sample, too.
+#: Runs both of the fixture's cases even in the short sample.
 both = pytest.mark.parametrize("stage", [False, True], ids=["alone", "with foreign appends"], indirect=True)
 
 

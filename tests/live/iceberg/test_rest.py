@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.iceberg_support import Shop
-from tests.unit.test_iceberg_commit import *  # noqa: F403 - its tests
-from tests.unit.test_lake_commit import *  # noqa: F403 - the same
+from tests.unit.test_iceberg_commit import *  # noqa: F403 - runs that module's tests
+from tests.unit.test_lake_commit import *  # noqa: F403 - runs that module's tests
 from twopc.testing.contract.drivers import close_opened
 
 if TYPE_CHECKING:

@@ -150,7 +150,7 @@ def test_sparks_types_arrive_as_they_are(write_by: str, spark: SparkSession, tmp
             "id": name,
             "amount": decimal.Decimal(n) / 4,
             "at": dt.datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=dt.timezone.utc),
-            "local": dt.datetime(2026, 3, 29, 2, 30, 0, 500_000),  # noqa: DTZ001 - it has none
+            "local": dt.datetime(2026, 3, 29, 2, 30, 0, 500_000),  # noqa: DTZ001 - the column has no time zone
             "day": dt.date(2026, 2, 28),
             "tags": ["a,b", None],
             "counts": [("x", n), ("y", None)],

@@ -135,7 +135,7 @@ def test_spark_reads_deletes_compacts_and_expires_alongside_the_sink(shop: Shop,
     assert sql(f"SELECT count(*) AS n FROM ice.{TABLE} VERSION AS OF '{TAG}'") == [{"n": len(written)}]
 
 
-#: Iceberg for Java compares UUIDs as signed numbers, so the second one is its least.
+#: Iceberg for Java compares UUIDs as signed numbers, so to it, the second one is the smaller.
 UUIDS = ("00000000-0000-0000-0000-000000000001", "f79c3e09-677c-4bbd-a479-3f349cb785e7")
 
 

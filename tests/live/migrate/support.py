@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-#: Makes Spark use its consumer. By default, Spark sends a request that 0.10 does not have (describeTopics).
+#: Makes Spark use its consumer. By default, Spark sends a request that Kafka 0.10 does not know (describeTopics).
 FOR_OLD_BROKERS: Final = {"spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "true"}
 
 

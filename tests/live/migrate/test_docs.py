@@ -30,7 +30,7 @@ _PAGE = _ROOT / "docs" / "migration.md"
 _REHEARSAL = _ROOT / "docs" / "migration-rehearsal.md"
 _TERMS = _ROOT / "docs" / "migration-terms.md"
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-#: A setting, a method or an argument of ours, as a table names it.
+#: One of our settings, methods or arguments, as a table names it.
 _NAME = re.compile(r"`(?:CheckpointConfig\.)?([a-z]+(?:_[a-z]+)+|[A-Z][a-z]+(?:[A-Z][a-z]+)+)(?:\([^`]*\))?`")
 _NUMBERS = re.compile(r"\d+")
 
@@ -59,7 +59,7 @@ def test_the_page_runs_from_its_first_command_to_its_last(
         if language == "python":
             frame = pipeline.frame(spark, 40)
             scope = {"frame": frame, "old_function": pipeline.sink()}
-            exec(compile(text, "migration.md", "exec", dont_inherit=True), scope)  # noqa: S102 - our own document
+            exec(compile(text, "migration.md", "exec", dont_inherit=True), scope)  # noqa: S102 - the code is in our own documentation
             scope["query"].awaitTermination()  # type: ignore[attr-defined]
             if "each" in scope:
                 scope["each"].close()  # type: ignore[attr-defined]

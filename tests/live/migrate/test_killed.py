@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore:uncl
 
 _TIMEOUT_S: Final = 120
 UP_TO_THE_DECISION: Final = POINTS[: POINTS.index("driver.decided") + 1]
-#: A command whose process ends by SIGKILL: at a crash point, or at a step of the file that it writes.
+#: A command whose process is killed by SIGKILL: at a crash point, or at a step in writing its file.
 _COMMAND: Final = """
 import os, signal, sys
 from twopc.testing.crash_points import arm_from_environment
@@ -87,9 +87,9 @@ def new_query(pipeline: OldPipeline, direct: Any) -> Callable[[DataFrame, str], 
     servers, name, topic, query_id = pipeline.servers, pipeline.name, pipeline.topic, pipeline.query_id
 
     def query(frame: DataFrame, _: str) -> DataStreamWriter:
-        from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - in the query's own process
-        from twopc.integration.spark import exactly_once  # noqa: PLC0415 - the same
-        from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - the same
+        from twopc.integration.migrate import TakeOver  # noqa: PLC0415 - imported in the query's own process
+        from twopc.integration.spark import exactly_once  # noqa: PLC0415 - imported in the query's own process
+        from twopc.sinks.kafka import KafkaSink  # noqa: PLC0415 - imported in the query's own process
 
         sink = KafkaSink(name=name, bootstrap_servers=servers, topic=topic)
         each = exactly_once(sink, interceptors=[TakeOver(sink)], override=AdoptQuery(query_id), write_by=direct)
@@ -163,7 +163,7 @@ def test_a_killed_cutover_is_run_again(pipeline: OldPipeline, spark: SparkSessio
     own = pipeline.checkpoint / "twopc"
     killed_command(pipeline, "cutover", "--topic", pipeline.topic, "--apply", at="unlinked")
     assert not list(own.glob("handover-*.json"))
-    assert "has no hand-over" in pipeline.fail_new(spark), "a half-done command is as none"
+    assert "has no hand-over" in pipeline.fail_new(spark), "a half-done cut-over must leave no hand-over"
     killed_command(pipeline, "cutover", "--topic", pipeline.topic, "--apply", at="linked")
     recorded = [file.name for file in own.glob("handover-*.json")]
     assert len(recorded) == 1

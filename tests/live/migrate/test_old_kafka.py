@@ -1,4 +1,7 @@
-"""Kafka 0.10.2.2 with its ZooKeeper is real: it keeps what it acknowledges, and it has neither idempotence nor transactions."""
+"""The tests' old broker is a real Kafka 0.10.2.2 with its own ZooKeeper.
+
+It keeps what it acknowledges, and it has neither idempotence nor transactions.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _HEADERS: Final = {
         f"named_struct('key', 'h', 'value', CAST({_TEXT} AS BINARY)))) AS headers"
     ),
 }
-#: The value's expression, and the options of the cut-over that recognise it.
+#: The value's expression, and the cut-over's options that recognize it.
 _VALUES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "as they are": ("value", ()),
     "equal rows": ("value", ("--clock-skew-ms", "0")),

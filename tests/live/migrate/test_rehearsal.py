@@ -152,7 +152,7 @@ def test_a_lost_and_a_duplicated_record_do_not_cancel_out(rehearsal: Rehearsal) 
     assert "NOT exactly once" in step.problem
 
 
-def test_duplicates_from_before_the_cutover_stay_and_a_third_copy_is_noticed(rehearsal: Rehearsal) -> None:
+def test_duplicates_from_before_the_cutover_are_accepted_but_a_third_copy_is_reported(rehearsal: Rehearsal) -> None:
     write(rehearsal.output, [*range(20), 3])
     rehearsal._expected[3] = 2
     assert not judged(rehearsal).problem

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from twopc.integration.services.kafka import LocalKafka
 
-#: MirrorMaker 2 looks for new topics and partitions first; two cores do it beside two brokers.
+#: MirrorMaker 2 first looks for new topics and partitions, on two cores that it shares with two brokers.
 _COPIED_S = 60
 
 

@@ -318,7 +318,7 @@ def test_a_new_query_that_omits_the_mirrors_rows_loses_and_duplicates_nothing(fa
             try:
                 failover.run_on_mirror()
             except StreamingQueryException as error:  # Spark may notice that the checkpoint is ahead of the source
-                assert "failOnDataLoss" in str(error)  # noqa: PT017 - or it may not
+                assert "failOnDataLoss" in str(error)  # noqa: PT017 - or Spark may not notice
         else:
             failover.require_refused()
 

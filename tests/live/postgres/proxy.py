@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _HOST: Final = "127.0.0.1"
-#: How libpq sends the statement.
+#: The COMMIT statement, as libpq sends it.
 _COMMIT: Final = b"Q\0\0\0\x0bCOMMIT\0"
 
 

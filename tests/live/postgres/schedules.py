@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from twopc.coordinator import Coordinator
 
 _ENDS = ("COMMIT", "PREPARE TRANSACTION", "ROLLBACK PREPARED")
-#: How often something happens to a statement, by its first words.
+#: The probability that something happens to a statement, by its first words.
 _CHANCES = {"COMMIT PREPARED": 0.4, "PREPARE TRANSACTION": 0.3, "ROLLBACK PREPARED": 0.3, "COMMIT": 0.03}
 _DRIVERS = 3
 _TIMEOUT_MS = 2_000

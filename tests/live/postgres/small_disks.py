@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twopc.integration.services.guard import GuardedProcess
 
 _PROGRAMS: Final = ("unshare", "nsenter", "mount")
-#: The server's log segments have 16 MB, and it begins with one.
+#: The size of the disk for the WAL. A WAL segment has 16 MB, and the server begins with one segment.
 _WAL_MB: Final = 52
 _TABLES_MB: Final = 2
 
@@ -48,7 +48,7 @@ class Namespace:
             raise NoNamespaceError(f"not installed: {', '.join(missing)}")
         self._user = os.getuid() if user is None else user
         self._shell = subprocess.Popen(
-            ["unshare", "--user", "--map-root-user", "--mount", "sh"],  # noqa: S607 - of the system
+            ["unshare", "--user", "--map-root-user", "--mount", "sh"],  # noqa: S607 - a program of the system
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

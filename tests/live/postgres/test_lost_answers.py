@@ -40,7 +40,7 @@ def case(database: str, proxy: LossyProxy) -> Case:
 
 
 _PUBLISH = "'committed' FROM unnest"
-#: A part of a statement of the step, and whether the loss is an error of the start; nothing else is.
+#: For each step, a part of its statement, and whether losing the statement's answer fails the start.
 _STEPS = {
     "creation": ("CREATE INDEX IF NOT EXISTS marker_of_sink", True),
     "acquisition": ('INSERT INTO "twopc".control', True),

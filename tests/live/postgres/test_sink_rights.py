@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-#: What a database administrator executes for a sink. Without each of them, the error has these words.
+#: The statements that a database administrator executes for a sink, each with the words in the error if it is missing.
 _RIGHTS = {
     "GRANT CONNECT ON DATABASE {database} TO {role}": "permission denied for database",
     "CREATE SCHEMA twopc AUTHORIZATION {role}": "permission denied for database",

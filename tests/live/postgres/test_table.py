@@ -90,7 +90,7 @@ def test_everything_that_matters_is_read(filled: Connection) -> None:
     assert [(one.name, one.events) for one in table.triggers] == [("checked", frozenset({"INSERT", "UPDATE"}))]
     assert table.rules == ("kept",)
     assert (table.role, table.missing_rights, table.has_row_security) == ("postgres", frozenset(), False)
-    assert pickle.loads(pickle.dumps(table)) == table  # noqa: S301 - our own bytes
+    assert pickle.loads(pickle.dumps(table)) == table  # noqa: S301 - the bytes are our own
     with pytest.raises(dataclasses.FrozenInstanceError):
         table.oid = 0  # type: ignore[misc]
 

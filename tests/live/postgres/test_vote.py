@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["no_vote_is_left"]
 
-#: The rows of the first batch are 0 to 4 and 10 to 14. Each table rejects 13, for a reason that no stage sees. What makes the
-#: table, why it is refused with staged votes, what is said before the decision with prepared ones, and the remedy.
+#: The rows of the first batch are 0 to 4 and 10 to 14. Each table rejects 13, for a reason that no stage sees. Each entry has
+#: the statements that make the table, why staged votes refuse it, the message before the decision with prepared votes, and
+#: the remedy.
 _TABLES = {
     "trigger": (
         """CREATE TABLE target (value bigint);

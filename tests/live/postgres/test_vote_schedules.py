@@ -41,6 +41,6 @@ def test_under_random_faults_each_batch_is_visible_once_and_no_vote_stays(
             schedule.finish()
         assert (votes(connection), left_behind(database)["slice"]) == ([], 0)
     finally:
-        print(f"seed {seed}", *schedule.log, sep="\n")  # noqa: T201 - shown if the test fails
+        print(f"seed {seed}", *schedule.log, sep="\n")  # noqa: T201 - pytest shows it if the test fails
         with contextlib.suppress(Exception):
             close_opened()

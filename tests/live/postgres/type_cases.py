@@ -101,7 +101,7 @@ def moments(zone: dt.timezone | None) -> list[dt.datetime]:
     return [dt.datetime.fromisoformat(text).replace(tzinfo=zone) for text in _TIMES]
 
 
-#: An Arrow type as Spark makes it, values, the PostgreSQL type of a literal of it, and the columns that take it.
+#: An Arrow type as Spark makes it, values, the PostgreSQL type of a literal, and the column types that accept the values.
 CASES: Sequence[tuple[pa.DataType, Sequence[Any], str, Sequence[str]]] = [
     (pa.bool_(), [True, False], "bool", ["boolean"]),
     *(

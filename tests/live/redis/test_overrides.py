@@ -44,7 +44,7 @@ def test_an_older_copy_adds_nothing_a_second_time_while_the_adoption_is_still_in
     assert case.visible() == all_rows(*before, batch, batch + 1)
 
 
-def test_a_lost_batch_that_was_left_behind_is_given_up_and_the_query_continues_after_a_crash(
+def test_a_lost_batch_that_was_left_behind_is_abandoned_and_the_query_continues_after_a_crash(
     client: Any, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     case, given_up = redis_counters(request), Settings(overrides=Overrides(abandon_batch=0))

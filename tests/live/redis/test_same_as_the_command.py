@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from twopc.sinks.redis.mappings import Mapping
 
 _MAX: Final = 2**63 - 1
-#: Values of a key that some readers take for a number, and others do not.
+#: Values of a key that some readers take for a number and others do not.
 _NUMBERS: Final = (
     "", "0", "-0", "00", "007", "-007", "+5", " 5", "5 ", "5\n", "5\0", "1_000", "1,5", "0x10", "0b1", "1e3", "1E3", "1.0", "1.",
     ".5", "-.5", "--5", "-", "nan", "-nan", "inf", "-inf", "Infinity", "1e308", "1e400", "1e4000", "1e4932", "-1e4932", "1e5000",
@@ -108,7 +108,7 @@ KINDS: Final = (
 )
 
 
-#: Longer than the commands of one comparison take.
+#: A time longer than the commands of one comparison take.
 _SOON_MS = 1_000
 
 
@@ -227,7 +227,7 @@ class Twins:
 
 
 def _compare(server: RedisService, seed: int, samples: int, states: int = 0) -> None:
-    print(f"seed {seed}")  # noqa: T201 - shown if the test fails
+    print(f"seed {seed}")  # noqa: T201 - pytest shows it if the test fails
     rng = random.Random(seed)
     outcomes = {True: 0, False: 0}
     for kind in KINDS:

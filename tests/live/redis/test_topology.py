@@ -215,7 +215,7 @@ def test_a_slot_in_the_middle_of_a_move_delays_its_rows_and_duplicates_none(
 
 
 def test_rows_wait_while_the_staged_rows_have_moved_but_the_data_has_not(own_cluster: list[LocalRedis]) -> None:
-    """A script in the new node would not find the data, and would create a second copy of it."""
+    """A script on the new node would not find the data, and would create a second copy of it."""
     key = unique()
     sink = cluster_sink(own_cluster, key, timeout_ms=1_000)
     driver = Driver(sink)
@@ -238,7 +238,7 @@ def test_rows_wait_while_the_staged_rows_have_moved_but_the_data_has_not(own_clu
 
 @pytest.mark.parametrize("held", ["many", 2**63 - 2])
 def test_the_check_waits_for_data_that_has_not_moved(own_cluster: list[LocalRedis], held: str | int) -> None:
-    """In the new node, the check and the rehearsal would find no number, and accept every increment."""
+    """On the new node, the check and the rehearsal would find no number, and accept every increment."""
     key = unique()
     sink = cluster_sink(own_cluster, key, timeout_ms=1_000)
     driver = Driver(sink)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from twopc.records import TaskReport
 
 ROWS: Final = (("a", "b"), ("c",))
-#: These rows as a reader sees them.
+#: The same rows, as a reader sees them.
 VISIBLE: Final = Counter("abc")
 
 

@@ -1,6 +1,6 @@
 """Rule 6: one writer, one end.
 
-A worker may abort its own transaction before it hands over its handle; afterwards it ends nothing. Otherwise a generator's
+A worker may abort its own transaction before it hands over its handle; afterwards it ends nothing. Otherwise, a generator's
 `finally: abort()` aborts a decided transaction. And two attempts of one task never share an id.
 """
 

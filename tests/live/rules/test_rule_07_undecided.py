@@ -44,7 +44,7 @@ CALLS: tuple[tuple[object, str], ...] = (
     (binding, "crash_point"),
     (DriverRun, "append"),
 )
-#: Made again for each failure, because an error that stays keeps its driver, and so its producer.
+#: Each failure gets a new error, because an error that stays alive keeps its driver alive, and so its producer.
 ERRORS: tuple[Callable[[], BaseException], ...] = (
     partial(OSError, 95, os.strerror(95)),
     KeyboardInterrupt,

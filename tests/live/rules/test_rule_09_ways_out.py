@@ -38,7 +38,7 @@ def named_setting(error: object) -> Settings:
     return Settings(overrides=Overrides(abandon_batch=int(batch)))
 
 
-def test_a_lost_batch_that_was_left_behind_is_given_up_with_the_setting_from_the_error(play: Play) -> None:
+def test_the_setting_that_the_error_names_abandons_a_lost_batch_that_was_left_behind(play: Play) -> None:
     """Rule 9. Caught mutations: the setting abandons any batch (``is_abandoned``), or its record is not read again."""
     decide_and_die(play, 1)
     for _ in range(2):
@@ -52,7 +52,7 @@ def test_a_lost_batch_that_was_left_behind_is_given_up_with_the_setting_from_the
     assert play.open_transactions() == ()
 
 
-def test_other_rows_are_evaluated_without_being_written_once_the_batch_is_given_up(play: Play) -> None:
+def test_different_rows_are_evaluated_but_not_written_once_the_batch_is_abandoned(play: Play) -> None:
     """Rule 9. Caught mutation: an abandoned batch is written again (a, b, d and e are duplicated)."""
     decide_and_die(play, 1)
     with pytest.raises(InDoubtError, match=re.escape(refusals.OTHER_ROWS)) as caught:

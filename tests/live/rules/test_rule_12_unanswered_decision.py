@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ROWS = (("a",), ("b",))
 ONCE = {"a": 1, "b": 1}
-#: After a pause, the controller has to admit the broker again.
+#: How long the controller may take to admit the broker again after a pause.
 BACK_WITHIN_S = 30
 
 

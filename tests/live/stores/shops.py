@@ -69,7 +69,7 @@ def postgres(request: pytest.FixtureRequest, directory: Path, **how: Any) -> Sho
     def content() -> object:
         # xmax changes with a lock on a row, too
         tables = ("twopc.control", "twopc.slice", "twopc.marker", "target")
-        rows = [ask(f"SELECT t.*, xmin::text, xmax::text FROM {name} t ORDER BY ctid") for name in tables]  # noqa: S608 - our own
+        rows = [ask(f"SELECT t.*, xmin::text, xmax::text FROM {name} t ORDER BY ctid") for name in tables]  # noqa: S608 - the SQL is our own
         return rows, sorted(ask(stages))
 
     def lose_rows(tasks: int) -> None:
@@ -77,7 +77,7 @@ def postgres(request: pytest.FixtureRequest, directory: Path, **how: Any) -> Sho
 
     def backup() -> Callable[[], object]:
         [(record,)] = ask("SELECT encode(record, 'hex') FROM twopc.control")
-        return lambda: ask(f"UPDATE twopc.control SET record = decode('{record}', 'hex')")  # noqa: S608 - the same
+        return lambda: ask(f"UPDATE twopc.control SET record = decode('{record}', 'hex')")  # noqa: S608 - the SQL is our own
 
     case = Case(sink, numbers, lambda: [value for (value,) in ask("SELECT value FROM target ORDER BY value")])
     return Shop(case, content, lambda: ask("DELETE FROM twopc.control"), lose_rows, backup)

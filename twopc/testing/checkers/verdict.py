@@ -26,7 +26,7 @@ _DRIVER_PARTITION = 0
 _COMES_TO_REST_S = 3.0
 
 
-def verdict(  # noqa: PLR0913 - a history has that many parts
+def verdict(  # noqa: PLR0913 - a history has this many parts
     sink: KafkaSink,
     bootstrap_servers: str,
     watcher: Watcher,

@@ -120,7 +120,7 @@ class TransactionContract:
         driver.begin()
         handle = driver.prepare(case.rows(ROWS))
         assert handle is not None and handle.transaction
-        assert pickle.loads(pickle.dumps(handle)) == handle  # noqa: S301 - our own
+        assert pickle.loads(pickle.dumps(handle)) == handle  # noqa: S301 - the bytes are our own
         assert case.sink.decode_handle(json.loads(json.dumps(case.sink.encode_handle(handle)))) == handle
 
     def test_another_process_commits_what_a_dead_one_prepared(self, case: Case) -> None:

@@ -34,13 +34,13 @@ _START: Final = tenacity.Retrying(
 
 def _function(target: str) -> Any:
     if target.endswith(".pickle"):
-        return pickle.loads(Path(target).read_bytes())  # noqa: S301 - our own process wrote it
+        return pickle.loads(Path(target).read_bytes())  # noqa: S301 - our own process wrote the bytes
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def _session(run: Run) -> SparkSession:
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - its gateway must not start before the environment is right
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - Spark's gateway must not start before the environment is right
 
     if run.server:
         return SparkSession.builder.remote(run.server).getOrCreate()
@@ -57,7 +57,7 @@ def _source(session: SparkSession, reader: Reader) -> DataFrame:
 
 
 def _writer(run: Run, session: SparkSession) -> DataStreamWriter:
-    from twopc.testing.kill_loop import moments  # noqa: PLC0415 - imports Spark
+    from twopc.testing.kill_loop import moments  # noqa: PLC0415 - this module imports Spark
 
     frame, function = _source(session, run.reader), _function(run.target)
     if run.kill is not None:

@@ -99,7 +99,7 @@ class KafkaTopic:
         Raises:
             ServiceError: the broker did not accept every record.
         """
-        from confluent_kafka import Producer  # noqa: PLC0415 - files need no Kafka
+        from confluent_kafka import Producer  # noqa: PLC0415 - files do not need Kafka
 
         self.create()
         refused: list[object] = []
@@ -132,7 +132,7 @@ class KafkaTopic:
 
     def create(self) -> None:
         """Create the topic, unless this object has already created it."""
-        from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415 - files need no Kafka
+        from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415 - files do not need Kafka
 
         if not self._created:
             admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})

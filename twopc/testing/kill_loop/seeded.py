@@ -95,7 +95,7 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
         spark=spark or {},
         connect=connect,
     )
-    print(f"kill_loop: seed {seed}, logs in {directory}", flush=True)  # noqa: T201 - pytest shows it with a failure
+    print(f"kill_loop: seed {seed}, logs in {directory}", flush=True)  # noqa: T201 - pytest shows it if the test fails
     plan = planned(seed, kills, moments=moments, crash_points=crash_points)
     loop.run(aimed(plan, victims or OF_CONNECT) if connect else plan)
     return loop.outcome(seed)
