@@ -23,7 +23,9 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(900)
-def test_killing_processes_at_every_step_loses_duplicates_and_tears_nothing(add_summary: Callable[[str], None]) -> None:
+def test_killing_processes_at_every_step_loses_nothing_duplicates_nothing_and_tears_no_batch(
+    add_summary: Callable[[str], None],
+) -> None:
     """``TWOPC_TRIALS`` sets the number of trials per step. Prints the table, the seed and the bound."""
     command = [sys.executable, "-m", "tests.chaos", "--trials", os.environ.get("TWOPC_TRIALS", "1")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

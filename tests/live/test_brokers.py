@@ -191,7 +191,7 @@ def test_offsets_are_requested_from_the_current_leader(cluster: LocalKafkaCluste
 
 
 @pytest.mark.parametrize("point", ["between batches", "driver.deciding"])
-def test_the_death_of_the_drivers_coordinator_stalls_a_batch_for_the_elections_only(
+def test_the_death_of_the_drivers_coordinator_stalls_a_batch_only_for_the_elections(
     point: str, play: Replicated, add_summary: Callable[[str], None]
 ) -> None:
     """Fails if a single request for offsets may use up the whole timeout.

@@ -67,7 +67,7 @@ def test_batches_and_a_restart_are_written_exactly_once(write_by: str, kafka: Ka
 
 @pytest.mark.whole
 @pytest.mark.timeout(1800)
-def test_the_process_of_the_function_is_killed_and_the_next_start_recovers(kafka: KafkaService, tmp_path: Path) -> None:
+def test_the_next_start_recovers_after_the_functions_process_is_killed(kafka: KafkaService, tmp_path: Path) -> None:
     pipeline = pipeline_of(kafka, tmp_path, settings=BY_TASKS)
     try:
         for point in _OF_DRIVER:
@@ -84,7 +84,9 @@ def test_the_process_of_the_function_is_killed_and_the_next_start_recovers(kafka
 
 
 @pytest.mark.whole
-def test_a_killed_worker_of_a_task_is_repeated_and_nothing_is_duplicated(kafka: KafkaService, tmp_path: Path) -> None:
+def test_a_task_whose_worker_is_killed_is_repeated_and_nothing_is_duplicated(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
     pipeline = pipeline_of(kafka, tmp_path, settings=BY_TASKS)
     try:
         pipeline.feed(20)
@@ -116,7 +118,7 @@ def test_a_process_that_wakes_up_after_its_successor_has_begun_decides_nothing(
 
 
 @pytest.mark.whole
-def test_a_shuffle_is_refused_before_anything_is_written_and_with_the_assertion_it_is_written(
+def test_a_shuffle_is_refused_before_anything_is_written_unless_the_user_asserts_a_deterministic_plan(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     off = dict.fromkeys(CHECKSUMS, "false")
@@ -240,7 +242,7 @@ def test_rows_that_a_views_name_may_have_changed_are_refused(
 
 
 @pytest.mark.whole
-def test_a_view_is_resolved_once_and_a_checkpoint_is_not_taken_for_the_batch(tmp_path: Path) -> None:
+def test_a_view_is_resolved_once_and_a_checkpoint_is_not_mistaken_for_the_batch(tmp_path: Path) -> None:
     """The first row shows why: the DataFrame itself reads the rows of the view that has replaced its own."""
     options = Options(bootstrap_servers="", name="n", sources=(), topic="t", checkpoint=str(tmp_path / "checkpoint"))
     seen = json.loads(outcome_of("names_of_views", options, tmp_path).removeprefix(OUTCOME))
@@ -260,7 +262,7 @@ def test_a_view_is_resolved_once_and_a_checkpoint_is_not_taken_for_the_batch(tmp
 
 
 @pytest.mark.whole
-def test_a_batch_is_written_through_a_view_of_its_own(kafka: KafkaService, tmp_path: Path) -> None:
+def test_each_batch_is_written_through_its_own_view(kafka: KafkaService, tmp_path: Path) -> None:
     pipeline = pipeline_of(kafka, tmp_path, settings=_PROMISED)
     pipeline.feed(20)
     pipeline.flush()
@@ -279,7 +281,7 @@ def test_one_of_two_queries_of_a_session_is_found(scenario: str, kafka: KafkaSer
 
 
 @pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark has the checksums from 4.1 on")
-def test_one_shuffle_is_written_if_spark_compares_its_rows(kafka: KafkaService, tmp_path: Path) -> None:
+def test_a_plan_with_one_shuffle_is_written_if_spark_compares_its_rows(kafka: KafkaService, tmp_path: Path) -> None:
     pipeline = pipeline_of(kafka, tmp_path, plan="unstable", spark=CHECKSUMS)
     try:
         pipeline.feed(40)

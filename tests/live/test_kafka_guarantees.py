@@ -97,7 +97,7 @@ def test_a_driver_that_dies_after_its_decision_duplicates_nothing(point: str, pl
 
 @pytest.mark.parametrize("guarantee", ["AT_LEAST_ONCE", pytest.param("NONE", marks=pytest.mark.whole)])
 @pytest.mark.parametrize("point", each([*BEFORE, *AFTER]))
-def test_a_run_with_a_weaker_guarantee_completes_what_an_exact_one_has_left(
+def test_a_run_with_a_weaker_guarantee_completes_what_an_exact_one_left_unfinished(
     point: str, guarantee: str, play: Play
 ) -> None:
     run = driver(play, "EXACTLY_ONCE")
@@ -124,7 +124,7 @@ def test_lost_transactions_are_repaired_in_transactions_even_under_another_guara
 
 
 @pytest.mark.parametrize("point", each([*BEFORE, *AFTER]))
-def test_an_exact_run_behind_a_weaker_one_duplicates_at_most_the_batch_that_was_not_decided(
+def test_an_exact_run_after_a_weaker_one_duplicates_at_most_the_batch_that_was_not_decided(
     point: str, play: Play
 ) -> None:
     crash(driver(play, "AT_LEAST_ONCE"), play, 0, rows_of(0), point)

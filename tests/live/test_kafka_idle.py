@@ -119,7 +119,9 @@ def test_nothing_is_left_of_a_pool_that_was_dropped(
     eventually(lambda: clients() == before, "no client is left")
 
 
-def test_a_producer_in_the_making_ends_with_its_pool(kafka: KafkaService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_that_is_being_created_ends_with_its_pool(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The query ends immediately after its last batch. Caught mutation: a producer for a dropped pool is kept."""
     gc.collect()
     before = clients()

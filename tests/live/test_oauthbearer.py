@@ -116,7 +116,7 @@ def use_tokens(query: Query, secured: LocalKafka, options: dict[str, Any], **oth
 
 
 @pytest.mark.parametrize("way", [pytest.param("oauth_cb", marks=pytest.mark.whole), "oidc", "unsecured"])
-def test_a_whole_play_with_tokens_prepares_decides_commits_recovers_and_sweeps(
+def test_a_whole_run_with_tokens_prepares_decides_commits_recovers_and_sweeps(
     secured: LocalKafka, endpoint: TokenEndpoint, tmp_path: Path, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Caught mutation: ``for_librdkafka`` drops the options of OAUTHBEARER."""
@@ -143,9 +143,7 @@ def test_a_whole_play_with_tokens_prepares_decides_commits_recovers_and_sweeps(
 
 @pytest.mark.whole
 @pytest.mark.parametrize("rest_s", [SESSION_S + 1, pytest.param(LIFE_S + 4, marks=pytest.mark.whole)])
-def test_a_driver_that_rests_outlives_its_sessions_and_tokens(
-    secured: LocalKafka, tmp_path: Path, rest_s: float
-) -> None:
+def test_an_idle_driver_outlives_its_sessions_and_tokens(secured: LocalKafka, tmp_path: Path, rest_s: float) -> None:
     """The broker ends sessions after a few seconds: each client has to authenticate again, with a token that still counts."""
     callback = Callback()
     query = Query(secured.bootstrap_servers, tmp_path)

@@ -385,7 +385,7 @@ def guarded_sink(kafka: LocalKafka) -> tuple[KafkaSink, str]:
     return sink_at(kafka.address("GUARDED"), name, options=options), topic
 
 
-def test_the_documented_rights_pass_once_the_ledgers_hold_for_its_prefix(guarded: LocalKafka) -> None:
+def test_the_documented_rights_pass_once_those_on_the_ledger_cover_its_prefix(guarded: LocalKafka) -> None:
     sink, topic = guarded_sink(guarded)
     allow(guarded, documented_rights(sink, topic, PREFIXED))
     report = run_preflight(sink, [topic])

@@ -128,7 +128,7 @@ def arranged(frame: DataFrame) -> Rows:
         pytest.param("upper(value) AS value", id="made by Spark"),
     ],
 )
-def test_all_rows_come_or_none_under_any_budget(expression: str, spark: SparkSession, chance: random.Random) -> None:
+def test_all_rows_or_none_arrive_under_any_budget(expression: str, spark: SparkSession, chance: random.Random) -> None:
     """Each task may come to its end within the budget, and all of them together be over it."""
     budget = Budget()  # of a run: its filters serve many batches
     seen = set()
@@ -155,7 +155,7 @@ def test_all_rows_come_or_none_under_any_budget(expression: str, spark: SparkSes
         pytest.param("", id="files of version 2", marks=pytest.mark.whole),
     ],
 )
-def test_under_any_plan_no_row_is_missing_unless_those_that_came_are_over_the_budget(
+def test_under_any_plan_no_row_is_missing_unless_the_arrived_rows_are_over_the_budget(
     sources: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark may evaluate, combine and move filters: the budget counts a row if, and only if, the row would have come.
@@ -192,7 +192,7 @@ def test_held_back_rows_are_noticed_even_if_the_arrived_rows_are_within_the_limi
     assert collect(rows, max_bytes=4_000, budget=Budget(), cancel=lambda: None) is None
 
 
-def test_a_row_that_is_much_wider_than_those_before_it_may_come_last(spark: SparkSession) -> None:
+def test_a_row_that_is_much_wider_than_the_rows_before_it_may_arrive_last(spark: SparkSession) -> None:
     """The widths are added up: a bound that took all rows for as wide as the last one would refuse this."""
     frame = spark.range(0, 5_000, 1, 2).selectExpr("IF(id % 2500 = 2499, repeat('x', 100000), 'x') AS value")
     found = collect(arranged(frame), max_bytes=400_000, budget=Budget(), cancel=lambda: None)

@@ -249,7 +249,7 @@ def test_a_lost_part_is_repaired_the_way_it_was_decided_even_if_the_setting_has_
     assert sum(counters(redis_server, totals.name).values()) == 5 + sum(range(50))
 
 
-def test_a_lost_part_is_not_repaired_with_other_rows_of_the_same_number(
+def test_a_lost_part_is_not_repaired_with_the_same_number_of_different_rows(
     kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     totals, events = adding(redis_server), kafka_sink(kafka.bootstrap_servers)
@@ -263,7 +263,7 @@ def test_a_lost_part_is_not_repaired_with_other_rows_of_the_same_number(
     assert "InDoubtError" in query.refused()
 
 
-def test_a_batch_of_tasks_is_repaired_by_tasks_although_the_driver_could_write_it(
+def test_a_batch_written_by_tasks_is_repaired_by_tasks_although_the_driver_could_write_it(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings=BY_TASKS)
@@ -275,7 +275,7 @@ def test_a_batch_of_tasks_is_repaired_by_tasks_although_the_driver_could_write_i
     assert True not in set().union(*ways(sink_of(pipeline)))
 
 
-def test_a_lost_direct_batch_is_written_again_even_if_the_replay_has_other_rows(
+def test_a_lost_direct_batch_is_written_again_even_if_the_replay_has_different_rows(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings=DIRECT)

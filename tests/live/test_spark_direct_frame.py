@@ -110,7 +110,7 @@ def test_spark_makes_the_rows_that_the_driver_cannot_make_from_the_dataframe(
     assert collected(rows).to_pylist() == made_by_spark(rows).to_pylist()
 
 
-def test_spark_makes_the_columns_of_expressions_and_every_checksum(spark: SparkSession) -> None:
+def test_spark_computes_the_columns_of_expressions_and_every_checksum(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("v",), (None,)], "value STRING")
     selected = arranged(frame, sink(topic="t"), orders=["upper(value) AS value"])
     hashed = replace(arranged(frame, sink(topic="t")), is_hashed=True)

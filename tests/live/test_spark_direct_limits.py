@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 @pytest.mark.whole
 @pytest.mark.timeout(900)
-def test_a_batch_within_the_limit_but_over_sparks_own_for_results_is_written_by_the_tasks(
+def test_a_batch_within_the_limit_but_over_sparks_own_limit_for_results_is_written_by_the_tasks(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """Seen: the query stopped with Spark's error, at every start, although its tasks could write the batch."""

@@ -302,7 +302,7 @@ SLOW = "concat(value, java_method('java.lang.Thread', 'sleep', 600000L)) AS valu
 
 
 @pytest.mark.parametrize("limit_ms", [1, 2_000])  # before Spark has a job to cancel, and while the job runs
-def test_a_batch_over_its_timeout_is_cancelled_and_a_restart_loses_nothing(
+def test_a_batch_over_its_timeout_is_canceled_and_a_restart_loses_nothing(
     limit_ms: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)

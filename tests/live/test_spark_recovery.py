@@ -117,7 +117,7 @@ def test_a_query_killed_and_restarted_after_the_transaction_timeout_loses_nothin
     assert not list(kept), "proven rows should not stay staged"
 
 
-def test_losing_some_transactions_and_replaying_other_rows_is_in_doubt(
+def test_losing_some_transactions_and_replaying_different_rows_is_in_doubt(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings=BY_TASKS)
@@ -146,7 +146,7 @@ def test_losing_some_transactions_is_repaired_if_the_replay_has_the_same_rows(
     pipeline.require_exactly_once()
 
 
-def test_losing_every_transaction_rewrites_the_batch_even_if_the_replay_has_other_rows(
+def test_losing_every_transaction_rewrites_the_batch_even_if_the_replay_has_different_rows(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings=BY_TASKS)
@@ -213,7 +213,7 @@ def test_a_restored_older_checkpoint_is_refused_and_writes_nothing(
     pipeline.require_exactly_once()
 
 
-def test_a_copied_checkpoint_with_other_offsets_is_refused_and_writes_nothing(
+def test_a_copied_checkpoint_with_different_offsets_is_refused_and_writes_nothing(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
@@ -232,7 +232,7 @@ def test_a_copied_checkpoint_with_other_offsets_is_refused_and_writes_nothing(
 
 
 @pytest.mark.whole
-def test_empty_batches_other_partition_counts_and_added_topics_are_accepted(
+def test_empty_batches_different_partition_counts_and_added_topics_are_accepted(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="shuffle", filter="value is not null")

@@ -117,7 +117,7 @@ def test_two_dataframes_that_may_disagree_are_reported_once(
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_randomness_in_the_query_itself_is_seen_too(
+def test_randomness_in_the_query_itself_is_reported_too(
     *, is_cut: bool, kafka: KafkaService, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)

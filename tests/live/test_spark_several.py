@@ -245,7 +245,7 @@ def test_a_function_that_catches_an_error_and_calls_again_writes_the_batch_once(
     assert values(sink) == VALUES
 
 
-def test_a_call_with_other_dataframes_after_a_failed_one_is_an_error(
+def test_a_call_with_different_dataframes_after_a_failed_one_is_an_error(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = kafka_sink(kafka.bootstrap_servers)

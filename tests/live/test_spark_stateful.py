@@ -180,7 +180,7 @@ def test_as_many_commits_as_partitions_prove_nothing_if_a_dataframe_has_the_batc
     assert values(sink) == {"0": 4, "1": 3, "2": len(placed) - len(known)}
 
 
-def test_one_sink_of_two_may_get_no_rows(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
+def test_one_of_two_sinks_may_get_no_rows(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
     one, two = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
 
     def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:

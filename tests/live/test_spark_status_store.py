@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["spark"]
 
 
-def test_a_stage_that_is_over_is_reported_with_its_beginning_and_its_end(spark: SparkSession) -> None:
+def test_a_finished_stage_is_reported_with_its_start_and_its_end(spark: SparkSession) -> None:
     store = StatusStore(spark.sparkContext)
     number = store.end_of_jobs()
     spark.sparkContext._jsc.sc().range(0, 1, 1, 1).count()

@@ -115,7 +115,7 @@ def test_every_sink_is_given_timestamps_in_utc_and_the_users_text_is_sparks_own(
     assert {column: found[column.rpartition(" ")[2]] for column in COLUMNS} == COLUMNS
 
 
-def test_a_replay_in_another_zone_has_the_same_checksums(spark: SparkSession) -> None:
+def test_a_replay_in_another_time_zone_has_the_same_checksums(spark: SparkSession) -> None:
     """Otherwise, rows that a decided batch has lost could not be written again."""
     letters, events = (KafkaSink(name=name, bootstrap_servers="nowhere:1", topic="t") for name in ("letters", "events"))
     found = []

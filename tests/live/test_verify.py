@@ -263,7 +263,7 @@ def test_an_open_transaction_of_an_earlier_driver_is_an_orphan(play: Play) -> No
     assert all(finding.kind.severity is not Severity.ERROR for finding in report.findings)
 
 
-def test_a_checkpoint_with_other_offsets_is_an_error(play: Play, tmp_path: Path) -> None:
+def test_a_checkpoint_with_different_offsets_is_an_error(play: Play, tmp_path: Path) -> None:
     kafka_offsets(play, 3, 6)
     write(play, ROWS, ROWS)
     files = spark_checkpoint(play, tmp_path / "checkpoint", 4, ends=(3, 7, 9, 12))

@@ -62,7 +62,7 @@ def test_transactions_aborted_by_a_late_sweep_are_written_again(play: Play, prox
     assert play.open_transactions() == ()
 
 
-def test_an_id_with_an_unanswered_initialisation_is_never_used(play: Play, proxy: KafkaProxy) -> None:
+def test_an_id_with_an_unanswered_initialization_is_never_used(play: Play, proxy: KafkaProxy) -> None:
     """The request for the first task's first id arrives while a later batch's transactions are open."""
     first_ids = f"{play.name}.*.{'?' * 32}.0"
     held = proxy.on(Api.INIT_PRODUCER_ID, transactional_id=first_ids, times=float("inf")).hold()

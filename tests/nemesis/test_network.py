@@ -93,7 +93,9 @@ def test_a_tasks_request_that_arrives_twice_changes_nothing(play: Play, proxy: K
 @pytest.mark.parametrize(
     "api", [Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE], ids=lambda api: api.name
 )
-def test_a_drivers_request_that_arrives_twice_stops_it_at_worst(play: Play, proxy: KafkaProxy, api: Api) -> None:
+def test_a_drivers_request_that_arrives_twice_at_worst_stops_the_driver(
+    play: Play, proxy: KafkaProxy, api: Api
+) -> None:
     """The driver's producer keeps one epoch, so the driver may stop. It makes no wrong decision, and a restart continues.
 
     A late InitProducerId fences it. After a late Produce, itself refused, Kafka 4.3 refuses the next as out of order.

@@ -23,7 +23,7 @@ OF_REDPANDA = {Api.FIND_COORDINATOR: 3, Api.METADATA: 8, Api.END_TXN: 3, Api.INI
 
 
 @pytest.mark.parametrize("point", ["driver.confirmed", "driver.decided"])
-def test_a_killed_driver_is_recovered_with_requests_as_old_as_those_of_redpanda(
+def test_a_killed_driver_is_recovered_with_requests_as_old_as_redpandas(
     kafka: KafkaService, tmp_path: Path, point: str
 ) -> None:
     """FindCoordinator before v4 handles one id; the ledger has no topic id before Metadata v10."""

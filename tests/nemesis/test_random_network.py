@@ -63,7 +63,7 @@ def given(batches: int) -> dict[Position, Row]:
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.whole) for seed in range(2, 11))])
-def test_every_row_is_visible_once_and_nothing_is_left_open_under_any_fault_of_the_network(
+def test_every_row_is_visible_once_and_nothing_is_left_open_under_any_network_fault(
     kafka: KafkaService, play: Play, proxy: KafkaProxy, seed: int
 ) -> None:
     chance = random.Random(seed)

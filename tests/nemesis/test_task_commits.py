@@ -35,7 +35,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("inject", FAULTS)
-def test_a_commit_that_the_network_hits_is_repeated_and_commits_once(
+def test_a_commit_hit_by_a_network_fault_is_repeated_and_commits_once(
     play: Play, proxy: KafkaProxy, inject: Callable[[Selection], Rule], nth: int
 ) -> None:
     driver = play.driver()

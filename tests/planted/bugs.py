@@ -570,7 +570,7 @@ BUGS: Final = (
         "            wanted = replace(rows, is_hashed=is_divided)\n",
         "            wanted = replace(rows, is_hashed=False)\n",
         model=False,
-        whole="tests/live/test_spark_direct.py -k other_rows_of_the_same_number",
+        whole="tests/live/test_spark_direct.py -k same_number_of_different_rows",
     ),
     _bug(
         "collected rows are not waited for in the status store",

@@ -433,7 +433,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "self._settings.decided(table",
         "self._settings.publishing(table",
         model=False,
-        protocol="tests/live/postgres/test_after_the_decision.py -k fit_stops_nothing",
+        protocol="tests/live/postgres/test_after_the_decision.py -k stops_nothing_if",
     ),
     one_edit(
         "PostgreSQL: a stale connection costs an attempt",
@@ -864,7 +864,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "                if self._is_closed:\n                    return\n",
         "",
         model=False,
-        protocol="tests/live/test_kafka_idle.py -k making",
+        protocol="tests/live/test_kafka_idle.py -k being_created",
     ),
     one_edit(
         "a worker keeps the producers of queries that have ended",

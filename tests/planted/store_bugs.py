@@ -39,7 +39,7 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         _STORES,
         "is_behind=seen.is_behind and is_comparable and is_own",
         "is_behind=False",
-        f"{_LIVE}::test_a_store_that_was_set_back_is_noticed[delta]",
+        f"{_LIVE}::test_a_store_that_returned_to_an_earlier_state_is_detected[delta]",
     ),
     _bug(
         "a running query is judged by a single look",
@@ -109,7 +109,7 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         "integration/operate/store_state.py",
         "or (stored[version] < rows and version in complete))",
         ")",
-        f"{_LIVE}::test_a_batch_with_other_rows_than_decided_is_noticed[delta]",
+        f"{_LIVE}::test_a_batch_with_rows_other_than_the_decided_ones_is_detected[delta]",
     ),
     _bug(
         "a commit that maintenance has cleaned up counts as lost rows",
@@ -123,7 +123,7 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         "sinks/delta/step.py",
         '"twopc.version": self.published.version',
         '"twopc.version": self.published.epoch',
-        f"{_LIVE}::test_a_batch_with_other_rows_than_decided_is_noticed[delta]",
+        f"{_LIVE}::test_a_batch_with_rows_other_than_the_decided_ones_is_detected[delta]",
     ),
     _bug(
         "an error of the user's code is quoted with its password",
@@ -151,21 +151,21 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         "twopc/fenced_committer.py",
         "evidence=evidence | dict.fromkeys(lost, Evidence.ABORTED)",
         "evidence=evidence",
-        f"{_LIVE}::test_lost_rows_of_a_decided_batch_are_noticed[postgres]",
+        f"{_LIVE}::test_lost_rows_of_a_decided_batch_are_detected[postgres]",
     ),
     _bug(
         "Redis: lost rows of a decided batch count as staged",
         "sinks/staged/committer.py",
         "    SliceState.LOST: Evidence.ABORTED,\n",
         "",
-        f"{_LIVE}::test_lost_rows_of_a_decided_batch_are_noticed[redis_counters]",
+        f"{_LIVE}::test_lost_rows_of_a_decided_batch_are_detected[redis_counters]",
     ),
     _bug(
         "a lakehouse table: lost files of a decided batch count as staged",
         "sinks/lake/committer.py",
         "evidence=evidence | dict.fromkeys(lost, Evidence.ABORTED)",
         "evidence=evidence",
-        f"{_LIVE}::test_lost_rows_of_a_decided_batch_are_noticed[iceberg]",
+        f"{_LIVE}::test_lost_rows_of_a_decided_batch_are_detected[iceberg]",
     ),
     _bug(
         "a lakehouse table: an observer overlooks staged files",
@@ -179,13 +179,13 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         "sinks/iceberg/history.py",
         "            return False\n        at = ",
         "            return None\n        at = ",
-        f"{_LIVE}::test_a_table_that_was_rolled_back_is_noticed[iceberg]",
+        f"{_LIVE}::test_a_table_that_was_rolled_back_is_detected[iceberg]",
     ),
     _bug(
         "Delta: a restored table is not noticed",
         "sinks/delta/history.py",
         "if at < version:",
         "if at > version:",
-        f"{_LIVE}::test_a_table_that_was_rolled_back_is_noticed[delta]",
+        f"{_LIVE}::test_a_table_that_was_rolled_back_is_detected[delta]",
     ),
 )

@@ -77,7 +77,7 @@ def test_an_episode_between_two_checks_is_reported_too(tmp_path: Path, rules: Pa
     assert _told(endpoint) == [("consecutive", "firing"), ("consecutive", "over")]
 
 
-def test_a_driver_that_died_is_noticed(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
+def test_a_dead_driver_is_detected(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
     checkpoint = write(tmp_path / "checkpoint", [ended(0)])
     assert _watch(checkpoint, rules, *[lambda: None] * 15) == 1
     assert _told(endpoint) == [("stalled", "firing")]
@@ -146,7 +146,7 @@ def test_runs_that_check_once_remember_their_alerts(tmp_path: Path, rules: Path,
     assert _told(endpoint) == [("consecutive", status) for status in ("firing", "over", "firing", "over")]
 
 
-def test_a_torn_state_is_logged_and_begun_again(
+def test_a_torn_state_is_logged_and_replaced(
     tmp_path: Path, rules: Path, endpoint: Endpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = tmp_path / "told.json"

@@ -82,7 +82,7 @@ def test_a_copy_made_by_pickle_watches_as_the_original_would(cluster: Cluster, t
     assert to_queue.get(timeout=WAIT_S).rule == "broken"
 
 
-def test_time_that_passes_is_noticed_without_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elapsed_time_is_noticed_without_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("twopc.integration.alerts.listener._TICK_S", 0.05)
     told: queue.Queue[Alert] = queue.Queue()
     clock = Clock()

@@ -87,7 +87,7 @@ def test_an_alert_is_posted_as_json_with_the_headers() -> None:
     assert endpoint.headers[0]["Authorization"] == "Bearer x"
 
 
-def test_a_failing_server_is_asked_again() -> None:
+def test_a_request_to_a_failing_server_is_repeated() -> None:
     endpoint = Endpoint(500, 429)
     with serving(endpoint) as url:
         _webhook(url)(ALERT)
@@ -127,7 +127,7 @@ def test_a_server_that_accepts_the_request_and_does_not_answer_is_abandoned_afte
             _webhook(url, timeout_s=0.1)(ALERT)
 
 
-def test_a_server_without_http_and_a_missing_server_raise_the_same_kind_of_error() -> None:
+def test_a_server_that_does_not_speak_http_and_a_missing_server_raise_the_same_kind_of_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 

@@ -114,7 +114,7 @@ def test_every_goal_is_about_a_case_of_a_group() -> None:
     assert [goal for goal in GOALS if goal.case not in cases[goal.group]] == []
 
 
-def test_a_chart_is_valid_has_every_point_in_its_frame_and_both_colour_schemes() -> None:
+def test_a_chart_is_valid_has_every_point_in_its_frame_and_both_color_schemes() -> None:
     points = [(1.0, Spread(3, 1, 10)), (1e6, Spread(0.2, 0.2, 0.2)), (10.0, Spread(0, 0, 0))]
     text = curves("T & <t>", "x", "ms", [Series("s < t", points), Series("empty", [])])
     root = ET.fromstring(text)  # noqa: S314 - the SVG is our own

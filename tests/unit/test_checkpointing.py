@@ -88,7 +88,7 @@ def test_no_failure_is_tolerated_by_default(cluster: Cluster, seen: Recording) -
         query.run(0)
 
 
-def test_a_completed_checkpoint_sets_the_count_to_zero(cluster: Cluster, seen: Recording) -> None:
+def test_a_completed_checkpoint_resets_the_count_of_failures(cluster: Cluster, seen: Recording) -> None:
     query = tolerant(cluster, seen, 1)
     for batch in range(3):
         query.engine.failures = [away()]
@@ -114,7 +114,7 @@ def test_an_expired_checkpoint_is_tolerated_and_its_late_votes_are_aborted(clust
 
 
 @pytest.mark.parametrize("name", [*STAYING, "RuntimeError"])
-def test_only_errors_that_may_pass_are_tolerated(name: str, cluster: Cluster, seen: Recording) -> None:
+def test_only_temporary_errors_are_tolerated(name: str, cluster: Cluster, seen: Recording) -> None:
     kind = getattr(errors, name, RuntimeError)
     query = tolerant(cluster, seen, 5)
     query.engine.failures = [kind("it stays")]
@@ -240,7 +240,9 @@ def test_a_failed_checkpoint_counts_too_and_its_pause_is_the_backoff(
     assert clock.waits == [500, 500]
 
 
-def test_a_query_that_is_stopped_in_a_pause_triggers_nothing(cluster: Cluster, seen: Recording, clock: Clock) -> None:
+def test_a_query_that_is_stopped_during_a_pause_triggers_nothing(
+    cluster: Cluster, seen: Recording, clock: Clock
+) -> None:
     query = pausing(cluster, seen, clock, min_pause_ms=500)
     query.run(0)
 

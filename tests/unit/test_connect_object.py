@@ -95,7 +95,7 @@ def test_a_copy_made_by_pickle_has_the_same_arguments_and_no_connection() -> Non
     assert copy._options.select == {"fake": ["1 AS id"]}
 
 
-def test_the_copy_in_the_server_knows_which_runs_were_already_active(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copy_on_the_server_knows_which_runs_were_already_active(monkeypatch: pytest.MonkeyPatch) -> None:
     """PySpark makes the copy just before it starts the query."""
     session = MagicMock()
     session.streams.active = [SimpleNamespace(runId="run-of-another")]
@@ -240,7 +240,7 @@ def test_a_batch_is_released_if_the_function_catches_the_error(results: Callable
     require_released(function)
 
 
-def test_a_call_that_spark_has_not_made_is_not_one() -> None:
+def test_only_a_call_that_spark_has_made_counts_as_a_call() -> None:
     def process(batch_df: object, batch_id: int) -> Any:
         del batch_df, batch_id
         return called_batch()

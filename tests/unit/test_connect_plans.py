@@ -178,7 +178,7 @@ def test_a_plan_without_a_shuffle_is_written_with_any_setting() -> None:
     require(_QUERY, _WRITTEN, _CACHED)
 
 
-def test_one_shuffle_is_written_if_spark_compares_its_rows() -> None:
+def test_a_plan_with_one_shuffle_is_written_if_spark_compares_its_rows() -> None:
     require(_SHUFFLED, _WRITTEN, checksums=_ON)
 
 

@@ -367,7 +367,7 @@ def test_the_counter_of_dropped_reports_is_read_as_spark_shows_it() -> None:
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:4040", "https://host/prefix", "http://[::1]:4040"])
-def test_an_address_is_accepted(address: str) -> None:
+def test_a_valid_address_is_accepted(address: str) -> None:
     assert CheckpointConfig(spark_ui=address).spark_ui == address
 
 

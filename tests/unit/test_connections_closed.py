@@ -47,14 +47,14 @@ def sinks(*committers: Connected | None) -> list[Any]:
     return [Sink(str(number), committer) for number, committer in enumerate(committers)]
 
 
-def test_a_sink_that_cannot_connect_closes_those_before_it() -> None:
+def test_a_sink_that_cannot_connect_closes_the_sinks_before_it() -> None:
     first = Connected()
     with pytest.raises(ConfigurationError, match="no such server"):
         Participants(sinks(first, None))
     assert not first.is_open
 
 
-def test_a_place_that_cannot_hold_decisions_closes_every_sink() -> None:
+def test_every_sink_is_closed_if_a_place_cannot_hold_decisions() -> None:
     only = Connected()
     with pytest.raises(ConfigurationError, match="no sink of this query keeps the decisions"):
         Coordinator(sinks(only), Objects())

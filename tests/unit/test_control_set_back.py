@@ -28,7 +28,7 @@ def prepared(number: int) -> Prepared:
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_running_driver_stops_before_it_changes_a_store_that_was_set_back(
+def test_a_running_driver_stops_before_it_changes_a_store_that_returned_to_an_earlier_state(
     lost: int, step: Callable[[Committer], object], store: Store
 ) -> None:
     owner = Committer(store)
@@ -46,7 +46,7 @@ def test_a_running_driver_stops_before_it_changes_a_store_that_was_set_back(
     assert owner.lacks_decisions(decisions[-1]) is (lost == 2)
 
 
-def test_a_start_on_a_store_that_was_set_back_is_judged_by_its_decisions(store: Store) -> None:
+def test_a_start_on_a_store_that_returned_to_an_earlier_state_is_judged_by_its_decisions(store: Store) -> None:
     owner = Committer(store)
     owner.acquire(FIRST, NOBODY)
     owner.decide(owner.begin_attempt()["base"])
@@ -124,7 +124,7 @@ def test_a_decision_that_a_failover_loses_before_its_proof_is_recorded_again(sto
     assert store.record.decided == store.record.version
 
 
-def test_a_decided_batch_stays_decided_when_its_store_was_set_back(store: Store) -> None:
+def test_a_decided_batch_stays_decided_when_its_store_returns_to_an_earlier_state(store: Store) -> None:
     owner = Markers(store, list)
     owner.acquire(FIRST, NOBODY)
     backup = store.held
@@ -136,7 +136,7 @@ def test_a_decided_batch_stays_decided_when_its_store_was_set_back(store: Store)
     assert (store.held, owner.markers) == (backup, {})
 
 
-def test_a_sweep_of_a_store_that_was_set_back_logs_why_it_did_nothing(
+def test_a_sweep_of_a_store_that_returned_to_an_earlier_state_logs_why_it_did_nothing(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     handle = prepared(0)

@@ -129,7 +129,7 @@ def test_a_refused_confirmation_aborts_the_attempt(cluster: Cluster) -> None:
     assert states == ["aborted"] * 3 + ["committed"] * 3
 
 
-def test_the_last_of_max_attempts_raises_its_error_and_nothing_is_decided(cluster: Cluster) -> None:
+def test_the_last_attempt_allowed_raises_its_error_and_nothing_is_decided(cluster: Cluster) -> None:
     query = cluster.start(settings=Settings(max_attempts=2))
     cluster.store.refused_confirmations = 2
     with pytest.raises(RetriableError, match="refused"):
@@ -285,7 +285,7 @@ def test_add_sink_binds_the_new_sink_for_later_runs(cluster: Cluster) -> None:
         cluster.start("one").run(3)
 
 
-def test_decisions_are_kept_in_the_log_of_a_sink_if_it_brings_one(cluster: Cluster, tmp_path: Path) -> None:
+def test_decisions_are_kept_in_a_sinks_own_log_if_it_has_one(cluster: Cluster, tmp_path: Path) -> None:
     cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
     cluster.start("one", "two").run(0, 1)
     assert cluster.files.names("registers") == []

@@ -92,7 +92,7 @@ def test_a_decided_batch_is_committed_before_the_next_one_is_written(cluster: Cl
 # -- two drivers -------------------------------------------------------------------------------------------------------
 
 
-def test_the_fenced_one_of_two_drivers_changes_nothing(cluster: Cluster) -> None:
+def test_of_two_drivers_the_fenced_one_changes_nothing(cluster: Cluster) -> None:
     loser, winner = cluster.start(), cluster.start()
     loser.run(0)
     winner.run(1)

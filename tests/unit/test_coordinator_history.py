@@ -168,7 +168,7 @@ def test_a_refusal_warns_of_nothing_if_nothing_was_decided(cluster: Cluster) -> 
 # -- a gap ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_setting_that_a_gap_asks_for_lets_the_query_resume_once(cluster: Cluster) -> None:
+def test_the_setting_that_the_error_names_lets_the_query_resume_after_a_gap_once(cluster: Cluster) -> None:
     """A query that calls us only for its non-empty batches skips the others."""
     cluster.start().run(0, 1)
     with pytest.raises(RefusedStartError, match=r"override=ResumeAt\(4\)\."):
@@ -189,7 +189,7 @@ def test_the_setting_that_a_gap_asks_for_lets_the_query_resume_once(cluster: Clu
 
 
 @pytest.mark.parametrize("point", DRIVER_POINTS)
-def test_a_crash_while_the_query_resumes_behind_a_gap_leaves_each_row_once(point: str, cluster: Cluster) -> None:
+def test_a_crash_while_the_query_resumes_after_a_gap_leaves_each_row_visible_once(point: str, cluster: Cluster) -> None:
     cluster.start().run(0)
     named = Settings(overrides=Overrides(resume_at_batch=4))
     arm(point, cluster.world.crash)
@@ -206,7 +206,7 @@ def test_the_last_decision_before_a_gap_is_finished_first(cluster: Cluster) -> N
     assert cluster.store.visible() == all_rows(0, 4)
 
 
-def test_a_gap_is_still_noticed_after_truncation(cluster: Cluster) -> None:
+def test_a_gap_is_still_detected_after_truncation(cluster: Cluster) -> None:
     cluster.start().run(0)
     settings = Settings(overrides=Overrides(resume_at_batch=4), keep_batches=1)
     cluster.start(settings=settings).run(*range(4, 8))

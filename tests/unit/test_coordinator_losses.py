@@ -96,7 +96,7 @@ def test_a_repair_is_not_repeated_after_a_crash(point: str, cluster: Cluster) ->
         {0: [0, 1], 1: [10, 11]},
     ],
 )
-def test_a_replay_with_other_rows_is_in_doubt_and_the_error_lists_what_is_committed(
+def test_a_replay_with_different_rows_is_in_doubt_and_the_error_lists_what_is_committed(
     rows: dict[int, list[int]], cluster: Cluster
 ) -> None:
     die_at(cluster, cluster.start(), "driver.committing", 0)
@@ -176,7 +176,7 @@ def test_a_loss_that_spark_cannot_replay_is_in_doubt(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("lost", [None, 1])
-def test_staged_rows_are_published_even_if_the_replay_has_other_rows(lost: int | None, cluster: Cluster) -> None:
+def test_staged_rows_are_published_even_if_the_replay_has_different_rows(lost: int | None, cluster: Cluster) -> None:
     die_at(cluster, cluster.start(staging=True), "driver.committing", 0)
     cluster.store.expire(lost)
     query = cluster.start(staging=True)

@@ -53,7 +53,9 @@ def test_an_attempt_begins_with_nothing_open(cluster: Cluster, monkeypatch: pyte
     assert pending == [[], [], []]
 
 
-def test_what_the_log_says_was_not_written_is_ended(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transactions_that_the_log_shows_as_undecided_are_ended(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     query = cluster.start()
     query.run(0)
 
@@ -104,7 +106,7 @@ def fenced_before_its_tasks(query: Query, act: Callable[[], object]) -> None:
         query.run(1)
 
 
-def test_a_fenced_driver_ends_in_every_sink_what_its_successor_does_not_find(cluster: Cluster) -> None:
+def test_a_fenced_driver_ends_in_every_sink_the_transactions_that_its_successor_does_not_find(cluster: Cluster) -> None:
     first, second = cluster.start("one", "two"), cluster.start("one", "two")
     first.run(0)
     fenced_before_its_tasks(first, lambda: second.coordinator.recover(batch_of(1)))

@@ -384,7 +384,7 @@ def test_a_null_in_a_nested_column_is_found_by_a_filter(
         "a b",
     ],
 )
-def test_a_filter_finds_a_row_whatever_columns_are_to_have_statistics(names: str, tmp_path: Path) -> None:
+def test_a_filter_finds_a_row_whichever_columns_have_statistics(names: str, tmp_path: Path) -> None:
     """If deltalake cannot parse a list, it expects the bounds of the first 32 columns."""
     columns = ["row", "größe", "a-b", "1x", "a b", "c,d", "e`f", "last"]
     batch = pa.record_batch([pa.array([1, None])] * len(columns), names=columns)

@@ -72,7 +72,7 @@ def test_an_expression_is_promql_over_metrics_that_are_exported(expression: str,
     assert grouped <= set().union(*(exported[name] for name, _ in selected))
 
 
-def test_every_metric_that_is_exported_is_on_the_board(exported: dict[str, set[str]]) -> None:
+def test_every_exported_metric_is_on_the_dashboard(exported: dict[str, set[str]]) -> None:
     shown = {name for expression in ON_BOARD for name, _ in _selected(expression)}
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exported}
     assert families - {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown} == set()
@@ -109,7 +109,7 @@ def test_the_page_on_alerts_has_every_rule() -> None:
     assert {rule["alert"] for rule in RULES} <= set(re.findall(r"`(Twopc\w+)`", text))
 
 
-def test_the_board_is_one_that_grafana_can_import() -> None:
+def test_grafana_can_import_the_dashboard() -> None:
     """It has the fields that the importer asks for. Panels have ids and separate places, and name their data source."""
     assert {"uid", "title", "schemaVersion", "panels", "templating", "time"} <= BOARD.keys()
     assert "id" not in BOARD, "it is the database's"
@@ -136,7 +136,7 @@ def test_the_board_is_one_that_grafana_can_import() -> None:
     shutil.which("promtool") is None, reason="promtool is not installed; Debian's package prometheus has it"
 )
 @pytest.mark.parametrize("arguments", [("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")])
-def test_the_tool_of_prometheus_accepts_the_rules(arguments: tuple[str, ...]) -> None:
+def test_promtool_accepts_the_rules(arguments: tuple[str, ...]) -> None:
     done = subprocess.run(["promtool", *arguments], cwd=PROMETHEUS, capture_output=True, text=True, check=False)  # noqa: S607
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -54,7 +54,7 @@ def test_a_torn_last_line_is_skipped_and_reported_and_does_not_spoil_the_next(tm
     assert (_batches(tmp_path), read(tmp_path).skipped) == ([0, 2], (f"{file.name}:2",))
 
 
-def test_files_are_rotated_and_the_oldest_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_rotated_and_the_oldest_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "FILE_BYTES", 5_000)
     monkeypatch.setattr(writer, "FILES", 3)
     for batch in range(0, 60, 2):

@@ -25,7 +25,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     close_opened()
 
 
-def test_files_that_compaction_or_a_rollback_took_out_of_the_table_stay(shop: Shop) -> None:
+def test_files_that_compaction_or_a_rollback_removed_from_the_table_are_kept(shop: Shop) -> None:
     """Older snapshots still name them."""
     driver = Driver(shop.sink)
     older = shop.table().metadata.refs["main"].snapshot_id

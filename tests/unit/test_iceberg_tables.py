@@ -80,7 +80,7 @@ def test_the_credentials_of_the_catalog_are_not_shown() -> None:
     assert hash(sink)
 
 
-def test_a_catalog_that_cannot_be_opened_is_an_error_of_the_configuration(tmp_path: Path) -> None:
+def test_a_catalog_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     missing = IcebergSink(name="orders", catalog=shop.warehouse.properties, table="shop.lost")
     with pytest.raises(
@@ -129,7 +129,7 @@ def test_a_table_with_features_that_the_sink_does_not_support_is_refused(
 
 @pytest.mark.parametrize("place", ["write.data.path", "write.metadata.path", "location"])
 @pytest.mark.parametrize("cut", ["#", "?"])
-def test_a_place_at_which_files_would_overwrite_each_other_is_refused(place: str, cut: str, tmp_path: Path) -> None:
+def test_a_location_where_files_would_overwrite_each_other_is_refused(place: str, cut: str, tmp_path: Path) -> None:
     """What follows is, to pyiceberg, the fragment or the query of a URL."""
     shop = Shop(tmp_path)
     where = (tmp_path / "a").as_uri() + cut + "b"
@@ -208,7 +208,7 @@ def test_a_change_that_the_sink_does_not_support_stops_the_batch_before_its_deci
     ],
     ids=lambda properties: next(iter(properties)),
 )
-def test_properties_of_the_table_are_honoured_or_harmless(properties: dict[str, str], tmp_path: Path) -> None:
+def test_properties_of_the_table_are_honored_or_harmless(properties: dict[str, str], tmp_path: Path) -> None:
     shop = Shop(tmp_path, UNPARTITIONED_PARTITION_SPEC, **properties)
     driver = Driver(shop.sink)
     scan_start = driver.begin()
@@ -376,7 +376,7 @@ def test_rows_within_slices_and_null_parents_are_found(sink: IcebergSink) -> Non
 
 
 @pytest.mark.parametrize("name", ["a b", "A B"])
-def test_a_field_whose_name_is_another_one_in_a_file_is_written(tmp_path: Path, name: str) -> None:
+def test_a_field_that_has_a_different_name_in_the_file_is_written(tmp_path: Path, name: str) -> None:
     """A Parquet file has ``a_x20b``. The case of the DataFrame's name does not matter."""
     warehouse = Warehouse(tmp_path / "warehouse")
     warehouse.create(TABLE, Schema(NestedField(0, "address", StructType(NestedField(0, "a b", LongType())))))

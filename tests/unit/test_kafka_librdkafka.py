@@ -53,7 +53,7 @@ def test_another_library_is_detected_and_logged_once(
     assert why in line
 
 
-def test_a_library_that_cannot_be_loaded_is_noticed(
+def test_a_library_that_cannot_be_loaded_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(confluent_kafka.cimpl, "__file__", "/nowhere/cimpl.so")

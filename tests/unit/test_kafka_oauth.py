@@ -250,7 +250,7 @@ def test_an_unused_token_supply_is_not_reported_as_the_reason() -> None:
 # -- what librdkafka has built in ------------------------------------------------------------------------------------------
 
 
-def test_client_credentials_are_sent_as_oauth_has_it(endpoint: TokenEndpoint) -> None:
+def test_client_credentials_are_sent_as_oauth_specifies(endpoint: TokenEndpoint) -> None:
     options = oidc(endpoint.url, **{"sasl.oauthbearer.scope": "a b", "sasl.oauthbearer.extensions": "x=1, y=2"})
     token, expires_s, _, extensions = ClientCredentials(options)(None)
     assert _claims(token)["sub"] == "job:1"

@@ -99,7 +99,7 @@ def test_idle_producers_are_served_and_taken_ones_are_not(monkeypatch: pytest.Mo
     assert not served["taken"].is_set()
 
 
-def test_a_forked_process_keeps_no_pool_of_its_parent() -> None:
+def test_a_forked_process_keeps_none_of_its_parents_pools() -> None:
     """A producer's threads stay in the parent, and both processes would use one transactional id."""
     parents = pool_for(key_of("s"), timeout_ms=1)
     assert parents.key.pid == os.getpid()

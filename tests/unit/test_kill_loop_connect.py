@@ -113,7 +113,7 @@ def test_all_kills_everything(sessions: ConnectSessions, run: Any, tmp_path: Pat
         assert started.left == set()
 
 
-def test_worker_kills_the_process_of_the_function_only(sessions: ConnectSessions, run: Any, tmp_path: Path) -> None:
+def test_worker_kills_only_the_functions_process(sessions: ConnectSessions, run: Any, tmp_path: Path) -> None:
     with sessions.started(run, tmp_path / "log") as query:
         started = Started(query, tmp_path, ALL)
         assert query.kill(Victim.WORKER) is Victim.WORKER
@@ -129,7 +129,7 @@ def test_a_query_without_a_function_is_killed_as_a_whole(sessions: ConnectSessio
         assert started.left == set()
 
 
-def test_server_leaves_the_process_of_the_function_stopped_until_a_batch_is_finished(
+def test_server_leaves_the_functions_process_stopped_until_a_batch_is_finished(
     sessions: ConnectSessions, run: Any, tmp_path: Path
 ) -> None:
     end_of(run.reached).write_text("of an earlier batch")

@@ -53,12 +53,12 @@ def of_query(query_id: str) -> Acquired:
 
 
 @pytest.mark.usefixtures("views")
-def test_decisions_in_the_ledger_of_a_sink_that_was_removed_are_not_taken_for_none() -> None:
+def test_decisions_in_a_removed_sinks_ledger_are_not_mistaken_for_no_decisions() -> None:
     with pytest.raises(ConfigurationError, match=r"are in twopc-ledger-bad.* Pass that sink again"):
         deciding.decided_by(QUERY, ORDERS, (ORDERS,))
 
 
-def test_a_damaged_log_is_not_taken_for_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_log_is_not_mistaken_for_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deciding, "fold", lambda _: LogView(damage="torn"))
     monkeypatch.setattr(KafkaSink, "create_decision_log", lambda _: Unread())
     with pytest.raises(DecisionLogDamagedError, match="twopc-ledger-orders is damaged: torn"):

@@ -31,7 +31,7 @@ def test_lower_numbers_can_be_dropped(added: list[int], before: int) -> None:
 
 
 @given(st.lists(NUMBERS))
-def test_neighbours_share_a_range_whatever_their_order(added: list[int]) -> None:
+def test_adjacent_numbers_share_a_range_whatever_their_order(added: list[int]) -> None:
     ranges = NumberRanges()
     for number in added:
         ranges.add(number)

@@ -167,7 +167,7 @@ def test_a_lost_transaction_that_no_new_one_replaces_is_in_doubt() -> None:
     ],
     ids=["none", "fewer", "more", "other count", "other rows", "other rows of a committed task"],
 )
-def test_other_rows_are_in_doubt_and_the_error_lists_each_transaction_by_its_evidence(
+def test_different_rows_are_in_doubt_and_the_error_lists_each_transaction_by_its_evidence(
     replayed: tuple[TaskReport, ...],
 ) -> None:
     assert match_rows(DECISION, replayed, expected={}) is None

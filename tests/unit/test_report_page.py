@@ -138,7 +138,7 @@ def test_a_browser_shows_everything_and_makes_no_request(
     assert {color: ratio for color, ratio in found["drawn"].items() if ratio < _DRAWN} == {}
 
 
-def test_the_two_colour_schemes_differ(tab: Tab, written: tuple[Path, int]) -> None:
+def test_the_two_color_schemes_differ(tab: Tab, written: tuple[Path, int]) -> None:
     seen = set()
     for scheme in ("light", "dark"):
         tab.open(written[0], width=800, scheme=scheme)
@@ -198,7 +198,7 @@ def _contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_the_colours_of_both_schemes_can_be_read(written: tuple[Path, int]) -> None:
+def test_the_colors_of_both_schemes_are_readable(written: tuple[Path, int]) -> None:
     schemes = re.findall(r":root \{(.*?)\}", written[0].read_text(encoding="utf-8"), re.DOTALL)
     assert len(schemes) == 2
     for scheme in schemes:

@@ -46,7 +46,7 @@ def test_a_counter_gives_the_same_offset_wherever_its_files_were_compacted(
 
 
 @pytest.mark.parametrize("source_log", [{"1": [1]}, {"1.compact": [0, 1]}, {"2.compact": [0, 1, 2]}])
-def test_a_counter_with_other_files_is_another_offset(source_log: dict[str, list[int]], tmp_path: Path) -> None:
+def test_a_counter_with_different_files_is_a_different_offset(source_log: dict[str, list[int]], tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "theirs").mkdir()
     ours = offsets_of(tmp_path / "ours", source_log)

@@ -17,7 +17,7 @@ def test_a_permanent_error_keeps_its_class(kind: type[FatalError]) -> None:
     assert type(found) is kind and str(found) == "task 1: it is bad"
 
 
-def test_an_error_class_of_a_sinks_own_is_fatal() -> None:
+def test_a_sinks_own_error_class_is_fatal() -> None:
     assert type(named_error("TheirError", "it is bad")) is FatalError
 
 
@@ -67,7 +67,7 @@ def test_any_other_failure_is_returned_unchanged(text: str) -> None:
         ("[DIVIDE_BY_ZERO] Division by zero", False),
     ],
 )
-def test_only_sparks_errors_about_its_processes_and_the_network_may_pass(
+def test_only_sparks_errors_about_its_processes_and_the_network_are_temporary(
     text: str, *, is_of_cluster_only: bool
 ) -> None:
     assert is_of_cluster(RuntimeError(text)) is is_of_cluster_only
@@ -80,6 +80,6 @@ def test_workers_without_the_toolkit_are_a_configuration_error() -> None:
     assert str(found).endswith("No module named 'integration'")
 
 
-def test_no_message_advises_to_delete_the_plan_of_a_decided_batch() -> None:
+def test_no_message_advises_deleting_the_plan_of_a_decided_batch() -> None:
     assert "delete /c/offsets/7 (the newest file in that directory)" in slow_batch_advice("/c", 7, is_undecided=True)
     assert "Do not delete the batch's plan" in slow_batch_advice("/c", 7, is_undecided=False)

@@ -137,7 +137,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("second", OTHERS, ids=["other", "other sink", "one more", "other columns"])
-def test_a_call_with_other_rows_is_refused_after_a_failure_that_may_have_decided_the_batch(second: Call) -> None:
+def test_a_call_with_different_rows_is_refused_after_a_failure_that_may_have_decided_the_batch(second: Call) -> None:
     run = failed_run(call((FRAME, ONE)))
     assert run.take(second, Writer())
     with pytest.raises(ConfigurationError, match="different DataFrames from the first call") as raised:
@@ -148,7 +148,7 @@ def test_a_call_with_other_rows_is_refused_after_a_failure_that_may_have_decided
 
 
 @pytest.mark.parametrize("second", OTHERS, ids=["other", "other sink", "one more", "other columns"])
-def test_a_call_with_other_rows_is_accepted_after_a_failure_before_the_decision(
+def test_a_call_with_different_rows_is_accepted_after_a_failure_before_the_decision(
     second: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = failed_run(call((FRAME, ONE)))

@@ -342,7 +342,7 @@ def test_merged_blocks_of_the_first_write_stop_a_batch_whose_shuffle_was_written
         watched.check("a", {RESULT})
 
 
-def test_a_shuffle_written_twice_is_noticed_even_if_a_lazy_checkpoint_has_cut_its_lineage() -> None:
+def test_a_shuffle_written_twice_is_detected_even_if_a_lazy_checkpoint_has_cut_its_lineage() -> None:
     """From the second job on, the stage that writes the shuffle has the checkpoint's RDD, 20, instead of RDD 4."""
     jobs = {"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (3, 5), is_over=True)]}
     stages = {M1: [attempt_of(M1, 0, 6, 5, 4)], 4: result(4, 8), 3: [attempt_of(3, 0, 6, 5, 20)], 5: result(5, 9)}
@@ -421,7 +421,7 @@ def test_a_shuffle_of_an_earlier_job_completely_rewritten_by_a_later_one_stops_t
         watched.begin()
 
 
-def test_two_jobs_with_shuffles_of_their_own_are_decided() -> None:
+def test_two_jobs_with_their_own_shuffles_are_decided() -> None:
     own = [StageAttempt("COMPLETE", 3, 0, (7,), 0, 9, 30)]
     store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, {**plain(), 3: own, 5: result(5, 6)})
     watching(store).check("b", {5})
@@ -435,7 +435,7 @@ def test_the_jobs_of_others_are_not_examined_if_the_batch_reads_no_shared_rows()
     assert not store.asked
 
 
-def test_no_earlier_job_has_computed_what_the_attempt_made_itself() -> None:
+def test_no_earlier_job_counts_for_rows_that_the_attempt_computed_itself() -> None:
     moment = Moment(0, 1)
     store = Store(
         {"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=moment
@@ -802,7 +802,7 @@ def test_a_rerun_whose_first_attempt_spark_has_dropped_stops_the_query() -> None
     [([], "job 0"), ([Job(0, (6,), is_over=True)], "the job that wrote the shuffle of stage 3")],
     ids=["no other job is known", "the known job wrote no shuffle"],
 )
-def test_a_dropped_job_of_the_batch_is_noticed_if_another_job_has_read_its_shuffle(
+def test_a_dropped_job_of_the_batch_is_detected_if_another_job_has_read_its_shuffle(
     monkeypatch: pytest.MonkeyPatch, others: list[Job], missed: str
 ) -> None:
     """Adaptive execution writes a shuffle in one job and reads it in another."""
@@ -828,7 +828,7 @@ def test_a_shuffle_without_tasks_needs_no_job_that_wrote_it() -> None:
     watching(store).check("b", {5})
 
 
-def test_a_rerun_of_a_shared_stage_that_spark_has_reported_as_new_is_noticed() -> None:
+def test_a_rerun_of_a_shared_stage_that_spark_has_reported_as_new_is_detected() -> None:
     """Another thread counts the batch. Spark loses its report of the stage once our job, which shares the stage, starts."""
     lost = StageAttempt("SKIPPED", M1, 0, RDDS[M1], 0, 0, 5)
     jobs = {"": [Job(0, (M1, RESULT), is_over=True)], "b": [Job(1, (M1, 5), is_over=True)]}

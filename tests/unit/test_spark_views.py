@@ -96,7 +96,7 @@ def test_good_rows_become_no_dead_letters() -> None:
     assert screened.column(CAUSE).null_count == 1
 
 
-def test_a_letter_shows_text_that_is_not_utf8_as_base64() -> None:
+def test_a_dead_letter_shows_text_that_is_not_utf8_as_base64() -> None:
     """Spark's strings may hold any bytes, at any depth."""
     column = pa.array([b"\xff"], pa.binary())
     text = pa.Array.from_buffers(pa.string(), 1, column.buffers())
@@ -119,7 +119,7 @@ def test_a_letter_shows_text_that_is_not_utf8_as_base64() -> None:
     ],
     ids=["timestamp", "timestamp_ntz", "date"],
 )
-def test_a_letter_has_dates_that_python_does_not_have(
+def test_a_dead_letter_has_dates_that_python_does_not_have(
     kind: Any, outside: int, inside: int, expected: tuple[str, str]
 ) -> None:
     """Timestamps exceed the years 1 to 9999 if milliseconds are mistaken for seconds. That would stop the query permanently."""
@@ -135,7 +135,7 @@ def test_a_letter_has_dates_that_python_does_not_have(
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
-def test_a_letter_tells_nan_and_infinity_from_null(kind: Any) -> None:
+def test_a_dead_letter_distinguishes_nan_and_infinity_from_null(kind: Any) -> None:
     """JSON has no such numbers. The row may be bad because of them: Redis adds no NaN."""
     values = pa.array([1.5, float("nan"), float("inf"), float("-inf"), None], kind)
     offsets: Any = pa.array([0, 5], pa.int32())
@@ -161,7 +161,7 @@ def test_a_dead_letter_for_a_row_that_is_too_large_is_small(value: Any, expected
     assert json.loads(letter or b"") == {"value": expected, "id": 7}
 
 
-def test_the_dead_letter_of_a_row_with_too_many_values_has_the_first_ones() -> None:
+def test_the_dead_letter_of_a_row_with_too_many_values_has_the_first_values() -> None:
     rows = pa.record_batch({"many": pa.array([[1234] * 300_000]), CAUSE: pa.array(["it is large"])})
     (letter,) = View(columns=(("many", 0),), of_bad_rows=True).of(rows).column("value").to_pylist()
     text = json.loads(letter or b"")["row"]
@@ -184,7 +184,7 @@ OVERHEAD = 107
     ],
     ids=["text", "bytes", "escapes", "texts", "numbers"],
 )
-def test_a_dead_letter_fits_the_limit_of_its_own_sink(row: dict[str, Any], cause: str, limit: int) -> None:
+def test_a_dead_letter_stays_within_its_own_sinks_limit(row: dict[str, Any], cause: str, limit: int) -> None:
     """With a limit of its own, the sink refused a letter that was only cut at the default limit."""
     rows = pa.record_batch({**{name: pa.array([value]) for name, value in row.items()}, CAUSE: pa.array([cause])})
     view = View(columns=tuple((name, index) for index, name in enumerate(row)), of_bad_rows=True)

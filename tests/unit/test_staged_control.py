@@ -77,7 +77,7 @@ def test_redis_waits_for_the_record_unless_the_proof_of_the_rows_does(
         (NoAnswerError("too late"), UnavailableError),
     ],
 )
-def test_redis_that_refuses_to_show_a_slice_is_not_called_silent(
+def test_redis_that_refuses_to_show_a_slice_is_not_reported_as_silent(
     monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[TwoPhaseCommitError]
 ) -> None:
     monkeypatch.setattr(RedisClient, "execute_one", lambda *_: control.encode(OWNED))

@@ -56,7 +56,7 @@ def test_a_staged_file_that_is_cut_anywhere_does_not_count_as_staged(
                 _values(tmp_path, name)
 
 
-def test_a_staged_file_with_another_bit_anywhere_is_not_published(tmp_path: Path, name: str) -> None:
+def test_a_staged_file_with_any_flipped_bit_is_not_published(tmp_path: Path, name: str) -> None:
     whole = (tmp_path / name).read_bytes()
     for position in range(len(whole)):
         altered = bytearray(whole)

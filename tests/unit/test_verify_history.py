@@ -179,7 +179,7 @@ def test_finished_batches_without_a_decision_are_an_error(checkpoint: Path) -> N
     assert compared(checkpoint, decision(0)) == [(Kind.COMMITTED_UNDECIDED, "batches 1-2")]
 
 
-def test_other_offsets_for_the_same_batch_are_an_error(checkpoint: Path) -> None:
+def test_different_offsets_for_the_same_batch_are_an_error(checkpoint: Path) -> None:
     (checkpoint / "offsets/1").write_text("v1\n{}\nother")
     assert compared(checkpoint, *THREE) == [(Kind.OFFSETS_DIFFER, "batch 1")]
 

@@ -77,7 +77,7 @@ def stopped_in(batch: int, seen: Rows, *events: Event) -> Outcome:
         (STUCK, replace(stopped_in(0, rows(), refusal(0)), left_open=["one.driver is Ongoing"])),
     ],
 )
-def test_a_right_outcome_passes(program: Program, right: Outcome) -> None:
+def test_a_correct_outcome_passes(program: Program, right: Outcome) -> None:
     assert judged(program, EXPECTED, right) == []
 
 

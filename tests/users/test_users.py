@@ -39,14 +39,14 @@ _LARGEST_SEED = 1_000_000_000
 _SAMPLE = (20_261_125, 334_433_114)
 
 
-def test_a_seed_draws_the_same_program_and_each_is_python() -> None:
+def test_a_seed_always_draws_the_same_program_and_every_program_is_valid_python() -> None:
     for seed in range(300):
         program = drawn(seed)
         compile(program.text, str(seed), "exec")
         assert program == drawn(seed)
 
 
-def test_a_sample_of_programs_is_right_or_refused_with_a_clear_error(
+def test_a_sample_of_programs_is_correct_or_refused_with_a_clear_error(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     add_summary(f"seeds {_SAMPLE}")
@@ -57,7 +57,7 @@ def test_a_sample_of_programs_is_right_or_refused_with_a_clear_error(
 
 @pytest.mark.whole
 @pytest.mark.timeout(0)
-def test_many_programs_are_right_or_refused_with_a_clear_error(add_summary: Callable[[str], None]) -> None:
+def test_many_programs_are_correct_or_refused_with_a_clear_error(add_summary: Callable[[str], None]) -> None:
     first = random.SystemRandom().randrange(_LARGEST_SEED)
     totals = run(first, _LARGEST_SEED, float(os.environ.get("TWOPC_USERS_MINUTES", "10")))
     add_summary(f"seeds from {first} on: {totals}")

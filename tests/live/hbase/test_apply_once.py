@@ -339,7 +339,7 @@ def test_a_proven_batch_leaves_no_slice(store: Store, request: pytest.FixtureReq
     assert store.slices(case.sink.name) == []
 
 
-def test_a_swept_task_can_write_no_more(sink: HBaseSink, store: Store) -> None:
+def test_a_swept_task_can_no_longer_write(sink: HBaseSink, store: Store) -> None:
     driver = Driver(sink)
     driver.begin()
     orphan = sink.create_writer(TaskAttempt("query-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))

@@ -87,7 +87,7 @@ def test_a_bad_property_fails_the_start_with_the_end_of_the_log(tmp_path: Path) 
 
 
 @pytest.mark.whole
-def test_an_hbase_under_another_znode_is_found() -> None:
+def test_an_hbase_with_a_different_znode_is_found() -> None:
     with (
         LocalHBase(properties={"zookeeper.znode.parent": "/apart/hbase"}) as server,
         contextlib.closing(Store(server.zookeeper, znode="/apart/hbase")) as store,

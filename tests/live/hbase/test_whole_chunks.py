@@ -64,7 +64,9 @@ def split_of(store: Store) -> Store:
 
 
 @pytest.mark.parametrize("kind", ["string", "binary", "dictionary"])
-def test_random_rows_give_the_cells_that_their_values_say(kind: str, store: Store, sent_whole: list[bool]) -> None:
+def test_random_rows_produce_the_cells_that_their_values_specify(
+    kind: str, store: Store, sent_whole: list[bool]
+) -> None:
     chance = random.Random(kind)
     names = chance.sample(range(1_000), _ROWS)
     values = texts(chance, _ROWS, nulls=0)
@@ -102,7 +104,7 @@ def test_the_rows_of_a_chunk_that_are_in_two_regions_are_all_applied(
     assert sent_whole == [False]
 
 
-def test_a_chunk_is_not_whole_if_a_row_is_in_another_region_by_now(store: Store) -> None:
+def test_a_chunk_is_not_whole_if_a_row_has_moved_to_another_region(store: Store) -> None:
     split = split_of(store)
     last = split.cluster.region_of(split.table, split.row(4))
     split.cluster._regions[split.table] = [last._replace(start=b"")]  # as if it had not been split
@@ -116,7 +118,7 @@ def test_rows_are_put_once_even_if_any_answer_is_lost(store: Store, monkeypatch:
     assert [store.value(number) for number in range(20)] == [b"%d" % number for number in range(20)]
 
 
-def test_a_chunk_is_whole_only_if_every_row_happened(store: Store) -> None:
+def test_a_chunk_is_whole_only_if_every_row_took_effect(store: Store) -> None:
     client = store.client
     assert client.send_whole(store.table, chunk_of(store, {1: FAMILY, 2: FAMILY}))
     assert not client.send_whole(store.table, chunk_of(store, {3: FAMILY, 4: b"absent"}))

@@ -132,7 +132,7 @@ def test_equal_rows_and_earlier_duplicates_are_counted(pipeline: OldPipeline, sp
 
 
 @pytest.mark.whole
-def test_rows_that_differ_in_each_attempt_are_recognised_by_their_key(
+def test_rows_that_differ_in_each_attempt_are_recognized_by_their_key(
     pipeline: OldPipeline, spark: SparkSession
 ) -> None:
     pipeline.feed(100)
@@ -158,7 +158,7 @@ def test_a_key_that_is_not_unique_is_refused(pipeline: OldPipeline, spark: Spark
 
 
 @pytest.mark.whole
-def test_a_writer_that_continues_is_noticed(pipeline: OldPipeline, spark: SparkSession) -> None:
+def test_a_writer_that_keeps_writing_is_detected(pipeline: OldPipeline, spark: SparkSession) -> None:
     pipeline.feed(60)
     write_half_of_batch_1(pipeline, spark)
     pipeline.cut_over("--apply")
@@ -178,7 +178,7 @@ def test_without_the_command_the_query_does_not_start(pipeline: OldPipeline, spa
 
 
 @pytest.mark.whole
-def test_an_old_query_that_ran_meanwhile_is_noticed(pipeline: OldPipeline, spark: SparkSession) -> None:
+def test_an_old_query_that_ran_in_the_meantime_is_detected(pipeline: OldPipeline, spark: SparkSession) -> None:
     """The old query has finished the batch that was handed over, and begun the next one."""
     pipeline.feed(100)
     write_half_of_batch_1(pipeline, spark)
@@ -199,7 +199,7 @@ def test_an_old_query_that_ran_meanwhile_is_noticed(pipeline: OldPipeline, spark
     assert pipeline.visible() == before, "all of batch 2 was there"
 
 
-def test_a_checkpoint_that_was_restored_is_noticed(pipeline: OldPipeline, spark: SparkSession) -> None:
+def test_a_restored_checkpoint_is_detected(pipeline: OldPipeline, spark: SparkSession) -> None:
     pipeline.feed(100)
     write_half_of_batch_1(pipeline, spark)
     pipeline.cut_over("--apply")
@@ -223,7 +223,7 @@ def test_after_a_finished_batch_nothing_is_left_out(pipeline: OldPipeline, spark
 
 
 @pytest.mark.whole
-def test_what_select_makes_of_the_rows_is_compared_with_the_output(pipeline: OldPipeline, spark: SparkSession) -> None:
+def test_the_rows_that_select_produces_are_compared_with_the_output(pipeline: OldPipeline, spark: SparkSession) -> None:
     """With other writers, no row that the old sink has written would equal a record, and all would be written again."""
     pipeline.feed(100)
     old, sink = pipeline.columns, pipeline.new_sink()

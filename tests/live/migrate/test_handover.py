@@ -60,7 +60,9 @@ def test_a_file_that_cannot_be_read_stops_the_query(content: str, said: str, tmp
 @pytest.mark.parametrize(
     ("planned", "noted", "found"), [(3, 2, (3, False)), (3, 3, (3, True)), (0, -1, (0, False)), (-1, -1, (-1, True))]
 )
-def test_the_last_batch_is_finished_or_not(planned: int, noted: int, found: tuple[int, bool], tmp_path: Path) -> None:
+def test_the_checkpoint_shows_whether_the_last_batch_is_finished(
+    planned: int, noted: int, found: tuple[int, bool], tmp_path: Path
+) -> None:
     assert last_batch(checkpoint(tmp_path, planned=planned, noted=noted)) == found
 
 
@@ -70,7 +72,7 @@ def test_more_than_one_unfinished_batch_is_refused(planned: int, noted: int, tmp
         last_batch(checkpoint(tmp_path, planned=planned, noted=noted))
 
 
-def test_neighbouring_parts_of_a_record_stay_apart() -> None:
+def test_adjacent_parts_of_a_record_are_kept_apart() -> None:
     one, other = Row(b"ab", b"c", []), Row(b"a", b"bc", [])
     empty, none = Row(None, b"x", []), Row(b"", b"x", [])
     headers = Row(None, b"x", [("h", None)])

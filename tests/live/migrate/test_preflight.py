@@ -54,7 +54,7 @@ def written(servers: str, partitioner: str) -> str:
 @pytest.mark.parametrize(
     ("key", "hashed"), [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536)]
 )
-def test_murmur2_equals_that_of_java(key: bytes, hashed: int) -> None:
+def test_murmur2_gives_the_same_hashes_as_in_java(key: bytes, hashed: int) -> None:
     """Values of Kafka's own UtilsTest."""
     assert murmur2(key) == hashed & 0x7FFFFFFF
 
@@ -80,7 +80,7 @@ def test_a_source_of_0_10_and_a_current_output_pass_with_warnings(
 
 
 @pytest.mark.parametrize(("moved_ms", "said"), [(-60_000, "s ahead of"), (60_000, "s behind")])
-def test_a_clock_that_differs_is_found(
+def test_a_clock_difference_is_found(
     moved_ms: int, said: str, kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test changes the clock that the check reads on this machine."""

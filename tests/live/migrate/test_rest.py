@@ -113,7 +113,7 @@ def test_the_rows_of_a_task_stay_together_and_in_order(output: Output, spark: Sp
         assert holder[place : place + len(wanted)] == wanted
 
 
-def test_records_just_before_the_batch_are_not_clear_without_a_key(output: Output, spark: SparkSession) -> None:
+def test_records_just_before_the_batch_are_ambiguous_without_a_key(output: Output, spark: SparkSession) -> None:
     exact = output.write({"value": "a"}, {"value": "x"})
     output.write({"value": "b"})
     rows, schema = [("a",), ("b",), ("c",)], "value string"
@@ -144,7 +144,7 @@ def test_the_same_row_in_two_topics_is_two_rows(output: Output, spark: SparkSess
 
 
 @pytest.mark.parametrize("key", [None, "key"])
-def test_the_records_that_select_makes_are_compared_and_the_batchs_own_columns_are_passed_on(
+def test_the_records_that_select_produces_are_compared_and_the_batchs_own_columns_are_passed_on(
     key: str | None, output: Output, spark: SparkSession
 ) -> None:
     """The batch's own column ``value`` is none of the record."""

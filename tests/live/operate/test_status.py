@@ -127,7 +127,7 @@ def test_a_foreign_transaction_that_holds_readers_back_is_reported(play: Play) -
     foreign.abort_transaction(10)
 
 
-def test_an_older_copy_of_the_checkpoint_is_noticed(play: Play) -> None:
+def test_an_older_copy_of_the_checkpoint_is_detected(play: Play) -> None:
     driver = play.driver()
     for batch in range(3):
         driver.process(play.batch(batch), Tasks(play, ROWS))

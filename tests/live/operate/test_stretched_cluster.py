@@ -44,7 +44,7 @@ def name_on_one_broker(cluster: LocalKafkaCluster, prefix: str) -> tuple[str, in
 @pytest.mark.whole
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_a_query_continues_when_the_place_of_its_ledger_is_lost_between_decision_and_commit(
+def test_a_query_continues_when_the_site_of_its_ledger_is_lost_between_decision_and_commit(
     cluster: LocalKafkaCluster, tmp_path: Path, spark: SparkSession
 ) -> None:
     """The broker never returns. The two others have its data: the decision, the transactions and the rows."""

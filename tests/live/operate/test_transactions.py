@@ -57,7 +57,7 @@ def test_decided_transactions_are_listed_and_committed(play: Play) -> None:
     require_next_batch(play, 1, BOTH)
 
 
-def test_a_commit_harms_no_driver_that_is_running(play: Play) -> None:
+def test_a_commit_does_not_harm_a_running_driver(play: Play) -> None:
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
 
@@ -163,7 +163,7 @@ def test_without_a_ledger_nothing_is_judged_and_an_abort_needs_force(
     assert play.open_transactions() == ()
 
 
-def test_resolve_leads_from_a_decided_batch_to_nothing_in_doubt(play: Play) -> None:
+def test_resolve_settles_a_decided_batch_and_leaves_nothing_in_doubt(play: Play) -> None:
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     first = ask(play, "resolve", play.name)
     assert first.status == 1

@@ -117,7 +117,7 @@ def require_no_alarm(said: Said) -> None:
 
 
 @pytest.mark.whole
-def test_a_healthy_query_on_two_clusters_alarms_nobody(pair: Pair) -> None:
+def test_a_healthy_query_on_two_clusters_raises_no_alarm(pair: Pair) -> None:
     first, second = pair.first, pair.second
     pair.process(0)
     pair.process(1)
@@ -196,7 +196,7 @@ def test_an_abort_of_what_the_driver_may_still_decide_names_the_sink_that_can_fe
 
 
 @pytest.mark.whole
-def test_an_operator_who_says_so_aborts_without_the_decisions(pair: Pair) -> None:
+def test_an_operator_can_abort_without_the_decisions_by_saying_so(pair: Pair) -> None:
     pair.crash(0, "driver.confirmed")
     second = pair.second
     done = ask(second, "transactions", "abort", second.name, *_BY_HAND, "--without-decisions")
@@ -216,7 +216,7 @@ def test_a_sink_bound_to_another_cluster_is_not_examined_there(pair: Pair) -> No
 
 
 @pytest.mark.whole
-def test_ledgers_of_one_name_on_two_clusters_are_told_apart(
+def test_ledgers_with_the_same_name_on_two_clusters_are_told_apart(
     kafka: KafkaService, other_kafka: KafkaService, tmp_path: Path
 ) -> None:
     """The second sink's own ledger has no decision, and must not pass for the log that has them."""

@@ -102,7 +102,7 @@ def test_a_decided_batch_that_the_table_rejects_waits_until_the_cause_is_gone(
         "ALTER TABLE target ADD FOREIGN KEY (note) REFERENCES kinds",
     ],
 )
-def test_a_change_after_the_decision_that_the_rows_fit_stops_nothing(
+def test_a_change_after_the_decision_stops_nothing_if_the_rows_still_fit(
     change: str, database: str, connection: Connection
 ) -> None:
     case = case_of(database, _COLUMNS)
@@ -158,7 +158,7 @@ def test_a_table_altered_between_two_batches_gets_rows_that_fit_it(database: str
     assert connection.execute("TABLE target ORDER BY 1").fetchall() == [(1, "1", "2"), (2, "1", "2")]
 
 
-def test_rows_that_fit_the_altered_table_are_no_longer_called_bad(
+def test_rows_that_fit_the_altered_table_no_longer_count_as_bad(
     database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case_of(database, "value smallint")
@@ -224,7 +224,7 @@ def test_a_database_gets_its_lost_newest_batch_again_but_is_refused_after_losing
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_database_that_is_set_back_while_a_query_runs_stops_the_query(
+def test_a_database_that_returns_to_an_earlier_state_while_a_query_runs_stops_the_query(
     lost: int, database: str, connection: Connection, tmp_path: Path
 ) -> None:
     """A failover keeps the address. The next decision would hide the loss from every later start."""
@@ -239,7 +239,7 @@ def test_a_database_that_is_set_back_while_a_query_runs_stops_the_query(
     require_noticed("orders", lost, case, query, running)
 
 
-def test_a_database_that_is_set_back_after_a_decision_leaves_the_decided_batch_unpublished(
+def test_a_database_that_returns_to_an_earlier_state_after_a_decision_leaves_the_decided_batch_unpublished(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = case_of(database)

@@ -169,7 +169,7 @@ def test_only_the_newer_of_two_copies_of_a_checkpoint_continues(database: str, t
     assert case.visible() == all_rows(0, 1, 2)
 
 
-def test_the_rows_of_a_fenced_task_that_comes_late_are_never_visible_and_swept(
+def test_the_rows_of_a_fenced_task_that_comes_late_are_swept_and_never_visible(
     database: str, sink: PostgresSink
 ) -> None:
     previous = Driver(sink)
@@ -197,7 +197,7 @@ def test_a_task_of_a_fenced_driver_does_not_begin(database: str, sink: PostgresS
     assert left_behind(database)["stages"] == 0
 
 
-def test_what_was_given_up_is_not_confirmed(sink: PostgresSink) -> None:
+def test_a_slice_that_was_rolled_back_is_not_confirmed(sink: PostgresSink) -> None:
     """The slice's stage may still exist, because another session reads it."""
     driver = Driver(sink)
     driver.begin()
@@ -267,7 +267,7 @@ def test_markers_are_kept_while_no_newer_decision_says_that_they_were_forgotten(
     assert values(database) == [1]
 
 
-def test_a_sink_needs_a_name_of_its_own(database: str) -> None:
+def test_a_sink_needs_its_own_name(database: str) -> None:
     """Two sinks may share a schema and a table: each sees only its own slices."""
     case_of(database)
     one, other = Driver(sink_of(database)), Driver(sink_of(database, name="others"))

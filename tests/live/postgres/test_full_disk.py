@@ -87,7 +87,7 @@ def test_a_prepared_vote_finds_the_full_disk_before_the_decision(server: Postgre
     assert case.visible() == all_rows(0, 1)
 
 
-def test_a_disk_that_is_full_while_a_task_writes_is_an_error_of_the_attempt(
+def test_a_disk_that_is_full_while_a_task_writes_fails_only_the_attempt(
     server: PostgresOnSmallDisks, tmp_path: Path
 ) -> None:
     case = case_of(server.dsn)

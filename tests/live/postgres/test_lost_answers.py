@@ -133,7 +133,7 @@ def end_sessions(connection: psycopg.Connection[Any]) -> None:
     connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'twopc/orders'")
 
 
-def test_a_connection_that_ended_while_it_was_unused_costs_no_attempt(
+def test_a_connection_that_closed_while_it_was_idle_costs_no_attempt(
     database: str, connection: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
     """A pool, a firewall or a short restart of the server may end it, while the tasks compute their rows."""

@@ -99,7 +99,7 @@ def test_a_type_that_arrow_does_not_have_is_refused_and_not_written_as_null(type
         fit_rows(pa.schema([field]), table)
 
 
-def test_columns_are_matched_by_name_and_the_case_counts_only_where_it_must(typed: Connection) -> None:
+def test_columns_are_matched_by_name_and_case_matters_only_where_it_must(typed: Connection) -> None:
     table = created(typed, '"Id" int', '"id" int', "plain int", '"we""ird, name" int')
     rows = batch(**{"id": pa.array([1]), "Id": pa.array([2]), "PLAIN": pa.array([3]), 'we"ird, name': pa.array([4])})
     copy(typed, table, rows)

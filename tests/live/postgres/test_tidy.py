@@ -63,7 +63,7 @@ def test_a_reader_of_a_stage_delays_only_that_stages_drop(
     assert case.visible() == all_rows(0, 1, 2, 3)
 
 
-def test_a_reader_that_comes_between_is_waited_for_only_for_a_moment(
+def test_a_drop_waits_only_briefly_for_a_reader_that_comes_in_between(
     database: str,
     connection: psycopg.Connection[Any],
     monkeypatch: pytest.MonkeyPatch,

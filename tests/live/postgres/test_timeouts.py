@@ -123,7 +123,9 @@ def _writes(connection: Connection) -> bool:
     return bool(count)
 
 
-def test_a_silent_server_is_given_up_after_the_timeout(local_postgres: LocalPostgres, database: str) -> None:
+def test_a_connection_to_a_silent_server_is_abandoned_after_the_timeout(
+    local_postgres: LocalPostgres, database: str
+) -> None:
     case_of(database)
     timeout_ms = 500
     sink = sink_of(database, timeout_ms=timeout_ms)

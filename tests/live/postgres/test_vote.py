@@ -197,7 +197,7 @@ def test_a_server_without_prepared_transactions_is_rejected_with_an_error_that_s
         Driver(sink)
 
 
-def test_a_server_without_a_free_slot_is_an_error_of_the_attempt() -> None:
+def test_a_server_without_a_free_slot_fails_only_the_attempt() -> None:
     with LocalPostgres(options={"max_prepared_transactions": "1"}) as server:
         case = prepared_of(server.dsn)
         server.execute("CREATE TABLE other (value bigint)")

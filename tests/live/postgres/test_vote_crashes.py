@@ -107,7 +107,7 @@ def test_rows_are_visible_once_although_the_answer_about_a_vote_is_lost(
 
 
 @pytest.mark.parametrize(("before", "after"), [("prepared", "staged"), ("staged", "prepared")])
-def test_the_vote_may_be_another_one_after_a_restart(before: Any, after: Any, database: str, tmp_path: Path) -> None:
+def test_a_restart_may_change_the_kind_of_vote(before: Any, after: Any, database: str, tmp_path: Path) -> None:
     case = case_of(database)
     for number, point in enumerate(("driver.decided", "driver.confirmed")):
         case.sink = sink_of(database, vote=before)
@@ -221,7 +221,7 @@ def test_a_sink_sweeps_no_vote_of_another_sink(database: str) -> None:
     assert one.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
 
 
-def test_a_slice_that_was_given_up_meanwhile_gets_no_vote(database: str, connection: Connection) -> None:
+def test_a_slice_that_was_aborted_in_the_meantime_gets_no_vote(database: str, connection: Connection) -> None:
     driver = Driver(prepared_of(database).sink)
     driver.begin()
     handle = driver.prepare(numbers([1]))

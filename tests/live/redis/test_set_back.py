@@ -50,7 +50,7 @@ def put_back(server: LocalRedis, backup: Keys) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_server_that_is_set_back_while_a_query_runs_stops_the_query(
+def test_a_server_that_returns_to_an_earlier_state_while_a_query_runs_stops_the_query(
     lost: int, server: LocalRedis, tmp_path: Path
 ) -> None:
     case = case_of(server)

@@ -40,7 +40,7 @@ class After(Tasks):
         return super().prepare(work)
 
 
-def test_a_successor_ends_at_its_start_what_its_predecessor_prepared(play: Play) -> None:
+def test_a_successor_ends_its_predecessors_prepared_transactions_when_it_starts(play: Play) -> None:
     """Fails if only the end of the successor's first batch ends them: it may wait for input for hours."""
     first, second = play.driver(), play.driver()
     open_before: list[int] = []
@@ -71,7 +71,7 @@ def test_a_fenced_driver_ends_what_it_prepared_after_its_successors_start(play: 
     require_nothing_open(play)
 
 
-def test_a_driver_that_is_fenced_before_its_successor_has_a_record_leaves_its_rows_to_it(play: Play) -> None:
+def test_a_driver_that_is_fenced_before_its_successor_has_a_record_leaves_its_rows_to_the_successor(play: Play) -> None:
     """The fence comes before the record.
 
     Fails if neither driver ends the transactions of these rows, or if a fence without a record counts as a proof.

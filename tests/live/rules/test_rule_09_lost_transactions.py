@@ -138,7 +138,7 @@ OTHER_ROWS = {
 }
 
 
-def test_a_replay_with_other_rows_is_in_doubt_until_a_restart_replays_the_decided_rows(play: Play) -> None:
+def test_a_replay_with_different_rows_is_in_doubt_until_a_restart_replays_the_decided_rows(play: Play) -> None:
     """Fails if the replay is not checked at all, or only its lost tasks, or only its row counts."""
     decided = decide_and_die(play, 1)
     for case, rows in OTHER_ROWS.items():
@@ -165,7 +165,7 @@ def staged_below(location: Path, play: Play) -> Callable[[int, Sequence[str]], s
 
 
 @pytest.mark.parametrize("lost", [(1,), (0, 1, 2)], ids=["some", "all"])
-def test_staged_rows_are_published_even_if_the_replay_has_other_rows(
+def test_staged_rows_are_published_even_if_the_replay_has_different_rows(
     lost: tuple[int, ...], play: Play, tmp_path: Path
 ) -> None:
     """Fails if the replay's rows are written instead (x), or if nothing records the publication.

@@ -81,7 +81,7 @@ def test_a_new_checkpoint_gets_past_the_expired_batch_of_the_query_that_it_ends(
 
 
 @pytest.mark.parametrize("batch", [0, 1], ids=["replayed", "left behind"])
-def test_deleted_markers_block_until_the_user_gives_the_batch_up(
+def test_deleted_markers_block_a_batch_until_the_user_abandons_it(
     batch: int, kafka: KafkaService, tmp_path: Path
 ) -> None:
     """Rule 9. The batch is committed, but no marker shows it. Caught mutations: always BLOCKED; taken as proven."""

@@ -69,7 +69,9 @@ REFUSED: dict[str, tuple[int, str, str | None]] = {
 WAYS_OUT = r"override=EndQuery\('query-\w+'\)|override=ResumeAt\(4\)\."
 
 
-def test_another_history_of_a_checkpoint_is_refused_and_the_running_query_continues(play: Play, tmp_path: Path) -> None:
+def test_a_different_history_of_a_checkpoint_is_refused_and_the_running_query_continues(
+    play: Play, tmp_path: Path
+) -> None:
     """Fails if offsets are not compared, or only after the acquisition, which fences the running query."""
     healthy = play.driver()
     for batch in range(3):
@@ -241,7 +243,9 @@ class SparkCheckpoint:
 
 
 @pytest.mark.parametrize("compacted", [None, 0], ids=["plain", "compacted since"])
-def test_an_equal_counter_with_other_files_is_another_batch(compacted: int | None, play: Play, tmp_path: Path) -> None:
+def test_the_same_counter_with_different_files_is_a_different_batch(
+    compacted: int | None, play: Play, tmp_path: Path
+) -> None:
     """Fails if only the counter is compared: ``/in/other.csv`` would be skipped."""
     original = SparkCheckpoint(tmp_path / "original", play.query_id)
     original.plan(0, {0: OLD_FILES})

@@ -116,7 +116,7 @@ def test_an_undecided_batch_is_distinguished_from_a_decided_one_and_continues(qu
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_an_older_copy_of_the_checkpoint_is_noticed(query: Checkpointed, tmp_path: Path, before: int) -> None:
+def test_an_older_copy_of_the_checkpoint_is_detected(query: Checkpointed, tmp_path: Path, before: int) -> None:
     running = query.start()
     query.continue_with(running, *range(before))
     copy = query.copied(tmp_path / "copy")
@@ -126,7 +126,7 @@ def test_an_older_copy_of_the_checkpoint_is_noticed(query: Checkpointed, tmp_pat
     assert "older copy" in copy.status().out
 
 
-def test_a_store_that_was_set_back_is_noticed(query: Checkpointed, shop: Shop) -> None:
+def test_a_store_that_returned_to_an_earlier_state_is_detected(query: Checkpointed, shop: Shop) -> None:
     query.run(0)
     restore = shop.backup()
     query.run(1, 2)
@@ -136,14 +136,14 @@ def test_a_store_that_was_set_back_is_noticed(query: Checkpointed, shop: Shop) -
     assert "are missing from the store" in query.status().out
 
 
-def test_a_lost_control_record_is_noticed(query: Checkpointed, shop: Shop) -> None:
+def test_a_lost_control_record_is_detected(query: Checkpointed, shop: Shop) -> None:
     query.run(0)
     shop.lose_record()
     status, _, advice = query.look()
     assert (status, advice) == (1, [("act", "the-control-record-is-missing-or-unreadable")])
 
 
-def test_lost_rows_of_a_decided_batch_are_noticed(query: Checkpointed, shop: Shop) -> None:
+def test_lost_rows_of_a_decided_batch_are_detected(query: Checkpointed, shop: Shop) -> None:
     query.run(0)
     crash(query, 1, "driver.decided")
     shop.lose_rows(2)
@@ -165,7 +165,7 @@ def test_a_batch_that_was_repaired_is_healthy(query: Checkpointed, shop: Shop) -
     assert query.look()[2] == HEALTHY
 
 
-def test_a_table_that_was_rolled_back_is_noticed(query: Checkpointed, shop: Shop) -> None:
+def test_a_table_that_was_rolled_back_is_detected(query: Checkpointed, shop: Shop) -> None:
     if shop.roll_back is None:
         pytest.skip("this store has no history")
     query.run(0, 1)
@@ -174,7 +174,7 @@ def test_a_table_that_was_rolled_back_is_noticed(query: Checkpointed, shop: Shop
     assert (status, advice) == (1, [("act", "the-table-was-rolled-back")])
 
 
-def test_a_batch_with_other_rows_than_decided_is_noticed(query: Checkpointed, shop: Shop) -> None:
+def test_a_batch_with_rows_other_than_the_decided_ones_is_detected(query: Checkpointed, shop: Shop) -> None:
     if shop.miscount is None:
         pytest.skip("this store has no history")
     query.run(0, 1, 2)
@@ -195,7 +195,7 @@ def test_a_store_that_does_not_answer_is_reported(query: Checkpointed, shop: Sho
     assert advice in ([("act", "a-store-does-not-respond")], [("act", "the-control-record-is-missing-or-unreadable")])
 
 
-def test_a_prepared_transaction_of_no_decision_is_listed(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_a_prepared_transaction_without_a_decision_is_listed(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """It holds locks in the table."""
     shop = postgres(request, tmp_path, vote="prepared")
     query = Checkpointed(shop.case, tmp_path / "checkpoint")
