@@ -135,7 +135,7 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         "stats.py",
         "if named is not None and _LIST.fullmatch(named) else",
         "if named is not None else",
-        f"{_VALUES} -k whatever_columns",
+        f"{_VALUES} -k whichever_columns",
     ),
     _bug(
         "a bound of decimals is rounded inwards",

@@ -67,7 +67,7 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         'where.log == self.ledger.name and where.cluster in {"", here}:',
         "where.log == self.ledger.name:",
         model=False,
-        protocol=f"{_TWO_CLUSTERS} -k one_name",
+        protocol=f"{_TWO_CLUSTERS} -k with_the_same_name",
     ),
     one_edit(
         "a ledger that was deleted passes for a ledger on another cluster",
