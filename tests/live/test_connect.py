@@ -99,6 +99,7 @@ def test_a_task_whose_worker_is_killed_is_repeated_and_nothing_is_duplicated(
     pipeline.require_exactly_once()
 
 
+@pytest.mark.whole
 def test_a_process_that_wakes_up_after_its_successor_has_begun_decides_nothing(
     kafka: KafkaService, tmp_path: Path
 ) -> None:

@@ -48,6 +48,7 @@ def appends_to(database: Path) -> Callable[[DataFrame, int], None]:
     return append
 
 
+@pytest.mark.whole
 def test_the_kill_loop_finds_that_appending_duplicates_a_batch(
     tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:

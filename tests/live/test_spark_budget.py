@@ -148,11 +148,12 @@ def test_all_rows_or_none_arrive_under_any_budget(expression: str, spark: SparkS
     assert seen == {True, False}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "sources",
     [
         pytest.param("parquet", id="files of version 1"),
-        pytest.param("", id="files of version 2", marks=pytest.mark.whole),
+        pytest.param("", id="files of version 2"),
     ],
 )
 def test_under_any_plan_no_row_is_missing_unless_the_arrived_rows_are_over_the_budget(

@@ -300,13 +300,14 @@ def test_a_lost_direct_batch_is_published_from_the_drivers_staged_rows(
 # -- crashes -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("plan", "points"),
     [
         ("rows", ["task.handed_over"]),
-        pytest.param("rows", STEPS, marks=pytest.mark.whole),
-        pytest.param("shuffle", STEPS, marks=pytest.mark.whole),
+        ("rows", STEPS),
+        ("shuffle", STEPS),
     ],
 )
 def test_a_driver_killed_at_any_point_of_a_direct_batch_loses_and_duplicates_nothing(

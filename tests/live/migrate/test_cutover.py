@@ -41,6 +41,7 @@ def write_half_of_batch_1(pipeline: OldPipeline, spark: SparkSession, *, third: 
     pipeline.fail(spark, write, max_offsets=40)
 
 
+@pytest.mark.whole
 def test_a_half_written_batch_is_completed_by_content(pipeline: OldPipeline, spark: SparkSession) -> None:
     pipeline.feed(100)
     write_half_of_batch_1(pipeline, spark)
