@@ -147,7 +147,8 @@ class ClassicCalls:
                 files = open_files(context, self._location)
                 named = GivenCheckpoint(files.location, checkpoint.query_id(files))
             query = calling_query(session, named)
-            require_lasting(query)
+            if named is None:  # a user who names the location knows it before the start
+                require_lasting(query)
             is_merged = bool(other_shuffles(context.getConf().get))
             run = enter_run(query, lambda: Shuffles(history_of(context), is_merged=is_merged))
             if previous is not None:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 _RANDOM: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _TEMPORARY: Final = f"temporary-{_RANDOM}"
-_SCHEME: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
+_LOCATION: Final = re.compile(
+    r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):)?(?://(?P<authority>[^/]*))?(?P<path>.*)", re.DOTALL
+)
 _EACH_START: Final = (
     "Each start of this query has a new checkpoint, so it would be a new query, and would lose or duplicate rows. Nothing was "
     "written"
@@ -46,10 +48,24 @@ def require_lasting(query: RunningQuery) -> None:
         raise ConfigurationError(
             f"query {query.query_id} has neither a checkpointLocation nor a name, so Spark uses {location!r}, a directory "
             f"with a random name below {CHECKPOINTS}. {_EACH_START}. Set .option('checkpointLocation', …), or give the query a "
-            "fixed name with .queryName(…), and restart"
+            "fixed name with .queryName(…), and restart. If you have set this location yourself, pass it to exactly_once(), too, "
+            "as checkpoint_location"
         )
 
 
 def _is_in(parent: str, configured: str | None) -> bool:
     """Whether a resolved path is the configured directory, which may be relative and may lack its file system."""
-    return configured is not None and parent.endswith(_SCHEME.sub("", configured).rstrip("/"))
+    if configured is None:
+        return False
+    found, wanted = _parts_of(parent), _parts_of(configured)
+    if not wanted["scheme"] and wanted["path"] and not configured.startswith("/"):
+        return found["path"].endswith("/" + wanted["path"])
+    return found["path"] == wanted["path"] and all(
+        wanted[part] in ("", found[part]) for part in ("scheme", "authority")
+    )
+
+
+def _parts_of(location: str) -> dict[str, str]:
+    found = _LOCATION.fullmatch(location.rstrip("/"))
+    assert found is not None, location  # every part is optional
+    return found.groupdict(default="")

@@ -64,7 +64,7 @@ def _translate(error: KafkaException | SystemError, doing: str, right: str) -> T
     if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         return RetriableError(
             f"{doing}: a broker does not know the topic ({error_of(error).name()}). The topic was created moments ago, or "
-            "it was deleted while the query was running. No part of this batch is visible. Restart the query"
+            "it was deleted while the query was running. Restart the query"
         )
     return translate(error, doing, right)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import traceback
+import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
@@ -381,3 +382,22 @@ def test_a_query_whose_checkpoint_the_next_start_would_not_find_is_refused_and_n
             assert values(query.sinks[0]) == VALUES
     finally:
         spark.conf.unset(setting)
+
+
+@pytest.mark.whole
+def test_a_checkpoint_that_the_user_names_may_look_like_sparks_own(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    location, setting = str(tmp_path / str(uuid.uuid4())), "spark.sql.streaming.checkpointLocation"
+    sink = kafka_sink(kafka.bootstrap_servers)
+    frame = spark.createDataFrame([("k", "v")], "key STRING, value STRING")
+    frame.write.parquet(str(tmp_path / "source"))
+    source = spark.readStream.schema(frame.schema).parquet(str(tmp_path / "source"))
+    spark.conf.set(setting, str(tmp_path))
+    try:
+        each = exactly_once(sink, checkpoint_location=location)
+        writer = source.writeStream.foreachBatch(each).option("checkpointLocation", location)
+        finish(writer.trigger(availableNow=True).start(), each)
+    finally:
+        spark.conf.unset(setting)
+    assert values(sink) == Counter(["v"])

@@ -40,6 +40,8 @@ def test_a_temporary_checkpoint_is_refused() -> None:
         ("file:/data/checkpoints", "file:///data/checkpoints/"),
         ("file:/home/me/checkpoints", "checkpoints"),
         ("hdfs://host:8020/checkpoints", "hdfs://host:8020/checkpoints"),
+        ("hdfs://host:8020/checkpoints", "hdfs:///checkpoints"),
+        ("hdfs://host:8020/checkpoints", "/checkpoints"),
         ("s3a://bucket", "s3a://bucket/"),
     ],
 )
@@ -57,12 +59,17 @@ def test_a_checkpoint_with_a_random_name_below_the_configured_directory_is_refus
         Running(f"file:/tmp/not-temporary-{RANDOM}"),
         Running(f"file:/data/{RANDOM}"),
         Running(f"file:/data/{RANDOM}", "/other"),
+        Running(f"file:/data/checkpoints/{RANDOM}", "/checkpoints"),
+        Running(f"file:/data/my-checkpoints/{RANDOM}", "checkpoints"),
+        Running(f"file:/checkpoints/{RANDOM}", "hdfs:///checkpoints"),
+        Running(f"s3a://mine/checkpoints/{RANDOM}", "s3a://shared/"),
+        Running(f"s3a://mine/{RANDOM}", "s3a://shared/"),
         Running("file:/data/orders", "/data", "orders"),
         Running(f"file:/data/{RANDOM}", "/data", RANDOM),
         Running(f"file:/data/{RANDOM}", "/data", batch_id=1),
         Running(f"file:/tmp/temporary-{RANDOM}", batch_id=1),
     ],
-    ids=lambda query: f"{query.checkpoint_location}-{query.name}-{query.batch_id}",
+    ids=lambda query: f"{query.checkpoint_location}-{query.checkpoint_parent}-{query.name}-{query.batch_id}",
 )
 def test_a_checkpoint_that_the_next_start_finds_is_accepted(query: Any) -> None:
     require_lasting(query)
