@@ -66,7 +66,8 @@ def _locate_later(view: LogView, batch: Batch, overrides: Overrides, highest: in
         return Position.COPIED
     if is_next:
         return Position.NEXT
-    return Position.FIRST if overrides.resume_at_batch == batch.batch_id else Position.GAP
+    resumes = overrides.resumes_at(batch.query_id, batch.batch_id, view.ended)
+    return Position.FIRST if resumes else Position.GAP
 
 
 def _locate_new_query(view: LogView, batch: Batch, overrides: Overrides) -> Position:

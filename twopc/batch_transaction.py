@@ -289,11 +289,11 @@ class BatchTransaction:
         run = self._run
         if case.step is Step.BLOCKED:
             unproven = [run.handles[key].transaction for key in run.evidence if run.evidence[key] is Evidence.UNKNOWN]
-            return refusals.blocked(run.decision.batch_id, unproven, self._participants.blockers())
+            return refusals.blocked(run.decision, unproven, self._participants.blockers())
         if case.step is Step.IN_DOUBT:
             return self._in_doubt(refusals.LEFT_BEHIND)
         return refusals.refused(case, position, run.view, self._batch, run.setup.log.name)
 
     def _in_doubt(self, why: str) -> InDoubtError:
         run = self._run
-        return refusals.in_doubt(run.decision.batch_id, run.handles, run.evidence, why)
+        return refusals.in_doubt(run.decision, run.handles, run.evidence, why)

@@ -79,8 +79,12 @@ class DriverRun:
         This is never true for a decision that this driver made, because if such a decision were lost, the query would stop
         earlier.
         """
-        decision, named = self.view.decision, self.setup.settings.overrides.abandon_batch
-        return decision is not None and decision.batch_id == named and decision.attempt.driver_epoch < self.log_epoch
+        decision, overrides = self.view.decision, self.setup.settings.overrides
+        return (
+            decision is not None
+            and decision.attempt.driver_epoch < self.log_epoch
+            and overrides.abandons(decision.query_id, decision.batch_id, self.view.ended)
+        )
 
     def next_attempt(self) -> Attempt:
         """Return a name for a new attempt. No earlier attempt has this name."""
@@ -129,7 +133,10 @@ class DriverRun:
             self.handles[key].transaction for key, found in self.evidence.items() if found is not Evidence.COMMITTED
         ]
         logger.warning(
-            "override=Abandon(%d) abandons the part of this batch that is not visible: %s", batch_id, ", ".join(rest)
+            "override=Abandon(%d, %r) abandons the part of this batch that is not visible: %s",
+            batch_id,
+            query_id,
+            ", ".join(rest),
         )
         self.append([Begin(query_id=query_id, first_batch=batch_id + 1, prior_offsets=offsets, abandons=True)])
         self.handles, self.evidence = {}, {}

@@ -1,11 +1,12 @@
 """Overrides for ``exactly_once(override=…)``. Each override permits one action that is otherwise rejected.
 
-An override applies to one particular query, batch or sink, so leaving it in the code does not weaken the checks.
+An override applies to one particular query, batch or sink, so leaving it in the code does not weaken the checks. Every query
+counts its batches from 0, so an override for a batch also names the query.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from twopc.errors import ConfigurationError
@@ -39,9 +40,11 @@ class ResumeAt:
 
     Attributes:
         batch_id: the first batch after the gap.
+        query_id: the id of this query. Without it, the override applies only to the first query that uses the sink name.
     """
 
     batch_id: int
+    query_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,12 @@ class Abandon:
 
     Attributes:
         batch_id: the id of the last decided batch.
+        query_id: the id of the query that decided the batch. Without it, the override applies only to the first query that uses
+            the sink name.
     """
 
     batch_id: int
+    query_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -76,15 +82,17 @@ class Overrides:
     Attributes:
         adopt_query_id: see :class:`AdoptQuery`.
         end_query_id: see :class:`EndQuery`.
-        resume_at_batch: see :class:`ResumeAt`.
-        abandon_batch: see :class:`Abandon`.
+        resume_at_batch, resume_query_id: see :class:`ResumeAt`.
+        abandon_batch, abandon_query_id: see :class:`Abandon`.
         add_sink: see :class:`AddSink`.
     """
 
     adopt_query_id: str | None = None
     end_query_id: str | None = None
     resume_at_batch: int | None = None
+    resume_query_id: str | None = None
     abandon_batch: int | None = None
+    abandon_query_id: str | None = None
     add_sink: str | None = None
 
     @classmethod
@@ -94,28 +102,41 @@ class Overrides:
         Raises:
             ConfigurationError: a value is not an override, or two overrides have the same kind.
         """
-        found: dict[str, str | int] = {}
+        found: dict[str, str | int | None] = {}
         for one in given if isinstance(given, Sequence) and not isinstance(given, str) else (given,):
-            field, value = _field_of(one)
-            if field in found:
+            fields = _fields_of(one)
+            if not found.keys().isdisjoint(fields):
                 raise ConfigurationError(f"override={given!r}: pass each kind of override only once")
-            found[field] = value
+            found |= fields
         return cls(**found)  # type: ignore[arg-type]  # checked one by one
 
+    def resumes_at(self, query_id: str, batch_id: int, ended: Collection[str]) -> bool:
+        """Whether the user lets this query continue at this batch, after a gap. ``ended``: see :attr:`LogView.ended`."""
+        return self.resume_at_batch == batch_id and _means(self.resume_query_id, query_id, ended)
 
-def _field_of(one: object) -> tuple[str, str | int]:
+    def abandons(self, query_id: str, batch_id: int, ended: Collection[str]) -> bool:
+        """Whether the user abandons this query's batch. ``ended``: see :attr:`LogView.ended`."""
+        return self.abandon_batch == batch_id and _means(self.abandon_query_id, query_id, ended)
+
+
+def _means(named: str | None, query_id: str, ended: Collection[str]) -> bool:
+    # A number alone may have been meant for a batch of an ended query.
+    return not ended if named is None else named == query_id
+
+
+def _fields_of(one: object) -> dict[str, str | int | None]:
     match one:
         case AdoptQuery(str(query_id)):
-            return "adopt_query_id", query_id
+            return {"adopt_query_id": query_id}
         case EndQuery(str(query_id)):
-            return "end_query_id", query_id
+            return {"end_query_id": query_id}
         case AddSink(str(name)):
-            return "add_sink", name
-        case ResumeAt(int(batch_id)) if not isinstance(batch_id, bool):
-            return "resume_at_batch", batch_id
-        case Abandon(int(batch_id)) if not isinstance(batch_id, bool):
-            return "abandon_batch", batch_id
+            return {"add_sink": name}
+        case ResumeAt(int(batch_id), str() | None as of) if not isinstance(batch_id, bool):
+            return {"resume_at_batch": batch_id, "resume_query_id": of}
+        case Abandon(int(batch_id), str() | None as of) if not isinstance(batch_id, bool):
+            return {"abandon_batch": batch_id, "abandon_query_id": of}
     raise ConfigurationError(
-        f"override={one!r} is not an override. Pass EndQuery(id), AdoptQuery(id), ResumeAt(batch), Abandon(batch) or "
-        "AddSink(name), with the value from the error message"
+        f"override={one!r} is not an override. Pass EndQuery(id), AdoptQuery(id), ResumeAt(batch, id), Abandon(batch, id) or "
+        "AddSink(name), with the values from the error message"
     )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from twopc.batch import Batch
     from twopc.log_view import LogView
     from twopc.participants import Handles
+    from twopc.records import Decision
     from twopc.recovery import Case
 
 LEFT_BEHIND: Final = "Spark has moved past this batch and cannot replay it"
@@ -68,8 +69,8 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches after "
             f"{highest} ran without this sink, or the log was replaced. Call the exactly_once object for every batch, "
             "even if the batch is empty. If the missed batches have no rows for this sink, or were written by other "
-            f"means, pass override=ResumeAt({at}). Otherwise, their rows are missing, so let the engine run them again. "
-            f"With Spark, delete the files in the checkpoint's offsets/ with a number above {missing} and those in "
+            f"means, pass override=ResumeAt({at}, {mine!r}). Otherwise, their rows are missing, so let the engine run them "
+            f"again. With Spark, delete the files in the checkpoint's offsets/ with a number above {missing} and those in "
             f"commits/ with a number above {highest}, fix the function, and restart. Do the same if the query "
             "keeps state (dropDuplicates, windows, stream-stream joins) and the function did not evaluate all of "
             "these batches. Their state is missing, and ResumeAt does not restore it"
@@ -104,8 +105,9 @@ def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
     )
 
 
-def blocked(batch_id: int, unproven: Sequence[str], blockers: Sequence[str]) -> CommitBlockedError:
+def blocked(decision: Decision, unproven: Sequence[str], blockers: Sequence[str]) -> CommitBlockedError:
     """Build the error for a decided batch whose commit cannot be proven now."""
+    batch_id = decision.batch_id
     what = f"batch {batch_id} is decided, but its commit could not be completed in time"
     if blockers:
         fix = f"{'; '.join(blockers)}. Fix this and restart the query"
@@ -113,25 +115,27 @@ def blocked(batch_id: int, unproven: Sequence[str], blockers: Sequence[str]) -> 
         fix = "No data is lost. Restart the query when every broker responds"
     return CommitBlockedError(
         f"{what}. {fix}. The query then completes this batch. If this batch can never be proven (because its markers were "
-        f"deleted), {_way_out(batch_id)}",
+        f"deleted), {_way_out(decision)}",
         transactions=unproven,
     )
 
 
-def in_doubt(batch_id: int, handles: Handles, evidence: Mapping[TaskKey, Evidence], why: str) -> InDoubtError:
+def in_doubt(decision: Decision, handles: Handles, evidence: Mapping[TaskKey, Evidence], why: str) -> InDoubtError:
     """Build the error for a decided batch that cannot be completed. The message lists every transaction by its outcome."""
 
     def named(wanted: Evidence) -> list[str]:
         return [handles[key].transaction for key, found in sorted(evidence.items()) if found is wanted]
 
-    fix = "" if why is LOST_AGAIN else f". To continue without the lost rows, {_way_out(batch_id)}"
+    fix = "" if why is LOST_AGAIN else f". To continue without the lost rows, {_way_out(decision)}"
     return InDoubtError(
-        f"batch {batch_id} is decided, but some of its transactions are lost: {why}. Nothing more was written{fix}",
+        f"batch {decision.batch_id} is decided, but some of its transactions are lost: {why}. Nothing more was written{fix}",
         committed=named(Evidence.COMMITTED),
         lost=named(Evidence.ABORTED),
         unknown=named(Evidence.UNKNOWN),
     )
 
 
-def _way_out(batch_id: int) -> str:
-    return f"check the output, then restart with override=Abandon({batch_id}). Visible rows stay, and the rest is abandoned"
+def _way_out(decision: Decision) -> str:
+    # The number alone could later match a batch of a query that replaces this one.
+    named = f"override=Abandon({decision.batch_id}, {decision.query_id!r})"
+    return f"check the output, then restart with {named}. Visible rows stay, and the rest is abandoned"

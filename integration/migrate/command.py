@@ -119,7 +119,10 @@ def _lines(found: Found, file: str | None) -> list[str]:
             "Start the new query with exactly_once(sink, interceptors=[TakeOver(sink)], override=AdoptQuery("
             f"{handover.query_id!r}))."
         ),
-        f"If the sink has used this checkpoint before, set override=ResumeAt({batch + (handover.kind is Kind.NOTHING)}) instead.",
+        (
+            "If the sink has used this checkpoint before, set override=ResumeAt("
+            f"{batch + (handover.kind is Kind.NOTHING)}, {handover.query_id!r}) instead."
+        ),
     ]
 
 

@@ -58,7 +58,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     name = query_id(files)
     batch = read_batch(files, name, batch_id)
     # This run decides nothing, so a gap before the batch (from a second cut-over) does no harm.
-    settings = Settings(overrides=Overrides(adopt_query_id=name, resume_at_batch=batch_id))
+    settings = Settings(overrides=Overrides(adopt_query_id=name, resume_at_batch=batch_id, resume_query_id=name))
     with closing(Coordinator(sinks_of(name, sink, own), own, settings=settings)) as coordinator:
         run = coordinator.recover(batch)  # commits the last decision again, and sweeps
         if run.outcome is not Outcome.COMMITTED:

@@ -39,11 +39,11 @@ _NEXT: Final = {
     ),
     Step.IN_DOUBT: (
         "Spark has moved past the batch and cannot replay it. Check the output, then start once with "
-        "override=Abandon({batch}). Visible rows stay, and the rest of the batch is abandoned."
+        "override=Abandon({batch}, {query!r}). Visible rows stay, and the rest of the batch is abandoned."
     ),
     Step.BLOCKED: (
         "Neither a commit nor a loss can be proven now. Start the query when every broker responds. If the batch's markers "
-        "were deleted, start once with override=Abandon({batch})."
+        "were deleted, start once with override=Abandon({batch}, {query!r})."
     ),
 }
 #: The runbook entry for each step that needs one.
@@ -98,7 +98,7 @@ def _resolve(sink: KafkaSink, subject: Subject, *, is_sure: bool, may_ask: bool)
             f"Start the query to commit the open transactions, or run `twopc transactions commit {state.sink}`.",
             "decided-and-not-committed",
         )
-    action = text.format(batch=state.last_decided)
+    action = text.format(batch=state.last_decided, query=state.query_id)
     if checkpoint is None and step in _ENTRIES:
         action += " This advice assumes that Spark replays the batch. Pass the checkpoint to be sure."
     lines.append(f"3. Next ({label}): {action} {RUNBOOK}#{anchor}")

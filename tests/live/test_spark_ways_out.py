@@ -29,8 +29,8 @@ __all__ = ["spark"]
 
 
 def named_settings(message: str) -> dict[str, Any]:
-    [(name, batch)] = set(re.findall(r"override=(ResumeAt|Abandon)\((\d+)\)", message))
-    return {"override": {"ResumeAt": ResumeAt, "Abandon": Abandon}[name](int(batch))}
+    [(name, batch, query_id)] = set(re.findall(r"override=(ResumeAt|Abandon)\((\d+), '(\S+)'\)", message))
+    return {"override": {"ResumeAt": ResumeAt, "Abandon": Abandon}[name](int(batch), query_id)}
 
 
 def expire(sink: KafkaSink) -> None:
@@ -59,7 +59,7 @@ def test_the_setting_that_the_error_names_resumes_a_function_that_skipped_empty_
     query.feed(*BATCHES[1])
     message = query.refused()
     query.settings = named_settings(message)
-    assert query.settings == {"override": ResumeAt(2)}
+    assert query.settings == {"override": ResumeAt(2, query.settings["override"].query_id)}
     query.function = lambda each: each  # as the message says
     query.run()
     for rows in ([], BATCHES[2]):
@@ -91,7 +91,7 @@ def test_the_setting_that_the_error_names_abandons_a_lost_batch_that_the_users_f
     message = query.refused()
     assert "InDoubtError" in message and "cannot replay" in message
     query.settings = named_settings(message)
-    assert query.settings == {"override": Abandon(0)}
+    assert query.settings == {"override": Abandon(0, query.settings["override"].query_id)}
     query.run()
     query.feed(*BATCHES[2])
     query.run()

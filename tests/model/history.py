@@ -14,7 +14,7 @@ from tests.model.judge import ROGUE, Judge
 from tests.model.nemesis import Fault, Nemesis
 from tests.model.network import NETWORK
 from tests.model.patches import MARKER_PARTITIONS
-from tests.model.query import LEDGER, OUTPUT, ModelViolation, Query, Shape, use_pools_of
+from tests.model.query import LEDGER, OUTPUT, Checkpointed, ModelViolation, Query, Shape, use_pools_of
 from tests.model.simulation import JUMP_MS, Crash, Interrupt, Process, Simulation, Strand
 from twopc.errors import (
     DecisionInDoubtError,
@@ -41,9 +41,18 @@ _ORPHANS_DIE: Final = 0.5
 _AIMED: Final = 0.25
 #: The probability that a user passes Abandon with a batch's number from the beginning.
 _LEFT_IN_CODE: Final = 0.2
+_LEFT_FOR_THE_NEXT: Final = 0.6
+#: The probability that a new query with its own checkpoint replaces the query, at one of its restarts.
+_REPLACED: Final = 0.25
+_AT_THIS_RESTART: Final = 0.5
+#: The probability that a fault waits for a decision of the new query, and that the process that meets it dies, too.
+_AIMED_AT_THE_NEXT: Final = 0.8
+_DIES_TOO: Final = 0.5
+#: Far more rows than a query reads: the new query reads none of the old one's rows.
+_ROWS_APART: Final = 1_000
 #: The probability that a user abandons a batch as soon as an error suggests it, even if a restart could complete the batch.
 _HASTY: Final = 0.3
-_WAY_OUT: Final = re.compile(r"override=(Abandon|ResumeAt)\((\d+)\)")
+_WAY_OUT: Final = re.compile(r"override=(Abandon|ResumeAt)\((\d+), '([^']+)'\)")
 _OBJECTS: Final = 0.3
 
 
@@ -97,9 +106,12 @@ class History:
         NETWORK.begin(self.simulation)
         self.query = Query(self.simulation, self.shape)
         self._aims = chance.random() < _AIMED
-        if chance.random() < _LEFT_IN_CODE:
-            self.query.overrides = Overrides(abandon_batch=chance.randrange(self.shape.batches))
-            self.judge.allowed.add(("abandon_batch", self.query.overrides.abandon_batch))
+        self._is_replaced = random.Random(f"replaced {seed}").random() < _REPLACED
+        if chance.random() < (_LEFT_FOR_THE_NEXT if self._is_replaced else _LEFT_IN_CODE):
+            left = chance.randrange(self.shape.batches)
+            self.query.overrides = Overrides(abandon_batch=left)
+            self.judge.allowed.add(("abandon_batch", None, left))
+        self._replaced: list[Checkpointed] = []
         self.started = 0
         self._drivers: list[tuple[Process, Strand]] = []
         self._rogue: Strand | None = None
@@ -111,19 +123,22 @@ class History:
         self.nemesis.strike(kind, act)
 
     def _lose_a_decided_transaction(self) -> None:
-        """Once: between a decision and its commit, one of several transactions times out."""
+        """Once: between a decision and its commit, one of several transactions times out. The process may die with it."""
         if self._aims and self.nemesis.budget and len(found := self.judge.decided_and_open()) > 1:
             self._aims = False
             self.nemesis.count(Fault.OUTSIDER)
             lost = self.simulation.chance.choice(found)
             self.simulation.cluster.end(lost.transactional_id, lost.producer_id, lost.epoch, commit=False)
             self.simulation.trace.append(f"** {lost.transactional_id}, which is decided, was aborted from outside")
+            if self._replaced and self.simulation.chance.random() < _DIES_TOO:
+                self.nemesis.count(Fault.CRASH)
+                self.simulation.crash()
 
     # -- while faults strike -------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run until a driver has finished every batch, or the drivers give up in doubt."""
-        while len(self.query.kept.commits) < self.shape.batches and not self._gave_up():
+        while (self._is_replaced or len(self.query.kept.commits) < self.shape.batches) and not self._gave_up():
             self._start_driver_if_none_runs()
             self._copy_the_checkpoint()
             if not self.simulation.step():
@@ -147,7 +162,21 @@ class History:
         if self.started and self.nemesis.budget and chance.random() < _LONG_DOWNTIME:
             self.nemesis.count(Fault.TIMEOUT)
             self.simulation.pass_time(JUMP_MS)
+        if self._is_replaced and self.query.kept.commits and chance.random() < _AT_THIS_RESTART:
+            self._replace_the_query()
         self._start(self.shape.batches)
+
+    def _replace_the_query(self) -> None:
+        """Start over with a new checkpoint, as a new query that ends the old one. The user's settings stay in the code."""
+        self._is_replaced = False
+        self.nemesis.struck[Fault.REPLACED] += 1
+        old, idle = self.query, self.query.idle
+        self._replaced.append(old.kept)
+        self.query = Query(self.simulation, self.shape, Checkpointed(query_id="query-b", start=_ROWS_APART))
+        self.query.idle = idle
+        self.query.overrides = replace(old.overrides, end_query_id=old.kept.query_id)
+        self._aims = self._aims or self.simulation.chance.random() < _AIMED_AT_THE_NEXT
+        self.simulation.trace.append(f"== {self.query.kept.query_id} replaces {old.kept.query_id}")
 
     def _start(self, batches: int) -> Strand:
         self.started += 1
@@ -191,15 +220,15 @@ class History:
         found = _WAY_OUT.search(str(error))
         if found is None or not isinstance(error, TwoPhaseCommitError):
             return False
-        resumes, batch = found[1] == "ResumeAt", int(found[2])
-        setting = "resume_at_batch" if resumes else "abandon_batch"
+        resumes, batch, query_id = found[1] == "ResumeAt", int(found[2]), found[3]
+        setting, of = ("resume_at_batch", "resume_query_id") if resumes else ("abandon_batch", "abandon_query_id")
         if not resumes and self.simulation.chance.random() < patience:
             return False
         self.nemesis.struck[Fault.RESUME] += resumes
-        self.judge.allowed.add((setting, batch))
-        change: dict[str, Any] = {setting: batch}
+        self.judge.allowed.add((setting, query_id, batch))
+        change: dict[str, Any] = {setting: batch, of: query_id}
         self.query.overrides = replace(self.query.overrides, **change)
-        self.simulation.trace.append(f"== the user sets {setting}={batch}")
+        self.simulation.trace.append(f"== the user sets {setting}={batch} for {query_id}")
         return True
 
     def _copy_the_checkpoint(self) -> None:
@@ -235,17 +264,16 @@ class History:
         self.simulation.end()
         # An attempt that lost the race of a batch is swept with the next batch. The last batch has no next one.
         self.query.speculates = self.query.skips = False
-        is_excused = False
+        excused: set[str] = set()  # a batch of each query
         while (error := self._run_last_driver()) is not None:
             gap = isinstance(error, RefusedStartError)
-            if not gap:
-                self._require_excusable(error)
-            if (is_excused and not gap) or not self._take_way_out(error, patience=0):
+            of = "" if gap else self._require_excusable(error)
+            if of in excused or not self._take_way_out(error, patience=0):
                 raise ModelViolation(f"there is no way out of {error!r}") from error
-            is_excused = is_excused or not gap
+            excused |= set() if gap else {of}
         # Every transaction that it saw committed is visible; any other belongs to no driver.
-        self.judge.require_all_visible_once(self.query.kept, _OUTPUT_PARTITIONS)
-        return not is_excused
+        self.judge.require_all_visible_once(self.query.kept, self._replaced, _OUTPUT_PARTITIONS)
+        return not excused
 
     def _run_last_driver(self) -> BaseException | None:
         strand = self._start(self.shape.batches + 1)
@@ -255,13 +283,19 @@ class History:
             raise ModelViolation("the last driver does not end")
         return strand.error
 
-    def _require_excusable(self, error: BaseException) -> None:
+    def _require_excusable(self, error: BaseException) -> str:
+        """Check that the loss could not be repaired. Return the query that decided the lost batch."""
         if not isinstance(error, TwoPhaseCommitError):
             raise error
         if isinstance(error, DecisionInDoubtError) or not isinstance(error, InDoubtError):
             raise ModelViolation(f"without faults, the last driver stopped: {error!r}") from error
-        if self.shape.staged or not self.shape.shuffled or not self.nemesis.may_have_lost_transactions:
+        found = _WAY_OUT.search(str(error))
+        of = found[3] if found else ""
+        # No other query can write a query's batch again: neither its plan nor its staged rows are in the new checkpoint.
+        is_lasting = of != self.query.kept.query_id or (self.shape.shuffled and not self.shape.staged)
+        if not is_lasting or not self.nemesis.may_have_lost_transactions:
             raise ModelViolation(f"in doubt for no reason: {error!r}") from error
+        return of
 
 
 def play(seed: int) -> Verdict:

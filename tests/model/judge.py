@@ -11,27 +11,34 @@ from twopc.codec import decode
 from twopc.records import Begin, Decision, Repair
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tests.model.broker import Cluster, Entry, Transaction
     from tests.model.query import Checkpointed
     from tests.model.simulation import Process
 
 ROGUE = "rogue"
 
+#: A query's batch. Each query counts its batches from 0.
+_Batch = tuple[str, int]
+
 
 class Judge:
     """Checks that only decided transactions commit, no row is visible twice, and a start that must be refused fences no driver.
 
     Attributes:
-        allowed: what the user has allowed so far: the name of the setting, and the batch.
+        allowed: what the user has allowed so far: the name of the setting, the query, and the batch. Without a query, it is
+            the first query that decides anything.
         abandoned: the batches that are recorded as abandoned.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._decided: dict[tuple[str, int], int] = {}  # the batch of each transaction
-        self._highest = -1
-        self.allowed: set[tuple[str, int | None]] = set()
-        self.abandoned: set[int] = set()
+        self._decided: dict[tuple[str, int], _Batch] = {}  # the batch of each transaction
+        self._highest: dict[str, int] = {}
+        self._last: _Batch | None = None
+        self.allowed: set[tuple[str, str | None, int]] = set()
+        self.abandoned: set[_Batch] = set()
         self._seen: Counter[int] = Counter()
         cluster.on_commit = self._on_commit
         cluster.on_visible = self._on_visible
@@ -51,31 +58,38 @@ class Judge:
         values = [(e.offset, e.value) for e in entries if e.producer_id == known.producer_id and e.value is not None]
         for _, record in decode(values):
             if isinstance(record, Begin) and record.abandons:
-                self._allow("abandon_batch", record.first_batch - 1)
-                self.abandoned.add(record.first_batch - 1)
+                self._allow("abandon_batch", record.query_id, record.first_batch - 1)
+                self.abandoned.add((record.query_id, record.first_batch - 1))
             if isinstance(record, Decision):
-                self._on_decision(record.batch_id)
+                self._on_decision(record.query_id, record.batch_id)
             if isinstance(record, (Decision, Repair)):
                 handles = [handle for task in record.tasks for handle in task.handles.values()]
                 for handle in handles:
-                    self._decided[handle["transactional_id"], handle["producer_epoch"]] = record.batch_id
+                    self._decided[handle["transactional_id"], handle["producer_epoch"]] = (
+                        record.query_id,
+                        record.batch_id,
+                    )
 
-    def _allow(self, setting: str, batch: int) -> None:
-        if (setting, batch) not in self.allowed:
-            raise ModelViolation(f"the user has not set {setting}={batch}")
+    def _allow(self, setting: str, query_id: str, batch: int) -> None:
+        is_first = next(iter(self._highest), query_id) == query_id
+        if {(setting, query_id, batch), *([(setting, None, batch)] if is_first else [])}.isdisjoint(self.allowed):
+            raise ModelViolation(f"the user has not set {setting}={batch} for {query_id}")
 
-    def _on_decision(self, batch: int) -> None:
-        if batch > self._highest + 1:
-            self._allow("resume_at_batch", batch)
-        if batch in self.abandoned:
-            raise ModelViolation(f"batch {batch} was given up, and is decided again")
-        self._highest = batch
+    def _on_decision(self, query_id: str, batch: int) -> None:
+        if batch > self._highest.get(query_id, -1) + 1:
+            self._allow("resume_at_batch", query_id, batch)
+        if (query_id, batch) in self.abandoned:
+            raise ModelViolation(f"batch {batch} of {query_id} was given up, and is decided again")
+        self._highest[query_id] = batch
+        self._last = query_id, batch
 
     def decided_and_open(self) -> list[Transaction]:
         """The transactions of the last decision that are still open."""
-        decided, last = self._decided, self._highest
+        decided, last = self._decided, self._last
         return [
-            known for known in self._cluster.ongoing() if decided.get((known.transactional_id, known.epoch)) == last
+            known
+            for known in self._cluster.ongoing()
+            if last is not None and decided.get((known.transactional_id, known.epoch)) == last
         ]
 
     def _on_visible(self, where: tuple[str, int], entry: Entry) -> None:
@@ -91,11 +105,18 @@ class Judge:
         if kind == "init" and process.name.startswith(ROGUE) and not NETWORK.stale:
             raise ModelViolation("a start that must be refused fenced the healthy driver")
 
-    def require_all_visible_once(self, kept: Checkpointed, partitions: int) -> None:
-        """Check the end of a history against the checkpoint's plan: of an abandoned batch, any row may be missing."""
+    def require_all_visible_once(self, kept: Checkpointed, replaced: Iterable[Checkpointed], partitions: int) -> None:
+        """Check the end of a history against the checkpoint's plan: of an abandoned batch, any row may be missing.
+
+        Of a query that another one has replaced, only the decided batches count.
+        """
         wanted, optional = Counter[int](), Counter[int]()
-        for batch in kept.offsets.keys() - kept.skipped:
-            (optional if batch in self.abandoned else wanted).update(kept.rows_of(batch))
+        batches = [(kept, batch) for batch in kept.offsets.keys() - kept.skipped]
+        for old in replaced:
+            decided = range(self._highest.get(old.query_id, -1) + 1)
+            batches += [(old, batch) for batch in old.offsets.keys() - old.skipped if batch in decided]
+        for of, batch in batches:
+            (optional if (of.query_id, batch) in self.abandoned else wanted).update(of.rows_of(batch))
         seen: Counter[int] = Counter()
         for number in range(partitions):
             log = self._cluster.logs[OUTPUT, number]

@@ -41,6 +41,7 @@ class Fault(Enum):
     INTERRUPT = "a driver's request, or what follows it, raises an unexpected error"
     RIVAL = "a second driver starts on the same checkpoint"
     COPIED_CHECKPOINT = "a query starts on a copy of the checkpoint with another history"
+    REPLACED = "a new query with a new checkpoint ends the query and takes its place"
     ABANDON = "the user gives a batch up, as an error says"
     RESUME = "the user lets the query continue behind batches that the function left out"
 

@@ -85,6 +85,8 @@ class Checkpointed:
     staged: dict[str, list[int]] = field(default_factory=dict)
     states: set[int] = field(default_factory=set)  #: written state versions
     skipped: set[int] = field(default_factory=set)  #: batches that the user's function leaves out
+    query_id: str = QUERY_ID
+    start: int = 0  #: where the query begins in the source
 
     def plan(self, batch: int, end: int, *, skips: bool) -> None:
         """Plan a batch, if no other driver has."""
@@ -95,7 +97,7 @@ class Checkpointed:
         return range(self.begin_of(batch), self.offsets[batch])
 
     def begin_of(self, batch: int) -> int:
-        return self.offsets.get(batch - 1, 0)
+        return self.offsets.get(batch - 1, self.start)
 
     def offsets_of(self, batch: int) -> tuple[str, ...] | None:
         return (str(self.offsets[batch]),) if batch in self.offsets else None
@@ -192,7 +194,7 @@ class Query:
             if batch in kept.skipped:
                 kept.states.add(batch)
             else:
-                checkpoint = Batch(QUERY_ID, batch, kept.offsets_of(batch) or (), kept.offsets_of)
+                checkpoint = Batch(kept.query_id, batch, kept.offsets_of(batch) or (), kept.offsets_of)
                 engine = Engine(run, batch)
                 run_checkpoints(
                     self.checkpoints,
@@ -213,7 +215,7 @@ class Query:
             return last
         if last + 1 >= batches:
             return None
-        end = self.kept.offsets.get(last, 0) + self.simulation.chance.choice((0, 1, 2, 4, 6))
+        end = self.kept.offsets.get(last, self.kept.start) + self.simulation.chance.choice((0, 1, 2, 4, 6))
         skips = self.skips and last >= 0 and self.simulation.chance.random() < _SKIPPED
         self.simulation.request("file", lambda: self.kept.plan(last + 1, end, skips=skips))
         return last + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.fake_sink import Cluster, Crash, Query
+from tests.unit.fake_sink import QUERY_ID, Cluster, Crash, Query
 from twopc import crash_points
 from twopc.files import LocalFiles
 from twopc.registers import RegisterLog
@@ -25,10 +25,12 @@ def fingerprint(cluster: Cluster) -> dict[str, bytes]:
     return {name: files.read(name) or b"" for name in names if name != "registers"}
 
 
-def die_at(cluster: Cluster, query: Query, point: str, batch: int, *, passage: int = 1) -> None:
+def die_at(
+    cluster: Cluster, query: Query, point: str, batch: int, *, passage: int = 1, query_id: str = QUERY_ID
+) -> None:
     arm(point, cluster.world.crash, passage=passage)
     with pytest.raises(Crash):
-        query.run(batch)
+        query.run(batch, query_id=query_id)
     crash_points.disarm()
 
 

@@ -84,6 +84,13 @@ def test_a_gap_is_accepted_after_the_checkpoint_has_forgotten_the_offsets_before
     assert locate(log(5), forgetful, NONE) is Position.GAP
 
 
+@pytest.mark.parametrize(("query_id", "position"), [("a", Position.FIRST), ("z", Position.GAP), (None, Position.GAP)])
+def test_a_gap_of_a_later_query_is_accepted_only_with_its_id(query_id: str | None, position: Position) -> None:
+    """A setting without an id may have been left in the code by the query that this one has replaced."""
+    overrides = Overrides(resume_at_batch=17, resume_query_id=query_id)
+    assert locate(log(5, ended="z"), batch_of(17, query_id="a"), overrides) is position
+
+
 def test_another_query_is_not_accepted_because_of_its_batch_number() -> None:
     assert locate(log(5), batch_of(17, query_id="b"), Overrides(resume_at_batch=17)) is Position.NEW_QUERY
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -35,7 +36,7 @@ def abandoned(cluster: Cluster) -> list[int]:
 
 def test_the_setting_that_the_error_names_abandons_a_loss_that_was_left_behind(cluster: Cluster) -> None:
     kept = lose_some(cluster)
-    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0\)\."):
+    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0, 'query-a'\)\."):
         cluster.start().run(1)
     cluster.start(settings=abandoning(0)).run(1, 2)
     assert cluster.store.visible() == sorted(kept + all_rows(1, 2))
@@ -48,7 +49,7 @@ def test_a_new_checkpoint_may_abandon_a_batch_lost_by_the_query_that_it_ends(clu
     """A new checkpoint resolves most refusals, so it must not be blocked by the old query's doubt."""
     kept = lose_some(cluster)
     ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
-    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0\)\."):
+    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0, 'query-a'\)\."):
         cluster.start(settings=ending).run(0, query_id=OTHER)
     query = cluster.start(settings=abandoning(0, end=QUERY_ID))
     query.engine.rows = rows_of(7)
@@ -62,7 +63,7 @@ def test_a_replay_with_different_rows_is_only_evaluated_once_its_batch_is_abando
     kept = lose_some(cluster)
     query = cluster.start()
     query.engine.rows = {0: [999]}
-    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0\)\."):
+    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0, 'query-a'\)\."):
         query.run(0)
     query = cluster.start(settings=abandoning(0))
     query.engine.rows = {0: [999]}
@@ -79,7 +80,7 @@ def test_a_batch_that_can_never_be_proven_can_be_abandoned_and_holds_back_no_lat
     die_at(cluster, cluster.start(), "driver.decided", 0)
     with monkeypatch.context() as patched:
         patched.setattr(FakeCommitter, "commit", lambda _, handles, __: dict.fromkeys(handles, Evidence.UNKNOWN))
-        with pytest.raises(CommitBlockedError, match=r"restart with override=Abandon\(0\)\."):
+        with pytest.raises(CommitBlockedError, match=r"restart with override=Abandon\(0, 'query-a'\)\."):
             cluster.start().run(batch)
         assert len(cluster.store.pending()) == PARTITIONS
         die_at(
@@ -108,11 +109,35 @@ def test_a_setting_left_in_the_code_abandons_no_other_batch(cluster: Cluster) ->
     running.run(0, 1)
     die_at(cluster, running, "driver.committing", 2)
     cluster.store.expire(1)
-    with pytest.raises(InDoubtError, match=r"override=Abandon\(2\)\."):
+    with pytest.raises(InDoubtError, match=r"override=Abandon\(2, 'query-a'\)\."):
         cluster.start(settings=left_on).run(3)
     cluster.start(settings=left_on).run(2, 3)
     assert cluster.store.visible() == all_rows(0, 1, 2, 3)
     assert abandoned(cluster) == []
+
+
+def test_a_setting_left_in_the_code_does_not_abandon_the_next_querys_batch_with_that_number(cluster: Cluster) -> None:
+    """The next query counts its batches from 0 again. The user abandoned a batch of the previous query."""
+    kept = lose_some(cluster)
+    left_on = abandoning(0, end=QUERY_ID)
+    die_at(cluster, cluster.start(settings=left_on), "driver.decided", 0, query_id=OTHER)
+    cluster.store.expire(1)
+    cluster.start(settings=left_on).run(0, 1, query_id=OTHER)
+    assert cluster.store.visible() == sorted(kept + all_rows(0, 1))
+    assert abandoned(cluster) == [0]
+
+
+def test_the_next_query_may_abandon_a_batch_with_a_number_that_the_previous_query_abandoned(cluster: Cluster) -> None:
+    kept = lose_some(cluster)
+    both = Overrides(abandon_batch=0, end_query_id=QUERY_ID)
+    die_at(cluster, cluster.start(settings=Settings(overrides=both)), "driver.decided", 0, query_id=OTHER)
+    cluster.store.expire(1)
+    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0, 'query-b'\)\."):
+        cluster.start(settings=Settings(overrides=both)).run(1, query_id=OTHER)
+    named = Settings(overrides=replace(both, abandon_query_id=OTHER))
+    cluster.start(settings=named).run(1, query_id=OTHER)
+    assert cluster.store.visible() == sorted(kept + kept + all_rows(1))
+    assert abandoned(cluster) == [0, 0]
 
 
 def test_a_batch_is_not_abandoned_by_the_run_that_decides_it(cluster: Cluster) -> None:

@@ -171,7 +171,7 @@ def test_a_refusal_warns_of_nothing_if_nothing_was_decided(cluster: Cluster) -> 
 def test_the_setting_that_the_error_names_lets_the_query_resume_after_a_gap_once(cluster: Cluster) -> None:
     """A query that calls us only for its non-empty batches skips the others."""
     cluster.start().run(0, 1)
-    with pytest.raises(RefusedStartError, match=r"override=ResumeAt\(4\)\."):
+    with pytest.raises(RefusedStartError, match=r"override=ResumeAt\(4, 'query-a'\)\."):
         cluster.start().run(4)
     named = Settings(overrides=Overrides(resume_at_batch=4))
     query = cluster.start(settings=named)
@@ -179,7 +179,7 @@ def test_the_setting_that_the_error_names_lets_the_query_resume_after_a_gap_once
     assert cluster.store.visible() == all_rows(0, 1, 4, 5)
     (_, begin) = records(cluster, Begin)
     assert begin == Begin(query_id=QUERY_ID, first_batch=4, prior_offsets=('{"t":{"0":3}}',))
-    with pytest.raises(RefusedStartError, match=r"override=ResumeAt\(7\)\."):
+    with pytest.raises(RefusedStartError, match=r"override=ResumeAt\(7, 'query-a'\)\."):
         query.run(7)
     for rewound in (1, 4):
         with pytest.raises(RefusedStartError, check=lambda error: error.case == "rewound"):

@@ -30,7 +30,7 @@ def view(query_id: str | None, *, ended: str | None = None) -> LogView:
 CASES = [
     (Position.REWOUND, view(MINE), 3, "", f"override=EndQuery('{MINE}')"),
     (Position.COPIED, view(MINE), 5, "x", f"override=EndQuery('{MINE}')"),
-    (Position.GAP, view(MINE), 9, "", "override=ResumeAt(9)"),
+    (Position.GAP, view(MINE), 9, "", f"override=ResumeAt(9, '{MINE}')"),
     (Position.NEW_QUERY, view(OTHER), 0, "", f"override=EndQuery('{OTHER}')"),
     (Position.UNADOPTED, view(None), 4, "", f"override=AdoptQuery('{MINE}')"),
     (Position.ENDED, view(OTHER, ended=MINE), 6, "", f"override=EndQuery('{OTHER}')"),
@@ -85,11 +85,13 @@ def test_every_refused_position_has_its_own_message() -> None:
 def test_damage_and_a_blocked_commit_say_what_to_do() -> None:
     assert "it starts at 7" in str(damaged(LogView(damage="it starts at 7"), "the-log"))
     assert "new sink name" in str(damaged(LogView(damage="x"), "the-log"))
-    error = blocked(4, ["t1", "t2"], [])
-    assert "batch 4" in str(error)
+    decision = view(MINE).decision
+    assert decision is not None
+    error = blocked(decision, ["t1", "t2"], [])
+    assert "batch 5" in str(error)
     assert "Restart the query" in str(error)
     assert error.transactions == ("t1", "t2")
-    assert "override=Abandon(4)." in str(error)
+    assert f"override=Abandon(5, '{MINE}')." in str(error)
     assert "in time. key 'k': WRONGTYPE. Fix this and restart the query" in str(
-        blocked(4, ["t1"], ["key 'k': WRONGTYPE"])
+        blocked(decision, ["t1"], ["key 'k': WRONGTYPE"])
     )

@@ -171,13 +171,13 @@ def test_different_rows_are_in_doubt_and_the_error_lists_each_transaction_by_its
     replayed: tuple[TaskReport, ...],
 ) -> None:
     assert match_rows(DECISION, replayed, expected={}) is None
-    doubt = in_doubt(DECISION.batch_id, HANDLES, EVIDENCE, OTHER_ROWS)
+    doubt = in_doubt(DECISION, HANDLES, EVIDENCE, OTHER_ROWS)
     assert "staging=True" in str(doubt)
     assert (doubt.committed, doubt.lost, doubt.unknown) == (("fake/0",), ("fake/1",), ("fake/2",))
 
 
 def test_an_in_doubt_error_gives_the_batch_and_the_reason() -> None:
-    text = str(in_doubt(DECISION.batch_id, HANDLES, EVIDENCE, "because"))
+    text = str(in_doubt(DECISION, HANDLES, EVIDENCE, "because"))
     assert "batch 4" in text
     assert "because" in text
 

@@ -67,6 +67,7 @@ def test_a_misspelled_setting_is_an_error_in_the_editor_and_at_run_time(tmp_path
             ({"override": wrong}, r"is not an override. Pass EndQuery\(id\)")
             for wrong in (None, "query", [AdoptQuery("a"), "b"], Abandon("17"), ResumeAt(2.0), EndQuery(17))  # type: ignore[arg-type]
         ),
+        ({"override": Abandon(17, 5)}, "is not an override"),  # type: ignore[arg-type]
         ({"override": [EndQuery("a"), EndQuery("b")]}, "each kind of override only once"),
     ],
 )

@@ -185,5 +185,5 @@ def test_resolve_distinguishes_a_loss_repairable_by_a_replay_from_an_irreparable
     spark_files(play, finished=0)
     in_doubt = ask(play, "resolve", play.name, "--checkpoint", str(checkpoint), "--json")
     assert (in_doubt.status, in_doubt.facts[0]["case"]) == (1, "lost and left behind")
-    assert "override=Abandon(0)" in in_doubt.facts[0]["next"]
+    assert f"override=Abandon(0, {play.query_id!r})" in in_doubt.facts[0]["next"]
     assert in_doubt.facts[0]["runbook"].endswith("#a-batch-is-in-doubt")

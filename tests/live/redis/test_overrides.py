@@ -53,7 +53,7 @@ def test_a_lost_batch_that_was_left_behind_is_abandoned_and_the_query_continues_
     with pytest.raises(Crash):
         query.run(0)
     client.delete(next(client.scan_iter(f"twopc:{case.sink.name}:*:slice:*", count=1000)))
-    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0\)\."):
+    with pytest.raises(InDoubtError, match=rf"restart with override=Abandon\(0, '{QUERY_ID}'\)\."):
         query.run(1)
     kept = case.visible()
     assert len(kept) == 5

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 def named_setting(error: object) -> Settings:
     """The override that an error names, exactly as it stands there."""
-    (batch,) = set(re.findall(r"restart with override=Abandon\((\d+)\)", str(error)))
-    return Settings(overrides=Overrides(abandon_batch=int(batch)))
+    ((batch, query_id),) = set(re.findall(r"restart with override=Abandon\((\d+), '(\S+)'\)", str(error)))
+    return Settings(overrides=Overrides(abandon_batch=int(batch), abandon_query_id=query_id))
 
 
 def test_the_setting_that_the_error_names_abandons_a_lost_batch_that_was_left_behind(play: Play) -> None:
@@ -76,7 +76,7 @@ def test_a_new_checkpoint_gets_past_the_expired_batch_of_the_query_that_it_ends(
 
     with pytest.raises(InDoubtError) as caught:
         start(ending)
-    start(replace(ending, abandon_batch=named_setting(caught.value).overrides.abandon_batch))
+    start(replace(named_setting(caught.value).overrides, end_query_id=play.query_id))
     assert play.visible() == dict.fromkeys("abden", 1)
 
 
@@ -91,7 +91,7 @@ def test_deleted_markers_block_a_batch_until_the_user_abandons_it(
         initialise_again(play)
         delete_before_end(play, partitions)
         with pytest.raises(
-            CommitBlockedError, match=r"markers were deleted.*restart with override=Abandon\(0\)\."
+            CommitBlockedError, match=r"markers were deleted.*restart with override=Abandon\(0, '\S+'\)\."
         ) as caught:
             play.driver().process(play.batch(batch), Tasks(play, [["d"]]))
         driver = play.driver(named_setting(caught.value))

@@ -66,7 +66,7 @@ REFUSED: dict[str, tuple[int, str, str | None]] = {
 }
 
 
-WAYS_OUT = r"override=EndQuery\('query-\w+'\)|override=ResumeAt\(4\)\."
+WAYS_OUT = r"override=EndQuery\('query-\w+'\)|override=ResumeAt\(4, 'query-\w+'\)\."
 
 
 def test_a_different_history_of_a_checkpoint_is_refused_and_the_running_query_continues(
@@ -95,7 +95,7 @@ def test_a_gap_is_accepted_only_at_the_batch_given_in_the_refusal(play: Play) ->
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     play.offsets[3] = ("offset-3",)
     with pytest.raises(
-        RefusedStartError, match=r"override=ResumeAt\(4\)\..*will expire \(kafka.transaction.timeout.ms\)"
+        RefusedStartError, match=r"override=ResumeAt\(4, 'query-\w+'\)\..*will expire \(kafka.transaction.timeout.ms\)"
     ):
         play.driver().process(play.batch(4), Tasks(play, [["4"]]))
     named = Settings(overrides=Overrides(resume_at_batch=4))
@@ -104,7 +104,7 @@ def test_a_gap_is_accepted_only_at_the_batch_given_in_the_refusal(play: Play) ->
     play.driver(named).process(play.batch(5), Tasks(play, [["5"]]))
     play.offsets[7] = ("offset-7",)
     for gap in (7, 8):
-        with pytest.raises(RefusedStartError, match=rf"override=ResumeAt\({gap}\)\."):
+        with pytest.raises(RefusedStartError, match=rf"override=ResumeAt\({gap}, 'query-\w+'\)\."):
             play.driver(named).process(play.batch(gap), Tasks(play, [["lost"]]))
     play.driver().process(play.batch(6), Tasks(play, [["6"]]))
     assert play.visible() == {"0": 1, "4": 1, "5": 1, "6": 1}
