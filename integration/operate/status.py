@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -58,15 +59,19 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
     """
     subject = subject_of(what, connection, checkpoint=checkpoint)
     states = observe_all(subject.sinks) if what is None else [observe(sink, subject.query) for sink in subject.sinks]
-    found = [(state, advise(state, subject.checkpoint)) for state in states]
+    before, after = subject.checkpoint, _read_again(subject.checkpoint)
+    # Spark plans a batch before it is decided, and finishes it after that. So a batch that the query writes during the
+    # look is in neither comparison: what was finished is from before the look, and what was planned from after it.
+    compared = None if before is None or after is None else replace(after, finished=before.finished)
+    found = [(state, advise(state, compared)) for state in states]
     stores = _stores(subject, connection)
-    own = [] if subject.checkpoint is None else _of_checkpoint(subject.checkpoint, has_sinks=bool(found or stores))
-    if subject.checkpoint is not None:
-        left = not_examined(subject.checkpoint, frozenset(state.sink for state, _ in stores))
+    own = [] if after is None else _of_checkpoint(after, has_sinks=bool(found or stores))
+    if after is not None:
+        left = not_examined(after, frozenset(state.sink for state, _ in stores))
         own += [one for one in (left, not_reached(subject.left_out)) if one is not None]
-    if subject.checkpoint is not None and (failure := _of_history(Path(subject.checkpoint.location))):
+    if after is not None and (failure := _of_history(Path(after.location))):
         own = [failure, *(one for one in own if one.urgency is not Urgency.NONE)]
-    return Look(subject.checkpoint, own, found, subject.strangers, stores, subject.left_out)
+    return Look(after, own, found, subject.strangers, stores, subject.left_out)
 
 
 def status(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Answer:
@@ -140,6 +145,10 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
             time.sleep(pace.every_s)
     except KeyboardInterrupt:
         return last
+
+
+def _read_again(checkpoint: CheckpointState | None) -> CheckpointState | None:
+    return None if checkpoint is None else read_checkpoint(Path(checkpoint.location))
 
 
 def _stores(subject: Subject, connection: Connection) -> list[tuple[StoreState, list[Advice]]]:

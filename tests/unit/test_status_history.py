@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.live.operate.support import command
 from tests.unit.history_support import ended, failed, write
-from tests.unit.test_savepoint import checkpoint
+from tests.unit.test_savepoint import add_batch, checkpoint
+from twopc.integration.operate import status as status_module
+from twopc.integration.operate import subject as subject_module
+from twopc.integration.operate.observe import SinkState
+from twopc.integration.operate.subject import Connection
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from twopc.integration.operate.advice import Advice
+    from twopc.sinks.kafka import KafkaSink
 
 __all__ = ["checkpoint"]
 
@@ -28,3 +37,32 @@ def test_a_failed_checkpoint_is_reported_until_one_is_completed(checkpoint: Path
     write(checkpoint, [ended(3), broken, ended(4)])
     (checkpoint / "metadata").write_text('{"id":"old"}')
     assert "last checkpoint" not in str(command("status", str(checkpoint), "--json").facts["advice"])
+
+
+def advice_about(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, *, planned: int, finished: int, decided: int
+) -> list[Advice]:
+    """Look at a query that plans, decides and finishes batches while its sink is observed."""
+
+    def observe(sink: KafkaSink, _: object) -> SinkState:
+        for batch in range(5, planned + 1):
+            add_batch(checkpoint, batch, is_finished=batch <= finished)
+        return SinkState(sink=sink.name, ledger=sink.ledger, query_id="old", last_decided=decided)
+
+    monkeypatch.setattr(status_module, "observe", observe)
+    monkeypatch.setattr(subject_module, "cluster_of", lambda _: "c")
+    [(_, found)] = status_module.look(f"{checkpoint}/", Connection("nowhere:1")).sinks
+    return found
+
+
+@pytest.mark.parametrize(("planned", "finished", "decided"), [(5, 3, 5), (9, 8, 8), (9, 8, 3), (9, 8, 4)])
+def test_batches_that_a_healthy_query_writes_during_the_look_do_not_make_its_checkpoint_an_older_copy(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, planned: int, finished: int, decided: int
+) -> None:
+    [one] = advice_about(checkpoint, monkeypatch, planned=planned, finished=finished, decided=decided)
+    assert one.anchor == "healthy", one.what
+
+
+def test_an_older_copy_is_still_noticed_during_the_look(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [one] = advice_about(checkpoint, monkeypatch, planned=5, finished=4, decided=6)
+    assert "older copy" in one.what

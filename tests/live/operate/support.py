@@ -43,7 +43,11 @@ def spark_files(play: Play, *, finished: int, planned: int | None = None) -> Pat
     play.root.mkdir(exist_ok=True)
     (play.root / "metadata").write_text(json.dumps({"id": play.query_id}))
     for directory, last in (("offsets", finished if planned is None else planned), ("commits", finished)):
-        (play.root / directory).mkdir(exist_ok=True)
         for batch in range(last + 1):
-            (play.root / directory / str(batch)).write_text(f'v1\n{{}}\n{{"in":{{"0":{batch}}}}}')
+            spark_file(play, directory, batch)
     return play.root
+
+
+def spark_file(play: Play, directory: str, batch: int) -> None:
+    (play.root / directory).mkdir(exist_ok=True)
+    (play.root / directory / str(batch)).write_text(f'v1\n{{}}\n{{"in":{{"0":{batch}}}}}')

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.live.operate.support import ask, command, spark_files
+from tests.live.operate.support import ask, command, spark_file, spark_files
 from tests.live.pipeline import Tasks, create_topic
 from tests.live.rules.batches import ROWS, VISIBLE
 from tests.live.rules.schedules import at, crash, playing
@@ -54,16 +54,20 @@ def test_a_query_that_writes_batch_after_batch_never_needs_an_operator(play: Pla
     """Each check comes at some moment of a batch. A commit in progress must not wake an operator."""
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
+    checkpoint = spark_files(play, finished=0)
 
     def run() -> None:
         for batch in range(1, 40):
+            spark_file(play, "offsets", batch)
             driver.process(play.batch(batch), Tasks(play, ROWS))
+            spark_file(play, "commits", batch)
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run)
         looks = 0
         while not running.done():
-            found = ask(play, "status", play.name, "--json")
+            named = (play.name, "--checkpoint") if looks % 2 else ()
+            found = ask(play, "status", *named, str(checkpoint), "--json")
             assert found.status == 0, found.facts["sinks"][0]["advice"]
             looks += 1
         running.result()
