@@ -12,7 +12,7 @@ from twopc.errors import ConfigurationError, FatalError, TwoPhaseCommitError
 from twopc.integration.local_paths import local_path
 from twopc.integration.operate.request import ANSWERS, REQUESTS, Answer, Request, requests_in
 from twopc.integration.operate.retention import Retention
-from twopc.integration.operate.savepoint import create_savepoint
+from twopc.integration.operate.savepoint import create_savepoint, missing_batches
 from twopc.integration.spark.interceptors import Interceptor
 from twopc.sealed import seal, unseal
 
@@ -104,9 +104,11 @@ class _Run:
         self._sinks = sinks
         self._since = 0  # batches since the last periodic savepoint
         self._done: int | None = None  # the last batch that this run has written
+        self._next = 0  # the batch before which savepoints are taken
 
     def before(self, batch_id: int) -> None:
         """Serve requests, and take a periodic savepoint if one is due."""
+        self._next = batch_id
         # Take no savepoint before a run's first batch, which may be a replay of a decided batch. A query that is restored from
         # that savepoint would write the batch again.
         if self._done is not None and self._done < batch_id:
@@ -186,4 +188,6 @@ class _Run:
             )
 
     def _take(self, directory: Path, *, is_periodic: bool = False) -> Savepoint:
+        if (missing := missing_batches(self._done, self._next - 1, "the output")) is not None:
+            raise ConfigurationError(f"{missing}. No savepoint was taken. Fix the function, and restart the query")
         return create_savepoint(self._checkpoint, directory, sinks=self._sinks, is_periodic=is_periodic)

@@ -53,7 +53,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         query_id: the query whose checkpoint was copied.
-        batch_id: the last batch in the savepoint. Spark has finished this batch, so the batch is visible in every sink.
+        batch_id: the last batch in the savepoint. Spark has finished this batch. If the decisions could be read, they
+            contain the batch.
         offsets: the batch's source offsets, as the protocol compares them.
         taken_from: the checkpoint location, for information only, because a savepoint may be moved.
         at_ms: when the savepoint was taken, in ms since 1970 UTC.

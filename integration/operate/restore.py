@@ -19,6 +19,7 @@ from twopc.integration.local_paths import local_path
 from twopc.integration.operate.durable import whole_directory, write
 from twopc.integration.operate.manifest import Savepoint, choose, contents
 from twopc.integration.operate.observe import observe
+from twopc.integration.operate.savepoint import missing_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,7 +103,8 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
         sinks: the sinks to query for output that will be duplicated. The sinks are only read.
 
     Raises:
-        ConfigurationError: no savepoint is good, or the checkpoint is not empty or cannot be written.
+        ConfigurationError: no savepoint is good, a sink lacks batches of the savepoint, or the checkpoint is not empty or
+            cannot be written.
         TwoPhaseCommitError: no broker responds.
     """
     found, checkpoint = choose(savepoint), local_path(checkpoint)
@@ -129,7 +131,7 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     """Find the visible output that the new query will write again, from the batches after the savepoint.
 
     Raises:
-        ConfigurationError: the sink's decisions cannot be read.
+        ConfigurationError: the sink's decisions cannot be read, or batches of the savepoint are not among them.
         TwoPhaseCommitError: no broker responds.
     """
     state = observe(sink)
@@ -151,7 +153,12 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
         if key.query_id == manifest.query_id and key.batch > manifest.batch_id
     }
     highest = state.history.view.highest_batch_of(manifest.query_id)
-    if highest is None or highest <= manifest.batch_id:
+    if (missing := missing_batches(highest, manifest.batch_id, f"sink {sink.name!r}")) is not None:
+        raise ConfigurationError(
+            f"{missing}. Nothing was restored. Use a savepoint of batch {highest} or earlier. If the missing batches have no "
+            "rows for the sink, or were written by other means, restore without --bootstrap-servers"
+        )
+    if highest is None or highest == manifest.batch_id:
         text = f"nothing is duplicated: batch {manifest.batch_id} is the last batch that {sink.name!r} received"
         return Repeated(sink.name, None, None, 0, is_exact=True, text=text)
     first, count = manifest.batch_id + 1, sum(later.values())

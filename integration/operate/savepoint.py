@@ -2,9 +2,9 @@
 
 The copy is consistent even while the query runs. Spark never changes a checkpoint's files. Spark only adds and deletes files.
 Spark writes ``commits/N`` after the offsets and the state (version N + 1) of batch N, and after ``foreachBatch`` has returned.
-By then, every sink shows the batch. So the files up to batch N form a consistent copy, even while Spark adds more files. Spark
-deletes files that are ``minBatchesToRetain`` batches old. If Spark deletes a file of batch N before the file is copied, the
-copy starts again.
+By then, every sink shows the batch, unless the user's function ignores the toolkit's errors. So a copy also needs a decision
+for batch N. The files up to batch N form a consistent copy, even while Spark adds more files. Spark deletes files that are
+``minBatchesToRetain`` batches old. If Spark deletes a file of batch N before the file is copied, the copy starts again.
 
 Source logs (``sources/``) are copied completely. If a source log has an entry beyond batch N, the copy looks as if
 Spark had died before planning batch N + 1.
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from twopc.integration.operate.checkpoint import CheckpointState
+    from twopc.log_view import LogView
     from twopc.sinks.kafka import KafkaSink
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,8 @@ def create_savepoint(
         is_periodic: whether the query takes the savepoint automatically, and may delete it when newer savepoints exist.
 
     Raises:
-        ConfigurationError: the checkpoint does not exist or has no finished batch, or a file cannot be read or written.
+        ConfigurationError: the checkpoint does not exist or has no finished batch, Spark has finished batches that are not
+            decided, or a file cannot be read or written.
         RetriableError: the query deletes its files faster than this function copies them.
         TwoPhaseCommitError: no broker responds.
     """
@@ -76,6 +78,7 @@ def create_savepoint(
             raise ConfigurationError(
                 f"{checkpoint} has no finished batch yet. No savepoint was taken. Try again after the first batch"
             )
+        _require_decided(found, finished, sinks)
         try:
             return _copy(directory, found, finished, positions, is_periodic=is_periodic)
         except _VanishedError as error:
@@ -92,6 +95,42 @@ def create_savepoint(
     )
 
 
+def missing_batches(highest: int | None, batch: int, where: str) -> str | None:
+    """Say which batches are missing if ``highest`` is the last decided batch in ``where``; None if none is known to be.
+
+    Spark moves past a batch as soon as the user's function returns, even if the function has ignored our error.
+    """
+    if highest is None or highest >= batch:
+        return None
+    are = f"batch {batch} is" if highest + 1 == batch else f"batches {highest + 1} to {batch} are"
+    return (
+        f"{are} not in {where}: Spark has finished batch {batch}, but batch {highest} is the last one that was decided. The "
+        "query ran without its sinks, for example because its function ignores errors. A query that starts after "
+        f"batch {batch} never writes the missing rows"
+    )
+
+
+def _require_decided(found: CheckpointState, finished: int, sinks: Sequence[KafkaSink]) -> None:
+    """Require a decision for the finished batch, wherever this process can read the decisions.
+
+    The decisions are read after Spark's files, because Spark finishes a batch after its decision.
+    """
+    decided = {}
+    if found.registers is not None:
+        decided[str(found.log)] = read_checkpoint(Path(found.location)).registers
+    for sink in sinks:
+        with suppress(DecisionsElsewhereError):
+            name, decided_in, _ = _ledger(sink)
+            decided[name] = decided_in
+    for where, view in decided.items():
+        highest = None if view is None else view.highest_batch_of(found.query_id)
+        if (missing := missing_batches(highest, finished, where)) is not None:
+            raise ConfigurationError(
+                f"{missing}. No savepoint was taken. Fix the function, and restart the query. The error of the refused start "
+                "says how to write the missing batches"
+            )
+
+
 class _VanishedError(Exception):
     """A file that batch N needs was deleted before it was copied."""
 
@@ -106,11 +145,16 @@ def _positions(sinks: Sequence[KafkaSink]) -> dict[str, Position]:
 
 
 def _position(sink: KafkaSink) -> Position:
+    name, view, end = _ledger(sink)
+    return Position(log=name, decided=view.highest_batch, end=end)
+
+
+def _ledger(sink: KafkaSink) -> tuple[str, LogView, int]:
+    """Read the sink's decisions: the log's name, its facts, and the position after its last record."""
     with closing(Cluster(sink)) as cluster:
         ledgers = cluster.ledgers()
     view = history_of(ledgers.deciding, ledgers.own).view
-    end = max((entry.offset + 1 for entry in ledgers.deciding.entries), default=0)
-    return Position(log=ledgers.name, decided=view.highest_batch, end=end)
+    return ledgers.name, view, max((entry.offset + 1 for entry in ledgers.deciding.entries), default=0)
 
 
 def _copy(

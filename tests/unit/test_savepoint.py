@@ -16,16 +16,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.live.operate.support import command
+from tests.unit.fake_sink import QUERY_ID, Cluster
 from tests.unit.savepoint_support import saving
 from twopc.errors import ConfigurationError, RetriableError
 from twopc.files import LocalFiles
 from twopc.integration.operate import create_savepoint, durable, restore_savepoint
+from twopc.integration.operate import restore as restore_module
 from twopc.integration.operate import savepoint as savepoint_module
 from twopc.integration.operate.boundary import StoppedWithSavepointError, _Run
 from twopc.integration.operate.manifest import check, newest_good, open_savepoint, savepoints_in
+from twopc.integration.operate.observe import SinkState
 from twopc.integration.operate.request import request_savepoint
 from twopc.integration.services.server import wait_until
+from twopc.integration.verify.history import History
+from twopc.log_view import LogView
+from twopc.override import Overrides
+from twopc.records import Begin
 from twopc.sealed import with_check
+from twopc.settings import Settings
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
     from twopc.integration.operate.manifest import Savepoint
 
 _ROOT = Path(__file__).parents[2]
+_SINK = KafkaSink(name="s", bootstrap_servers="x:1", topic="t")
 
 
 def add_batch(checkpoint: Path, batch: int, *, is_finished: bool = True) -> None:
@@ -402,3 +412,84 @@ def test_a_user_without_rights_gets_a_one_line_error(checkpoint: Path, tmp_path:
     done = command("savepoint", "create", str(checkpoint), str(tmp_path / "file"))
     assert done.status == 2 and done.error.count("\n") == 1
     assert os.listdir(tmp_path / "checkpoint")  # noqa: PTH208 - the checkpoint still has its files
+
+
+# -- batches that Spark has finished, but no sink has received ---------------------------------------------------------
+
+
+def decide(cluster: Cluster, finished: int, *batches: int) -> Path:
+    """Decide these batches in the registers of a checkpoint whose query has finished all batches up to ``finished``."""
+    found = Path(cluster.files.location).parent
+    put(found / "metadata", f'{{"id":"{QUERY_ID}"}}')
+    cluster.start().run(*batches)
+    for batch in range(finished + 1):
+        add_batch(found, batch)
+    return found
+
+
+def test_a_savepoint_of_a_query_that_ignores_errors_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    """The function ignored the errors of batches 3 to 5. A restored query would begin with batch 6."""
+    source = decide(cluster, 5, 0, 1, 2)
+    with pytest.raises(ConfigurationError, match="batches 3 to 5 are not in") as refused:
+        create_savepoint(source, tmp_path / "kept")
+    assert "No savepoint was taken" in str(refused.value)
+    assert not list((tmp_path / "kept").glob("*"))
+    cluster.start(settings=Settings(overrides=Overrides(resume_at_batch=6))).run(6)  # the user knows of the gap
+    add_batch(source, 6)
+    assert create_savepoint(source, tmp_path / "kept").manifest.batch_id == 6
+
+
+def test_a_savepoint_includes_a_batch_that_is_decided_and_finished_while_the_ledger_is_read(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+
+    def ledger(_: KafkaSink) -> tuple[str, LogView, int]:
+        read.append(3 + len(read))  # each time, a batch is decided and finished before the next look
+        put(checkpoint / "commits" / str(3 + len(read)), "v1\n{}")
+        return "l", LogView(begin=Begin(query_id="old", first_batch=read[-1] + 1, prior_offsets=())), 9
+
+    monkeypatch.setattr(savepoint_module, "_ledger", ledger)
+    found = create_savepoint(checkpoint, tmp_path / "kept", sinks=[_SINK])
+    assert (found.manifest.batch_id, read) == (4, [3, 4])
+    behind = LogView(begin=Begin(query_id="old", first_batch=4, prior_offsets=()))
+    monkeypatch.setattr(savepoint_module, "_ledger", lambda _: ("l", behind, 9))
+    with pytest.raises(ConfigurationError, match="batches 4 to 5 are not in l"):
+        create_savepoint(checkpoint, tmp_path / "kept", sinks=[_SINK])
+
+
+@pytest.mark.parametrize(("decided", "missing"), [(1, "batches 2 to 3 are"), (2, "batch 3 is")])
+def test_a_restore_is_refused_if_a_sink_lacks_batches_of_the_savepoint(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decided: int, missing: str
+) -> None:
+    view = LogView(begin=Begin(query_id="old", first_batch=decided + 1, prior_offsets=()))
+    state = SinkState(sink="s", ledger="l", query_id="old", history=History(view, {}, {}, is_complete=True))
+    monkeypatch.setattr(restore_module, "observe", lambda _: state)
+    taken = create_savepoint(checkpoint, tmp_path / "kept")
+    with pytest.raises(ConfigurationError, match=f"{missing} not in") as refused:
+        restore_savepoint(taken.path, tmp_path / "new", sinks=[_SINK])
+    assert f"Use a savepoint of batch {decided} or earlier" in str(refused.value)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_query_takes_no_savepoint_after_a_batch_that_it_has_not_written(checkpoint: Path, tmp_path: Path) -> None:
+    """Its function ignores the toolkit's errors, so Spark moves past the batch."""
+
+    def write(_: object, batch: int) -> None:
+        if batch == 5:
+            raise RetriableError("no broker responds")
+
+    each = saving(write, checkpoint)
+    each(4)
+    with pytest.raises(RetriableError, match="no broker responds"):
+        each(5)
+    for batch in (4, 5):
+        add_batch(checkpoint, batch)
+
+    def go_on() -> bool:
+        each(6)
+        return True
+
+    with pytest.raises(ConfigurationError, match="the savepoint was not taken: batch 5 is not in the output"):
+        request_savepoint(checkpoint, tmp_path / "kept", stop=True, timeout_s=10, is_over=go_on)
+    assert not (tmp_path / "kept").exists()

@@ -14,8 +14,10 @@ from pyspark.errors import StreamingQueryException
 
 from tests.live import spark_query
 from tests.live.file_query import Query, adding, counters
-from tests.live.operate.support import command
+from tests.live.operate.support import ask, command, spark_files
+from tests.live.pipeline import Tasks
 from tests.live.redis.conftest import redis_server
+from tests.live.rules.batches import ROWS
 from tests.live.spark_support import Pipeline, message_of, spark, wait_until
 from tests.reader import records
 from twopc import AdoptQuery, EndQuery
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tests.live.redis.services import RedisService
+    from tests.live.rules.schedules import Play
     from tests.live.services import KafkaService
 
 __all__ = ["redis_server", "spark"]
@@ -230,3 +233,22 @@ def test_a_query_whose_decisions_are_in_its_checkpoint_continues_from_a_savepoin
     query.feed({"id": "a", "n": 100})
     query.run()
     assert counters(redis_server, sink.name) == {"a": 1 + 2 * 10 + 100, "b": 2 * 5}
+
+
+def test_batches_that_the_ledger_lacks_are_in_no_savepoint_and_no_restored_checkpoint(
+    play: Play, tmp_path: Path
+) -> None:
+    """The function ignored the toolkit's errors from batch 1 on, and Spark continued."""
+    play.driver().process(play.batch(0), Tasks(play, ROWS))
+    kept, checkpoint = str(tmp_path / "kept"), str(spark_files(play, finished=0))
+    good = ask(play, "savepoint", "create", checkpoint, kept, "--json")
+    spark_files(play, finished=3)
+    refused = ask(play, "savepoint", "create", checkpoint, kept)
+    assert refused.status == 2 and f"batches 1 to 3 are not in {play.sink.ledger}" in refused.error
+    unseen = command("savepoint", "create", checkpoint, kept, "--json")  # without a look at the ledger
+    refused = ask(play, "savepoint", "restore", unseen.facts["path"], str(tmp_path / "new"))
+    assert refused.status == 2 and "Use a savepoint of batch 0 or earlier" in refused.error
+    done = ask(play, "savepoint", "restore", good.facts["path"], str(tmp_path / "new"), "--json")
+    assert [one["text"] for one in done.facts["repeated"]] == [
+        f"nothing is duplicated: batch 0 is the last batch that {play.name!r} received"
+    ]
