@@ -16,7 +16,7 @@ from twopc.integration.local_paths import local_path
 from twopc.sealed import unseal_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -155,7 +155,20 @@ def savepoints_in(directory: Path) -> tuple[list[Savepoint], list[str]]:
             found.append(open_savepoint(path))
         except ConfigurationError as error:
             problems.append(str(error))
-    return sorted(found, key=lambda one: one.manifest.at_ms, reverse=True), problems
+    return _newest_first(found), problems
+
+
+def _newest_first(found: Sequence[Savepoint]) -> list[Savepoint]:
+    """Order a query's savepoints by their batches, because a clock can be set back. Only the time orders different queries."""
+    last_ms: dict[str, int] = {}
+    for _, one in found:
+        last_ms[one.query_id] = max(one.at_ms, last_ms.get(one.query_id, one.at_ms))
+
+    def age(savepoint: Savepoint) -> tuple[int, str, int, int]:
+        one = savepoint.manifest
+        return last_ms[one.query_id], one.query_id, one.batch_id, one.at_ms
+
+    return sorted(found, key=age, reverse=True)
 
 
 def choose(path: Path) -> Savepoint:

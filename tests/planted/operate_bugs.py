@@ -43,6 +43,15 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_status_history.py",
     ),
     one_edit(
+        "a clock that was set back makes the newest savepoint the oldest",
+        0,
+        "integration/operate/manifest.py",
+        "        return last_ms[one.query_id], one.query_id, one.batch_id, one.at_ms\n",
+        "        return one.at_ms, one.query_id, one.batch_id, one.at_ms\n",
+        model=False,
+        protocol="tests/unit/test_savepoint_retention.py",
+    ),
+    one_edit(
         "a savepoint is taken of a batch that was never decided",
         0,
         "integration/operate/savepoint.py",

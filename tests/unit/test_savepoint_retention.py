@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,33 @@ def test_a_damaged_savepoint_does_not_count(checkpoint: Path, tmp_path: Path) ->
     assert Retention(kept, 1).apply("old") == [five[4].path]
     assert newest_good(kept).path == five[3].path
     assert {one.path.name for one in five[:4]} <= {path.name for path in kept.iterdir()}
+
+
+def test_a_clock_that_was_set_back_does_not_make_the_newest_savepoint_the_oldest(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "kept"
+    taken(checkpoint, kept, 2)
+    hour_ago = time.time() - 3_600
+    monkeypatch.setattr(time, "time", lambda: hour_ago)
+    add_batch(checkpoint, 6)
+    newest = create_savepoint(checkpoint, kept, is_periodic=True)
+    assert newest_good(kept).path == newest.path
+    assert [path.name[:20] for path in Retention(kept, 2).apply("old")] == ["savepoint-0000000004"]
+    assert batches(kept) == [6, 5]
+
+
+def test_the_newest_savepoint_of_the_query_that_ran_last_comes_first(checkpoint: Path, tmp_path: Path) -> None:
+    """A query that was restored from a savepoint counts on from there, below the batches of the query before."""
+    kept = tmp_path / "kept"
+    taken(checkpoint, kept, 3)
+    put(checkpoint / "metadata", '{"id":"restored"}')
+    for batch in (5, 6):
+        (checkpoint / "commits" / str(batch)).unlink()
+    add_batch(checkpoint, 5)
+    newest = create_savepoint(checkpoint, kept, is_periodic=True)
+    assert batches(kept) == [5, 6, 5, 4]
+    assert newest_good(kept).path == newest.path
 
 
 def test_the_last_good_savepoint_stays_and_so_do_those_of_other_queries(checkpoint: Path, tmp_path: Path) -> None:
