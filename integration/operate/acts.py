@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 
 _NEVER: Final = "Nothing was done, and --force does not change that"
 _FORCE: Final = "Nothing was done. If you are sure, add --force --reason TEXT"
+_LOSS: Final = "if the transaction was decided, its rows are lost"
+#: What an abort may do to a transaction about which the decision record says nothing.
+_RISKS: Final = {
+    Standing.RUNNING: "the abort fences a live driver, and the driver's query stops",
+    Standing.UNMARKED: _LOSS,
+    Standing.UNJUDGED: _LOSS,
+    Standing.FOREIGN: "the abort stops the other program's writer, and the transaction's rows are lost",
+}
 
 
 class ForbiddenError(FatalError):
@@ -62,7 +70,7 @@ def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]
     if unknown := sorted(set(ids) - found.keys()):
         raise ForbiddenError(
             f"sink {state.sink!r} has no open transaction {', '.join(unknown)}: the transaction has ended, or the id is "
-            f"misspelled. `twopc transactions list {state.sink}` shows the open transactions"
+            f"misspelled. `twopc transactions list {state.in_commands}` shows the open transactions"
         )
     return tuple(found[tid] for tid in sorted(set(ids)))
 
@@ -104,13 +112,8 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
                 f"{one.transactional_id} must not be aborted: {one.evidence}. The transaction expires within a "
                 f"minute, or ends when you start the query. {_NEVER}"
             )
-        if one.standing in {Standing.RUNNING, Standing.UNJUDGED} and not is_forced:
-            what = (
-                "the abort fences a live driver, and the driver's query stops"
-                if one.standing is Standing.RUNNING
-                else "if the transaction was decided, its rows are lost"
-            )
-            raise ForbiddenError(f"{one.transactional_id}: {one.evidence}; {what}. {_FORCE}")
+        if one.standing in _RISKS and not is_forced:
+            raise ForbiddenError(f"{one.transactional_id}: {one.evidence}; {_RISKS[one.standing]}. {_FORCE}")
 
 
 def require_decisions_read(state: SinkState, wanted: Sequence[OpenTransaction], *, is_blind: bool) -> None:
@@ -119,12 +122,17 @@ def require_decisions_read(state: SinkState, wanted: Sequence[OpenTransaction], 
     Raises:
         ForbiddenError: the decisions could not be read, so each of these transactions may be decided.
     """
-    if state.problem is not None and wanted and not is_blind:
+    unread = [one for one in wanted if state.problem is not None or one.standing is Standing.UNMARKED]
+    if unread and not is_blind:
+        problem = state.problem or (
+            f"their markers are not in {state.ledger}, so another ledger may have their decisions. If the sink has a "
+            "ledger_topic, add --ledger-topic, or add --checkpoint"
+        )
         raise ForbiddenError(
             f"the decisions of sink {state.sink!r} could not be read, so "
-            f"{counted(len(wanted), 'transaction')} may be decided. If you abort a decided transaction, its rows are lost, and "
-            f"readers may see only a part of its batch. --force alone does not abort it. Nothing was done. {state.problem}. If "
-            "you have compared the output with the source, and accept the loss, add --without-decisions"
+            f"{counted(len(unread), 'transaction')} may be decided. If you abort a decided transaction, its rows are lost, and "
+            f"readers may see only a part of its batch. --force alone does not abort it. Nothing was done. {problem}. If you "
+            "have compared the output with the source, and accept the loss, add --without-decisions"
         )
 
 

@@ -134,7 +134,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             f"{counted(len(open_decided), 'of its transactions is', 'of its transactions are')} not yet committed; "
             f"{_expiry(open_decided)}",
             "If the query is not running, start it now. The start commits these transactions first. If the query cannot "
-            f"start, run `twopc transactions commit {state.sink}`.",
+            f"start, run `twopc transactions commit {state.in_commands}`.",
             "decided-and-not-committed",
         )
     lost = [one for one in state.proofs if one.evidence is Evidence.ABORTED]
@@ -143,7 +143,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             Urgency.ACT,
             f"{counted(len(lost), 'transaction')} of batch {lost[0].batch} {'is' if len(lost) == 1 else 'are'} "
             "decided and lost: expired, or aborted by another client",
-            f"Start the query. It will repair as much as it can. `twopc resolve {state.sink}` shows the repair in advance.",
+            "Start the query. It will repair as much as it can. "
+            f"`twopc resolve {state.in_commands}` shows the repair in advance.",
             "a-decided-transaction-is-lost",
         )
     unknown = [one for one in state.proofs if one.evidence is Evidence.UNKNOWN]
@@ -162,15 +163,24 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             Urgency.WATCH,
             f"{_count(ended)} open, hold readers back, and can no longer be decided; {_expiry(ended)}",
             "The next batch sweeps these transactions. If the query is not running, run "
-            f"`twopc transactions abort {state.sink}`.",
+            f"`twopc transactions abort {state.in_commands}`.",
             "orphans-hold-readers-back",
         )
     if running := by_standing[Standing.RUNNING]:
         yield _of_running(state, running)
-    if (unjudged := by_standing[Standing.UNJUDGED]) and state.problem is None:
+    if unmarked := by_standing[Standing.UNMARKED]:
         yield Advice(
             Urgency.WATCH,
-            f"{_count(unjudged)} open with ids that no task of this sink uses: {unjudged[0].transactional_id}",
+            f"{_count(unmarked)} open without a marker in {state.ledger}; {_expiry(unmarked)}: their tasks died while they "
+            "wrote, or another ledger has their decisions",
+            "If the sink has a ledger_topic, add --ledger-topic, or name the query's checkpoint. Otherwise, the next batch "
+            "sweeps these transactions.",
+            "the-sink-has-another-ledger",
+        )
+    if foreign_ids := by_standing[Standing.FOREIGN]:
+        yield Advice(
+            Urgency.WATCH,
+            f"{_count(foreign_ids)} open with ids that no task of this sink uses: {foreign_ids[0].transactional_id}",
             "Find the program that uses this transactional id, and change the program's id.",
             "a-foreign-transaction-holds-readers-back",
         )

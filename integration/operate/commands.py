@@ -34,7 +34,10 @@ _ServersOrNone = Annotated[
     str | None,
     connection(help="host:port of a broker. Without a broker, the command shows only the facts in the checkpoint."),
 ]
-_Ledger = Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
+_Ledger = Annotated[
+    str | None,
+    connection(help="The sink's ledger. Default: the ledger that the checkpoint names, or else twopc-ledger-<sink>."),
+]
 _Checkpoint = Annotated[
     Path | None, typer.Option(help="The query's checkpoint. Use this option together with a sink name.")
 ]

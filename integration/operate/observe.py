@@ -22,6 +22,7 @@ from twopc.integration.verify.markers import Markers, missing, wait_for_commits
 from twopc.integration.verify.transactions import check_missing, decided_in, topics_of
 from twopc.sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
 from twopc.sinks.kafka.ledger_topic import ABSENT
+from twopc.sinks.kafka.settings import LEDGERS
 from twopc.sinks.kafka.transactions import TransactionClient
 from twopc.sinks.retry import repeating
 
@@ -98,6 +99,12 @@ class SinkState:
     is_complete: bool = True
     history: History | None = None
 
+    @property
+    def in_commands(self) -> str:
+        """How a command names the sink and, if the user has named the ledger, the ledger."""
+        is_default = self.ledger == f"{LEDGERS}{self.sink}"
+        return self.sink if is_default else f"{self.sink} --ledger-topic {self.ledger}"
+
     def facts(self) -> dict[str, Any]:
         """Return the facts as a JSON object."""
         plain = (
@@ -131,8 +138,9 @@ def observe(sink: KafkaSink, facts: QueryFacts = NOTHING_KNOWN) -> SinkState:
             return _without_log(
                 sink,
                 client,
-                f"topic {sink.ledger} does not exist on this cluster ({client.cluster_id}): it was deleted, or the sink is on "
-                "another cluster",
+                f"topic {sink.ledger} does not exist on this cluster ({client.cluster_id}): the sink has another ledger, the "
+                "topic was deleted, or the sink is on another cluster. If the sink has a ledger_topic, add --ledger-topic, or "
+                "name the query's checkpoint, which knows the ledger",
             )
         try:
             with closing(Cluster(sink, facts)) as cluster:
@@ -164,7 +172,7 @@ def _without_log(sink: KafkaSink, client: TransactionClient, problem: str) -> Si
     listing = client.list_open(id_prefix(sink.name))
     described = client.describe([*listing.transactional_ids, driver_id(sink.name)])
     driver = described[driver_id(sink.name)]
-    found = opened(sink.name, described, None, driver_epoch=-1, now_ms=_now_ms())
+    found = opened(sink, described, None, driver_epoch=-1, now_ms=_now_ms())
     return SinkState(
         sink=sink.name,
         ledger=sink.ledger,
@@ -196,7 +204,7 @@ def _observed(cluster: Cluster) -> SinkState:
     described |= client.describe([one.handle.transactional_id for one in newer])
     epoch = newest_epoch(after, decided)
     driver = described[driver_id(sink.name)]
-    found = opened(sink.name, described, decided.values(), driver_epoch=epoch, now_ms=_now_ms())
+    found = opened(sink, described, decided.values(), driver_epoch=epoch, now_ms=_now_ms())
     proofs = _proofs(required, absent, markers, before.last)
     acquired = after.acquisitions.get(max(after.acquisitions, default=-1))
     topics = {topic for one in decided.values() if one.id == after.last for topic in topics_of(one.handle, sink)}

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from twopc.integration.verify.transactions import Decided
+    from twopc.sinks.kafka import KafkaSink
     from twopc.sinks.kafka.reports import Description
 
 
@@ -20,9 +21,11 @@ class Standing(Enum):
 
     DECIDED = "decided"  #: it must be committed
     ABANDONED = "abandoned"  #: decided, but the user abandoned its batch, so it must be aborted
-    ORPHAN = "orphan"  #: undecided, from an earlier driver, so it can no longer be decided
+    ORPHAN = "orphan"  #: undecided in its own ledger, from an earlier driver, so it can no longer be decided
     RUNNING = "undecided"  #: from the newest driver, which may still decide it if it is alive
     DRIVER = "driver"  #: the driver's own transaction, in which it writes a decision
+    UNMARKED = "unmarked"  #: undecided in this ledger, but not from its newest driver, and another ledger may decide it
+    FOREIGN = "foreign"  #: another program's
     UNJUDGED = "unjudged"  #: the decisions could not be read
 
 
@@ -73,6 +76,9 @@ class OpenTransaction:
             "could decide it",
             Standing.RUNNING: "no decision names this transaction yet, and its driver is the newest driver",
             Standing.DRIVER: "this is the driver's own transaction, which contains a record for the decision log",
+            Standing.UNMARKED: "no decision in this ledger names this transaction, but its marker is not in this ledger either, "
+            "so another ledger may have its decision",
+            Standing.FOREIGN: "no task of this sink uses this transactional id, so it belongs to another program",
             Standing.UNJUDGED: "the decisions could not be read, so it is unknown whether this transaction is decided",
         }[self.standing]
 
@@ -96,7 +102,7 @@ class OpenTransaction:
 
 
 def opened(
-    sink: str,
+    sink: KafkaSink,
     described: Mapping[str, Description],
     decided: Iterable[Decided] | None,
     *,
@@ -106,7 +112,7 @@ def opened(
     """Judge a sink's open transactions.
 
     Args:
-        sink: the sink name.
+        sink: the sink.
         described: the coordinators' descriptions, by transactional id. A transaction that has ended, according to its
             description, is omitted.
         decided: the decisions in the log; None if the log cannot be read.
@@ -129,7 +135,14 @@ def opened(
                 producer_id=description.producer_id,
                 producer_epoch=description.producer_epoch,
                 state=description.state,
-                standing=_standing(sink, tid, one, is_known=decided is not None, driver_epoch=driver_epoch),
+                standing=_standing(
+                    sink.name,
+                    tid,
+                    one,
+                    is_known=decided is not None,
+                    driver_epoch=driver_epoch,
+                    is_marked=any(where.rpartition(":")[0] == sink.ledger for where in description.partitions),
+                ),
                 age_s=age_s,
                 expires_in_s=None if age_s is None else round(description.timeout_ms / 1000 - age_s, 1),
                 batch=None if one is None else one.id.batch,
@@ -141,15 +154,20 @@ def opened(
     return tuple(found)
 
 
-def _standing(sink: str, tid: str, one: Decided | None, *, is_known: bool, driver_epoch: int) -> Standing:
-    if tid == driver_id(sink):
-        return Standing.DRIVER
+def _standing(  # noqa: PLR0913 - the facts
+    sink: str, tid: str, one: Decided | None, *, is_known: bool, driver_epoch: int, is_marked: bool
+) -> Standing:
+    epoch = driver_epoch_of(tid)
+    if epoch is None:  # the sweep also leaves an id of another form alone
+        return Standing.DRIVER if tid == driver_id(sink) else Standing.FOREIGN
     if not is_known:
         return Standing.UNJUDGED
     if one is not None:
         return Standing.ABANDONED if one.abandoned else Standing.DECIDED
-    epoch = driver_epoch_of(tid)
-    # An id with another form does not belong to a task. The sweep leaves it alone, so it cannot be an orphan.
-    if epoch is None:
-        return Standing.UNJUDGED
+    if epoch == driver_epoch:
+        return Standing.RUNNING
+    # A decision follows the marker, so the ledger with the marker also has the decision. This ledger may be another one, for
+    # example from before the sink had a ledger_topic. Its drivers have other epochs.
+    if not is_marked:
+        return Standing.UNMARKED
     return Standing.ORPHAN if epoch < driver_epoch else Standing.RUNNING

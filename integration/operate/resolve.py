@@ -95,7 +95,7 @@ def _resolve(sink: KafkaSink, subject: Subject, *, is_sure: bool, may_ask: bool)
     text, anchor = _NEXT[step], _ENTRIES.get(step, "healthy")
     if wanted:
         text, anchor = (
-            f"Start the query to commit the open transactions, or run `twopc transactions commit {state.sink}`.",
+            f"Start the query to commit the open transactions, or run `twopc transactions commit {state.in_commands}`.",
             "decided-and-not-committed",
         )
     action = text.format(batch=state.last_decided, query=state.query_id)

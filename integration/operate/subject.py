@@ -73,6 +73,10 @@ class Connection:
     def sink(self, name: str, ledger_topic: str | None = None) -> KafkaSink:
         """Return the sink with this name, from the user's code or from the options.
 
+        Args:
+            name: the sink's name.
+            ledger_topic: the sink's ledger, according to the checkpoint.
+
         Raises:
             ConfigurationError: no broker was given, or an argument is wrong.
         """
@@ -175,9 +179,9 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
         return _all_sinks(connection)
     if not is_path(what):
         beside = None if checkpoint is None else read_checkpoint(checkpoint)
-        return Subject(
-            (_bound(connection.sink(what), beside),), beside, stores=stores, query=_query(connection, beside)
-        )
+        bound = {} if beside is None else beside.sinks.get(what, {})
+        sink = _on_its_cluster(connection.sink(what, bound.get("ledger")), bound)
+        return Subject((sink,), beside, stores=stores, query=_query(connection, beside))
     found = read_checkpoint(Path(what))
     sinks = connection.bound_sinks(found.sinks)
     known = {one.name for one in sinks}
@@ -192,12 +196,11 @@ def _query(connection: Connection, checkpoint: CheckpointState | None) -> QueryF
     return facts_of(None if checkpoint is None else LocalFiles(Path(checkpoint.location)), connection.kafka)
 
 
-def _bound(sink: KafkaSink, checkpoint: CheckpointState | None) -> KafkaSink:
-    """Require that a checkpoint's sink is on the cluster to which the checkpoint is bound."""
-    bound = None if checkpoint is None else checkpoint.sinks.get(sink.name, {}).get("cluster")
-    if bound is not None and (here := cluster_of(sink)) != bound:
+def _on_its_cluster(sink: KafkaSink, bound: Mapping[str, str]) -> KafkaSink:
+    """Require that a sink is on the cluster to which its checkpoint is bound."""
+    if "cluster" in bound and (here := cluster_of(sink)) != bound["cluster"]:
         raise ConfigurationError(
-            f"sink {sink.name!r} is on cluster {bound}, according to the checkpoint, but the brokers at "
+            f"sink {sink.name!r} is on cluster {bound['cluster']}, according to the checkpoint, but the brokers at "
             f"{sink.bootstrap_servers} are cluster {here}. Nothing was examined. Pass the brokers of the sink's cluster"
         )
     return sink
@@ -210,6 +213,10 @@ def is_path(what: str) -> bool:
 
 def _all_sinks(connection: Connection) -> Subject:
     """Find all sinks by their ledgers and by their open transactions, which remain when a ledger is deleted."""
+    if connection.ledger_topic is not None:
+        raise ConfigurationError(
+            f"--ledger-topic {connection.ledger_topic} is the ledger of one sink. Nothing was examined. Name that sink"
+        )
     nobody = connection.sink(_NOBODY)
     with closing(TransactionClient(nobody.committing_config())) as client:  # reports an unreachable broker in one line
         ids = client.list_open("").transactional_ids

@@ -11,6 +11,7 @@ from twopc.integration.topic_reader import read_topic
 from twopc.integration.verify.deciding import NOTHING_KNOWN, Where, find_log
 from twopc.log_view import fold
 from twopc.records import LogContents
+from twopc.sinks.kafka.decision_log import NotTheOwnerError
 from twopc.sinks.kafka.errors import on_ids
 from twopc.sinks.kafka.ledger_topic import ABSENT, describe, settings_of
 from twopc.sinks.kafka.reader import offsets
@@ -106,10 +107,11 @@ class Cluster:
         """Read the decisions. If a query has several sinks, all of them share the first sink's ledger.
 
         Raises:
+            ConfigurationError: the sink's ledger belongs to another sink.
             DecisionLogDamagedError: a record is torn or was altered, or the topic with the decisions was deleted.
             DecisionsElsewhereError: the topic is on another cluster, and no fact leads to it.
         """
-        own = _held(self.ledger)
+        own = self._own()
         acquired, here = fold(own).acquired, self.transactions.cluster_id
         where = Where(self.ledger.name, here) if acquired is None else self._facts.where(acquired)
         if where.log == self.ledger.name and where.cluster in {"", here}:
@@ -121,7 +123,19 @@ class Cluster:
                 f"{self.ledger.name} names {where.log} as the decision log, but that topic does not exist on its cluster"
                 f"{where.cluster and f' ({where.cluster})'}"
             )
-        return Ledgers(where.log, _held(self._logs[where]), own)
+        # The log with the decisions may be another sink's ledger.
+        return Ledgers(where.log, _held(self._logs[where].contents(until=None, whoever=True)), own)
+
+    def _own(self) -> LogContents:
+        """Read the sink's own ledger, without the records of a sink that was refused there."""
+        try:
+            return _held(self.ledger.contents(until=None))
+        except NotTheOwnerError as error:
+            raise ConfigurationError(
+                f"the ledger {self.ledger.name} belongs to sink {error.owners}, not to sink {self.sink.name!r}, so it says "
+                "nothing about this sink's transactions. Nothing was done. Omit --ledger-topic. If the sink has a ledger_topic, "
+                "name that topic, or pass the query's --checkpoint, which knows it"
+            ) from error
 
     def read(self, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[list[Message]]:
         """Yield committed records, as :func:`twopc.integration.topic_reader.read_topic` does."""
@@ -155,7 +169,6 @@ class Cluster:
         return Bounds(starts, stable, ends)
 
 
-def _held(log: KafkaDecisionLog) -> LogContents:
+def _held(found: LogContents) -> LogContents:
     """Read a complete ledger in one pass, because the driver may truncate it while verify compares the batches."""
-    found = log.contents(until=None, whoever=True)
     return LogContents(found.start, tuple(found.entries))

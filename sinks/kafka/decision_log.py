@@ -41,6 +41,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+
+class NotTheOwnerError(ConfigurationError):
+    """The ledger belongs to another sink."""
+
+    def __init__(self, text: str, owners: str) -> None:
+        """Keep the names of the sinks that may own the ledger."""
+        super().__init__(text)
+        self.owners = owners
+
+
 #: A frame and its headers stay below the brokers' and clients' default limit of about 1 MiB (rule 14). A ledger with a lower
 #: limit gets smaller frames.
 _FRAME_BYTES: Final = 900_000
@@ -267,10 +277,12 @@ class KafkaDecisionLog(DecisionLog):
 
     def _require_own(self, owners: Collection[str]) -> None:
         if self._settings.name not in owners:
-            raise ConfigurationError(
-                f"the ledger {self.name} belongs to sink {' or '.join(map(repr, sorted(owners)))}, so sink "
-                f"{self._settings.name!r} would damage its decisions. Nothing was written. Remove ledger_topic from sink "
-                f"{self._settings.name!r}, or set a topic that no other sink uses"
+            named = " or ".join(map(repr, sorted(owners)))
+            raise NotTheOwnerError(
+                f"the ledger {self.name} belongs to sink {named}, so sink {self._settings.name!r} would damage its decisions. "
+                f"Nothing was written. Remove ledger_topic from sink {self._settings.name!r}, or set a topic that no other sink "
+                "uses",
+                named,
             )
 
     def _offset(self, spec: OffsetSpec, *, committed: bool, timeout_ms: float) -> int:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 _ACTS: Final = "integration/operate/acts.py"
 _ADVICE: Final = "tests/unit/test_operate_advice.py"
 _TWO_CLUSTERS: Final = "tests/live/operate/test_two_clusters.py"
+_OTHER_LEDGERS: Final = "tests/live/operate/test_other_ledgers.py"
 _SAVEPOINT: Final = "tests/unit/test_savepoint.py"
 
 OPERATE_BUGS: Final[tuple[Bug, ...]] = (
@@ -104,6 +105,33 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         "    if not state.sink:\n",
         model=False,
         protocol=_ADVICE,
+    ),
+    one_edit(
+        "an earlier ledger turns a decided transaction into an orphan",
+        0,
+        "integration/operate/opened.py",
+        "    if not is_marked:\n",
+        "    if not tid:\n",
+        model=False,
+        protocol=_ADVICE,
+    ),
+    one_edit(
+        "a command believes another sink's ledger",
+        0,
+        "integration/verify/cluster.py",
+        "_held(self.ledger.contents(until=None))",
+        "_held(self.ledger.contents(until=None, whoever=True))",
+        model=False,
+        protocol=f"{_OTHER_LEDGERS} -k another_sinks",
+    ),
+    one_edit(
+        "a command ignores the ledger that the checkpoint names",
+        0,
+        "integration/operate/subject.py",
+        'bound.get("ledger")',
+        "None",
+        model=False,
+        protocol=f"{_OTHER_LEDGERS} -k checkpoint_names",
     ),
     one_edit(
         "decisions on another cluster pass for a damaged ledger",

@@ -27,21 +27,25 @@ from twopc.integration.operate.opened import OpenTransaction, Standing, opened
 from twopc.integration.verify.history import BatchId
 from twopc.integration.verify.transactions import Decided
 from twopc.recovery import Step
+from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.handle import KafkaHandle
 from twopc.sinks.kafka.reports import Description
 
 NOW_MS = 1_000_000.0
+SINK = KafkaSink(name="s", bootstrap_servers="localhost:1")
 HANDLE = KafkaHandle("u", "s.2.w.0", 7, 0, 3, 5, ("out:0",))
 STATE = SinkState(sink="s", ledger="twopc-ledger-s", query_id="q", driver="host:1", driver_epoch=2, last_decided=4)
 
 
-def description(state: str = "Ongoing", *, epoch: int = 0, started_ms: int = 990_000) -> Description:
-    where = frozenset({"out:0", "twopc-ledger-s:3"})
+def description(
+    state: str = "Ongoing", *, epoch: int = 0, started_ms: int = 990_000, ledger: str = SINK.ledger
+) -> Description:
+    where = frozenset({"out:0", f"{ledger}:3"})
     return Description("NONE", state, 7, epoch, where, started_ms=started_ms, timeout_ms=60_000)
 
 
 def judged(tid: str, found: Description, *decided: Decided, is_known: bool = True) -> tuple[OpenTransaction, ...]:
-    return opened("s", {tid: found}, decided if is_known else None, driver_epoch=2, now_ms=NOW_MS)
+    return opened(SINK, {tid: found}, decided if is_known else None, driver_epoch=2, now_ms=NOW_MS)
 
 
 def decision(*, abandoned: bool = False) -> Decided:
@@ -70,8 +74,11 @@ def one(standing: Standing, **changes: Any) -> OpenTransaction:
         ("s.2.w.0", description(epoch=1), [decision()], Standing.RUNNING),  # a later transaction of the same id
         ("s.2.w.1", description(), [decision()], Standing.RUNNING),
         ("s.1.w.0", description(), [decision()], Standing.ORPHAN),
+        ("s.1.w.0", description(ledger="ledgers.s"), [], Standing.UNMARKED),
+        ("s.3.w.0", description(ledger="ledgers.s"), [], Standing.UNMARKED),  # no driver of this ledger has this epoch
+        ("s.2.w.1", description(ledger="ledgers.s"), [], Standing.RUNNING),  # it may still be writing
         ("s.driver", description(), [], Standing.DRIVER),
-        ("s.other", description(), [], Standing.UNJUDGED),  # an id of no task
+        ("s.other", description(), [], Standing.FOREIGN),  # an id of no task
     ],
 )
 def test_an_open_transaction_is_judged_by_the_decision_record(
@@ -85,6 +92,8 @@ def test_an_open_transaction_is_judged_by_the_decision_record(
 def test_without_a_decision_log_nothing_is_judged() -> None:
     [judgement] = judged("s.1.w.0", description(), is_known=False)
     assert judgement.standing is Standing.UNJUDGED
+    [foreign] = judged("s.other", description(), is_known=False)
+    assert foreign.standing is Standing.FOREIGN and "another program" in foreign.evidence
 
 
 def test_a_transaction_that_has_ended_is_not_open() -> None:
@@ -120,7 +129,7 @@ def test_a_decided_transaction_is_never_aborted(standing: Standing, *, is_forced
         require_abortable([one(standing)], is_forced=is_forced)
 
 
-@pytest.mark.parametrize("standing", [Standing.RUNNING, Standing.UNJUDGED])
+@pytest.mark.parametrize("standing", [Standing.RUNNING, Standing.UNMARKED, Standing.UNJUDGED, Standing.FOREIGN])
 def test_a_transaction_that_may_still_be_decided_is_aborted_only_with_force(standing: Standing) -> None:
     with pytest.raises(ForbiddenError, match="add --force --reason"):
         require_abortable([one(standing)], is_forced=False)
@@ -133,6 +142,19 @@ def test_without_the_decisions_force_is_not_enough() -> None:
         require_decisions_read(blind, [one(Standing.UNJUDGED)], is_blind=False)
     require_decisions_read(blind, [one(Standing.UNJUDGED)], is_blind=True)
     require_decisions_read(STATE, [one(Standing.RUNNING)], is_blind=False)
+
+
+def test_force_is_not_enough_for_a_transaction_that_another_ledger_may_have_decided() -> None:
+    with pytest.raises(ForbiddenError, match=r"not in twopc-ledger-s, .*--ledger-topic.*add --without-decisions"):
+        require_decisions_read(STATE, [one(Standing.UNMARKED)], is_blind=False)
+    require_decisions_read(STATE, [one(Standing.UNMARKED)], is_blind=True)
+
+
+def test_the_printed_commands_name_a_ledger_that_is_not_the_default() -> None:
+    [default] = advise(replace(STATE, transactions=(one(Standing.DECIDED),)))
+    assert "`twopc transactions commit s`" in default.action
+    [named] = advise(replace(STATE, transactions=(one(Standing.DECIDED),), ledger="ledgers.s"))
+    assert "`twopc transactions commit s --ledger-topic ledgers.s`" in named.action
 
 
 def test_orphans_may_be_aborted() -> None:
@@ -172,7 +194,8 @@ def proof(evidence: Evidence) -> Proof:
             {"transactions": (one(Standing.RUNNING, age_s=50.0, expires_in_s=10.0),)},
             (Urgency.ACT, "transactions-expire-before-the-decision"),
         ),
-        ({"transactions": (one(Standing.UNJUDGED),)}, (Urgency.WATCH, "a-foreign-transaction-holds-readers-back")),
+        ({"transactions": (one(Standing.UNMARKED),)}, (Urgency.WATCH, "the-sink-has-another-ledger")),
+        ({"transactions": (one(Standing.FOREIGN),)}, (Urgency.WATCH, "a-foreign-transaction-holds-readers-back")),
         ({"proofs": (proof(Evidence.ABORTED),)}, (Urgency.ACT, "a-decided-transaction-is-lost")),
         ({"proofs": (proof(Evidence.UNKNOWN),)}, (Urgency.WATCH, "a-commit-cannot-be-proven")),
         ({"is_complete": False}, (Urgency.WATCH, "a-broker-does-not-respond")),
