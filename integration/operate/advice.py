@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 #: The runbook. A test checks that each anchor exists.
 RUNBOOK: Final = "docs/operations.md"
+#: A broker's open transactions are unknown.
+NOT_LISTED: Final = (
+    "a broker did not list its open transactions, so the sink may have open transactions that are not shown"
+)
 #: An undecided transaction that has used up this share of its lifetime may expire before it is decided.
 _LATE: Final = 2 / 3
 
@@ -55,10 +59,8 @@ def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[
     """List the findings about a sink. The list is never empty."""
     found = [*_of_log(state), *_of_checkpoint(state, checkpoint), *_of_transactions(state)]
     if not state.is_complete:
-        what = "a broker did not list its open transactions, so the sink may have open transactions that are not shown"
-        found.append(
-            Advice(Urgency.WATCH, what, "Check again when every broker responds.", "a-broker-does-not-respond")
-        )
+        action = "Check again when every broker responds."
+        found.append(Advice(Urgency.WATCH, NOT_LISTED, action, "a-broker-does-not-respond"))
     return found or [
         Advice(Urgency.NONE, "all decided rows are visible, and no transaction is open", "Nothing to do.", "healthy")
     ]

@@ -209,7 +209,7 @@ def list_open(  # noqa: PLR0913 - options of a command line
 
     A prepared transaction that is still open is in doubt, because its rows will be lost if it times out.
 
-    Exit status: 0 if no transaction is in doubt; 1 if a transaction is in doubt; 2 if nothing was examined.
+    Exit status: 0 if no transaction is in doubt; 1 if a transaction is or may be in doubt; 2 if nothing was examined.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -263,8 +263,8 @@ def commit(  # noqa: PLR0913 - options of a command line
 
     Even with --force, the command never commits a transaction that is not in a decision.
 
-    Exit status: 0 if all commits are proven; 1 if a commit is not proven; 2 if nothing was done; 3 if the decision record
-    forbids the commit, or --force is needed.
+    Exit status: 0 if all commits are proven; 1 if a commit is not proven, or if a decided transaction is lost; 2 if nothing
+    was done; 3 if the decision record forbids the commit, or --force is needed.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415
@@ -300,8 +300,8 @@ def abort(  # noqa: PLR0913 - options of a command line
     not abort the newest driver's transactions. With --force, the command fences that driver. If the decisions could not
     be read, the command needs --without-decisions, too.
 
-    Exit status: 0 if all aborts are proven; 1 if an abort is not proven; 2 if nothing was done; 3 if the decision record
-    forbids the abort, or --force is needed.
+    Exit status: 0 if all aborts are proven; 1 if an abort is not proven, or if a transaction that may be decided is left
+    open; 2 if nothing was done; 3 if the decision record forbids the abort, or --force is needed.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415

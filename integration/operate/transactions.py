@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
@@ -12,6 +12,7 @@ from twopc.attempt import Evidence
 from twopc.counted import counted
 from twopc.errors import ConfigurationError
 from twopc.integration.operate import acts
+from twopc.integration.operate.advice import NOT_LISTED
 from twopc.integration.operate.journal import write_down
 from twopc.integration.operate.observe import observe, observe_all
 from twopc.integration.operate.opened import Standing
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from twopc.integration.operate.acts import Ended
-    from twopc.integration.operate.observe import SinkState
+    from twopc.integration.operate.observe import Proof, SinkState
     from twopc.integration.operate.opened import OpenTransaction
     from twopc.integration.operate.subject import Connection
     from twopc.integration.verify.deciding import QueryFacts
@@ -55,13 +56,20 @@ def list_open(what: str | None, connection: Connection) -> Answer:
             console.print(
                 f"[bold]{state.sink}[/]: {state.problem or f'{len(state.transactions)} open'}", soft_wrap=True
             )
+            if not state.is_complete:
+                console.print(NOT_LISTED, soft_wrap=True)
             if state.transactions:
                 show_transactions(state.transactions, console)
         if not states:
             console.print("No sinks.")
 
-    in_doubt = any(one.is_in_doubt for state in states for one in state.transactions)
-    return Answer(ATTENTION if in_doubt else DONE, facts, show)
+    return Answer(DONE if all(map(_is_quiet, states)) else ATTENTION, facts, show)
+
+
+def _is_quiet(state: SinkState) -> bool:
+    """Whether the sink certainly has no transaction in doubt."""
+    is_known = state.is_complete and (state.problem is None or state.is_elsewhere)
+    return is_known and not any(one.is_in_doubt for one in state.transactions)
 
 
 def prove(what: str, connection: Connection) -> Answer:
@@ -79,11 +87,7 @@ def prove(what: str, connection: Connection) -> Answer:
     lines = []
     for state in states:
         lines.append(f"{state.sink}: last decided batch {state.last_decided}")
-        lines += [
-            f"  batch {one.batch} task {one.task}: {one.evidence.value}: {one.text} ({one.transaction}, "
-            f"{counted(one.rows, 'row')})"
-            for one in state.proofs
-        ]
+        lines += [f"  {_line(one)}" for one in state.proofs]
     is_proven = all(one.evidence is Evidence.COMMITTED for state in states for one in state.proofs)
     return Answer(DONE if is_proven else ATTENTION, facts, show_lines(lines))
 
@@ -136,10 +140,11 @@ def commit(what: str, ids: Collection[str], connection: Connection, by_hand: ByH
     wanted = acts.chosen(state, ids, {Standing.DECIDED})
     acts.require_committable(state, wanted, is_forced=by_hand.is_forced)
     if not wanted:
-        return _nothing(sink.name, "decided and open")
+        return _nothing(sink.name, "decided and open", _not_proven(state))
     _confirm("commit", wanted, is_sure=by_hand.is_sure)
     file = by_hand.write_down(directory, "commit", sink.name, wanted)
-    return _answer(sink.name, acts.commit(sink, wanted, query), file)
+    ended = acts.commit(sink, wanted, query)
+    return _answer(sink.name, ended, file, _NOTHING_LEFT if ids else _not_proven(observe(sink, query)))
 
 
 def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHand) -> Answer:
@@ -157,11 +162,12 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
     wanted = acts.chosen(state, ids, fitting | forced if by_hand.is_forced else fitting)
     acts.require_abortable(wanted, is_forced=by_hand.is_forced)
     acts.require_decisions_read(state, wanted, is_blind=by_hand.is_blind)
+    left = _NOTHING_LEFT if ids else _not_judged(state, wanted)
     if not wanted:
-        return _nothing(sink.name, "open and permanently undecided")
+        return _nothing(sink.name, "open and permanently undecided", left)
     _confirm("abort", wanted, is_sure=by_hand.is_sure)
     file = by_hand.write_down(directory, "abort", sink.name, wanted)
-    return _answer(sink.name, acts.abort(sink, wanted, query), file)
+    return _answer(sink.name, acts.abort(sink, wanted, query), file, left)
 
 
 def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tuple[KafkaSink, QueryFacts, Path]:
@@ -188,6 +194,44 @@ def _judged(state: SinkState) -> SinkState:
     return state
 
 
+class _Left(NamedTuple):
+    """The transactions with which the command could do nothing, although they need the user."""
+
+    facts: Sequence[dict[str, Any]]
+    lines: Sequence[str]
+
+
+_NOTHING_LEFT: Final = _Left((), ())
+
+
+def _not_proven(state: SinkState) -> _Left:
+    """List the decided transactions that are not proven committed."""
+    found = [one for one in state.proofs if one.evidence is not Evidence.COMMITTED]
+    lines = [_line(one) for one in found]
+    if found:
+        lines.append(f"`twopc resolve {state.in_commands}` says what the next start will do")
+    return _left(state, [one.facts() for one in found], lines)
+
+
+def _not_judged(state: SinkState, wanted: Sequence[OpenTransaction]) -> _Left:
+    """List the open transactions, other than ``wanted``, that may be decided although no decision was found."""
+    unknown = {Standing.UNJUDGED, Standing.UNMARKED}
+    found = [one for one in state.transactions if one.standing in unknown and one not in wanted]
+    lines = [f"{one.transactional_id}: left open: {one.evidence}" for one in found]
+    if found and state.problem is not None:
+        lines.append(state.problem)
+    return _left(state, [one.facts() for one in found], lines)
+
+
+def _left(state: SinkState, facts: list[dict[str, Any]], lines: list[str]) -> _Left:
+    return _Left(facts, lines if state.is_complete else [*lines, NOT_LISTED])
+
+
+def _line(proof: Proof) -> str:
+    where = f"batch {proof.batch} task {proof.task}"
+    return f"{where}: {proof.evidence.value}: {proof.text} ({proof.transaction}, {counted(proof.rows, 'row')})"
+
+
 def _confirm(act: str, wanted: Sequence[OpenTransaction], *, is_sure: bool) -> None:
     if is_sure:
         return
@@ -197,15 +241,18 @@ def _confirm(act: str, wanted: Sequence[OpenTransaction], *, is_sure: bool) -> N
         raise ConfigurationError("you did not confirm, so nothing was done")
 
 
-def _nothing(sink: str, what: str) -> Answer:
-    return Answer(
-        DONE, {"sink": sink, "ended": [], "reason_in": None}, show_lines([f"{sink}: no transaction is {what}"])
-    )
+def _nothing(sink: str, what: str, left: _Left) -> Answer:
+    return _answered(sink, [f"{sink}: no transaction is {what}"], [], None, left)
 
 
-def _answer(sink: str, ended: Sequence[Ended], file: str | None) -> Answer:
+def _answer(sink: str, ended: Sequence[Ended], file: str | None, left: _Left) -> Answer:
     lines = [f"{one.transactional_id}: {one.text}" for one in ended]
     if file is not None:
         lines.append(f"The reason is recorded in {file}")
-    facts = {"sink": sink, "ended": [one.facts() for one in ended], "reason_in": file}
-    return Answer(DONE if all(one.is_done for one in ended) else ATTENTION, facts, show_lines(lines))
+    return _answered(sink, lines, ended, file, left)
+
+
+def _answered(sink: str, lines: list[str], ended: Sequence[Ended], file: str | None, left: _Left) -> Answer:
+    facts = {"sink": sink, "ended": [one.facts() for one in ended], "reason_in": file, "left": left.facts}
+    is_done = all(one.is_done for one in ended) and not left.lines
+    return Answer(DONE if is_done else ATTENTION, facts, show_lines([*lines, *left.lines]))

@@ -107,6 +107,15 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         protocol=_ADVICE,
     ),
     one_edit(
+        "a commit that finds only lost transactions succeeds",
+        0,
+        "integration/operate/transactions.py",
+        "[one for one in state.proofs if one.evidence is not Evidence.COMMITTED]",
+        "[one for one in state.proofs if one.evidence is None]",
+        model=False,
+        protocol="tests/unit/test_operate_transactions.py",
+    ),
+    one_edit(
         "an earlier ledger turns a decided transaction into an orphan",
         0,
         "integration/operate/opened.py",

@@ -57,6 +57,21 @@ def test_decided_transactions_are_listed_and_committed(play: Play) -> None:
     require_next_batch(play, 1, BOTH)
 
 
+def test_a_commit_reports_decided_transactions_that_are_lost(play: Play) -> None:
+    crash(play.driver(), play, 0, ROWS, "driver.decided")
+    lost, other = play.decided(0)
+    play.fence(lost.transactional_id)
+    partly = ask(play, "transactions", "commit", play.name, "--yes", "--json")
+    assert [one["transactional_id"] for one in partly.facts["ended"]] == [other.transactional_id]
+    assert partly.status == 1
+    [left] = partly.facts["left"]
+    assert left["transaction"] == lost.transaction and left["evidence"] == "aborted"
+
+    nothing = ask(play, "transactions", "commit", play.name, "--yes")
+    assert nothing.status == 1
+    assert lost.transaction in nothing.out and f"twopc resolve {play.name}" in nothing.out
+
+
 def test_a_commit_does_not_harm_a_running_driver(play: Play) -> None:
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
@@ -152,6 +167,8 @@ def test_without_a_ledger_nothing_is_judged_and_an_abort_needs_force(
     monkeypatch.chdir(tmp_path)
     listed = ask(play, "transactions", "list", play.name, "--json")
     assert {one["decision"] for one in listed.facts[0]["transactions"]} == {"unjudged"}
+    unforced = ask(play, "transactions", "abort", play.name, "--yes")
+    assert unforced.status == 1 and play.open_transactions()[0] in unforced.out
     assert ask(play, "transactions", "prove", play.name).status == 2
     assert ask(play, "transactions", "abort", play.name, play.open_transactions()[0], "--yes").status == 3
     forced = ("transactions", "abort", play.name, "--yes", "--force", "--reason", "the ledger is gone")
@@ -161,6 +178,7 @@ def test_without_a_ledger_nothing_is_judged_and_an_abort_needs_force(
     done = ask(play, *forced, "--without-decisions")
     assert done.status == 0 and f"recorded in {tmp_path}/operator-000001.json" in done.out.replace("\n", "")
     assert play.open_transactions() == ()
+    assert ask(play, "transactions", "list", play.name).status == 1  # the ledger is still lost
 
 
 def test_resolve_settles_a_decided_batch_and_leaves_nothing_in_doubt(play: Play) -> None:

@@ -1,0 +1,71 @@
+"""The exit status of ``twopc transactions``: 0 promises that nothing is left to do. These tests need no server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from twopc.attempt import Evidence
+from twopc.integration.operate import transactions
+from twopc.integration.operate.observe import Proof, SinkState
+from twopc.integration.operate.opened import OpenTransaction, Standing
+from twopc.integration.operate.subject import Connection
+from twopc.integration.operate.transactions import ByHand, abort, commit, list_open
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twopc.integration.operate.printing import Answer
+
+CONNECTION = Connection("localhost:1")
+OPEN = OpenTransaction(
+    transactional_id="s.2.w.0",
+    producer_id=7,
+    producer_epoch=0,
+    state="Ongoing",
+    standing=Standing.UNJUDGED,
+    age_s=10.0,
+    expires_in_s=50.0,
+)
+
+
+def proof(evidence: Evidence) -> Proof:
+    return Proof(batch=4, task=0, transaction="s.2.w.0 (u)", rows=5, evidence=evidence, text="because")
+
+
+def committing() -> Answer:
+    return commit("s", (), CONNECTION, ByHand())
+
+
+def aborting() -> Answer:
+    return abort("s", (), CONNECTION, ByHand())
+
+
+def listing() -> Answer:
+    return list_open("s", CONNECTION)
+
+
+@pytest.mark.parametrize(
+    ("act", "found", "status"),
+    [
+        (committing, {"proofs": (proof(Evidence.COMMITTED),)}, 0),
+        (committing, {"proofs": (proof(Evidence.ABORTED),)}, 1),
+        (committing, {"proofs": (proof(Evidence.UNKNOWN),)}, 1),
+        (committing, {"is_complete": False}, 1),
+        (aborting, {}, 0),
+        (aborting, {"proofs": (proof(Evidence.ABORTED),)}, 0),  # no abort changes that
+        (aborting, {"is_complete": False}, 1),
+        (aborting, {"problem": "there is no topic", "transactions": (OPEN,)}, 1),
+        (listing, {}, 0),
+        (listing, {"is_complete": False}, 1),
+        (listing, {"problem": "there is no topic"}, 1),
+        (listing, {"problem": "they are on another cluster", "is_elsewhere": True}, 0),
+    ],
+)
+def test_an_act_that_finds_nothing_to_end_succeeds_only_if_nothing_is_left(
+    act: Callable[[], Answer], found: dict[str, Any], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = SinkState(sink="s", ledger="twopc-ledger-s", last_decided=4, **found)
+    monkeypatch.setattr(transactions, "observe", lambda *_: state)
+    assert act().status == status
