@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from twopc.attempt import Evidence
 from twopc.batch import Position
 from twopc.counted import counted
-from twopc.errors import ConfigurationError
+from twopc.errors import ConfigurationError, TwoPhaseCommitError
 from twopc.integration.operate import acts
 from twopc.integration.operate.advice import RUNBOOK
 from twopc.integration.operate.observe import observe
@@ -19,11 +20,15 @@ from twopc.integration.operate.subject import subject_of
 from twopc.recovery import Step, lookup, outcome_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from twopc.integration.operate.acts import Ended
     from twopc.integration.operate.checkpoint import CheckpointState
     from twopc.integration.operate.observe import SinkState
+    from twopc.integration.operate.opened import OpenTransaction
     from twopc.integration.operate.subject import Connection, Subject
+    from twopc.integration.verify.deciding import QueryFacts
     from twopc.sinks.kafka import KafkaSink
 
 #: For each step of the table, an explanation of the query's next start and of the operator's task.
@@ -56,6 +61,37 @@ _ENTRIES: Final = {
 }
 
 
+class _Walk:
+    """One sink's walk: the state, the evidence, and the commits to which the operator agreed."""
+
+    def __init__(self, sink: KafkaSink, query: QueryFacts) -> None:
+        self._sink, self._query = sink, query
+        self.state = observe(sink, query)
+        self.committed: list[Ended] = []
+        state = self.state
+        if state.is_elsewhere:
+            raise ConfigurationError(str(state.problem))
+        self.lines = [
+            f"1. State: sink {state.sink}, query {state.query_id or '-'}, last decided batch {state.last_decided}"
+        ]
+        if state.problem is not None:
+            self.lines.append(f"2. Evidence: none: {state.problem}")
+            return
+        self.lines.append(f"2. Evidence: {_counted(state)}; {len(_open(state))} decided and open")
+        self.lines += [
+            f"   task {one.task}: {one.text} ({one.transaction}, {counted(one.rows, 'row')})" for one in _last(state)
+        ]
+
+    def commit(self, *, is_sure: bool, may_ask: bool) -> None:
+        """Commit decided transactions that are still open, if the operator agrees."""
+        wanted = _open(self.state)
+        if wanted and (is_sure or (may_ask and _confirmed(self.lines, len(wanted)))):
+            acts.require_committable(self.state, wanted, is_forced=False)
+            self.committed = acts.commit(self._sink, wanted, self._query)
+            self.lines += [f"   committed: {one.transactional_id}: {one.text}" for one in self.committed]
+            self.state = observe(self._sink, self._query)
+
+
 def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_sure: bool, may_ask: bool) -> Answer:
     """Walk through the last decision of each sink. If the operator agrees, commit decided transactions that are still open.
 
@@ -64,7 +100,12 @@ def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_su
         TwoPhaseCommitError: no broker responds, or the decisions are on another cluster.
     """
     subject = subject_of(what, connection, checkpoint=checkpoint)
-    found = [_resolve(sink, subject, is_sure=is_sure, may_ask=may_ask) for sink in subject.with_transactions()]
+    walks = [_Walk(sink, subject.query) for sink in subject.with_transactions()]
+    for walk in walks:
+        walk.commit(is_sure=is_sure, may_ask=may_ask)
+    states = [walk.state for walk in walks]
+    states += _beside(subject, connection, {state.sink for state in states})
+    found = [_concluded(walk, states, subject.checkpoint) for walk in walks]
     is_clear = all(facts["step"] in {Step.WRITE.value, Step.FINISH.value} for _, facts in found)
     return Answer(
         DONE if is_clear else ATTENTION,
@@ -73,27 +114,27 @@ def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_su
     )
 
 
-def _resolve(sink: KafkaSink, subject: Subject, *, is_sure: bool, may_ask: bool) -> tuple[list[str], dict[str, Any]]:
-    checkpoint, state = subject.checkpoint, observe(sink, subject.query)
-    if state.is_elsewhere:
-        raise ConfigurationError(str(state.problem))
-    lines = [f"1. State: sink {state.sink}, query {state.query_id or '-'}, last decided batch {state.last_decided}"]
+def _beside(subject: Subject, connection: Connection, known: set[str]) -> list[SinkState]:
+    """Observe the query's other Kafka sinks, as far as the command can reach them."""
+    bound = {} if subject.checkpoint is None else subject.checkpoint.sinks
+    others = {sink.name: sink for sink in (*connection.bound_sinks(bound), *connection.kafka) if sink.name not in known}
+    states = []
+    for sink in others.values():
+        with contextlib.suppress(TwoPhaseCommitError):  # the answer names a sink that it does not cover
+            states.append(observe(sink, subject.query))
+    return states
+
+
+def _concluded(
+    walk: _Walk, states: Sequence[SinkState], checkpoint: CheckpointState | None
+) -> tuple[list[str], dict[str, Any]]:
+    state = walk.state
     if state.problem is not None:
         action = f"3. Next: do not start the query. Read {RUNBOOK}#the-ledger-is-lost-or-damaged"
-        return [*lines, f"2. Evidence: none: {state.problem}", action], {"sink": state.sink, "step": Step.DAMAGED.value}
-    wanted = [one for one in state.transactions if one.standing is Standing.DECIDED]
-    lines.append(f"2. Evidence: {_counted(state)}; {len(wanted)} decided and open")
-    lines += [f"   task {one.task}: {one.text} ({one.transaction}, {counted(one.rows, 'row')})" for one in _last(state)]
-    committed = []
-    if wanted and (is_sure or (may_ask and _confirmed(lines, len(wanted)))):
-        acts.require_committable(state, wanted, is_forced=False)
-        committed = acts.commit(sink, wanted, subject.query)
-        lines += [f"   committed: {one.transactional_id}: {one.text}" for one in committed]
-        state = observe(sink, subject.query)
-        wanted = [one for one in state.transactions if one.standing is Standing.DECIDED]
-    step, label = _step(state, checkpoint)
+        return [*walk.lines, action], {"sink": state.sink, "step": Step.DAMAGED.value}
+    step, label = _step(state, states, checkpoint)
     text, anchor = _NEXT[step], _ENTRIES.get(step, "healthy")
-    if wanted:
+    if _open(state):
         text, anchor = (
             f"Start the query to commit the open transactions, or run `twopc transactions commit {state.in_commands}`.",
             "decided-and-not-committed",
@@ -101,31 +142,63 @@ def _resolve(sink: KafkaSink, subject: Subject, *, is_sure: bool, may_ask: bool)
     action = text.format(batch=state.last_decided, query=state.query_id)
     if checkpoint is None and step in _ENTRIES:
         action += " This advice assumes that Spark replays the batch. Pass the checkpoint to be sure."
-    lines.append(f"3. Next ({label}): {action} {RUNBOOK}#{anchor}")
+    if unseen := _decided_sinks(state) - {one.sink for one in _of_same_batch(state, states)}:
+        action += (
+            f" This advice does not cover the whole batch: it also has transactions in {', '.join(sorted(unseen))}, and the "
+            "next start judges all of them together. Pass the checkpoint or --sinks. For a sink that is not a Kafka sink, also "
+            "run `twopc status CHECKPOINT --sinks MODULE:NAME`."
+        )
     facts = {
         "sink": state.sink,
         "batch": state.last_decided,
         "case": label,
         "step": step.value,
         "evidence": [one.facts() for one in _last(state)],
-        "committed": [one.facts() for one in committed],
+        "committed": [one.facts() for one in walk.committed],
         "next": action,
         "runbook": f"{RUNBOOK}#{anchor}",
     }
-    return lines, facts
+    return [*walk.lines, f"3. Next ({label}): {action} {RUNBOOK}#{anchor}"], facts
 
 
-def _step(state: SinkState, checkpoint: CheckpointState | None) -> tuple[Step, str]:
-    """Predict, as far as possible, which row of the recovery table the next start will match."""
+def _step(state: SinkState, states: Sequence[SinkState], checkpoint: CheckpointState | None) -> tuple[Step, str]:
+    """Predict, as far as possible, which row of the recovery table the next start will match.
+
+    The start commits what is open, and then judges the batch over all sinks.
+    """
     assert state.history is not None
     batch = state.last_decided
     finished = None if checkpoint is None else checkpoint.finished
     is_past = finished is not None and batch is not None and finished >= batch
     position = Position.NEXT if is_past or batch is None else Position.SAME
-    case = lookup(
-        state.history.view.status, outcome_of(one.evidence for one in _last(state)), position, staged=state.staged
-    )
+    others = [one for one in _of_same_batch(state, states) if one.sink != state.sink]
+    evidence = [one.evidence for one in _last(state)] + [found for one in others for found in _after_commit(one)]
+    case = lookup(state.history.view.status, outcome_of(evidence), position, staged=state.staged)
     return case.step, case.label
+
+
+def _of_same_batch(state: SinkState, states: Sequence[SinkState]) -> list[SinkState]:
+    """Select the states of the sinks that were observed at the same last decision as ``state``."""
+    assert state.history is not None
+    return [one for one in states if one.history is not None and one.history.last == state.history.last]
+
+
+def _decided_sinks(state: SinkState) -> set[str]:
+    """Name the sinks that have transactions in the last decision."""
+    assert state.history is not None
+    last = state.history.last
+    tasks = () if last is None else state.history.batches[last].decision.tasks
+    return {name for task in tasks for name in task.handles}
+
+
+def _after_commit(state: SinkState) -> list[Evidence]:
+    """Predict the evidence after the start has committed the sink's open transactions."""
+    are_open = {one.task for one in _open(state) if one.batch == state.last_decided}
+    return [Evidence.COMMITTED if one.task in are_open else one.evidence for one in _last(state)]
+
+
+def _open(state: SinkState) -> list[OpenTransaction]:
+    return [one for one in state.transactions if one.standing is Standing.DECIDED]
 
 
 def _last(state: SinkState) -> list[Any]:

@@ -116,6 +116,15 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_operate_transactions.py",
     ),
     one_edit(
+        "resolve judges each sink alone",
+        0,
+        "integration/operate/resolve.py",
+        "if one.sink != state.sink]",
+        "if not one.sink]",
+        model=False,
+        protocol=f"{_TWO_CLUSTERS} -k over_all",
+    ),
+    one_edit(
         "an earlier ledger turns a decided transaction into an orphan",
         0,
         "integration/operate/opened.py",

@@ -277,3 +277,24 @@ def test_the_checkpoint_names_the_cluster_that_an_older_version_did_not_record(
             words = "the decision log is damaged" if is_lost else f"{pair.first.sink.ledger}, on cluster"
             assert sure.status == int(is_lost) and words in text_of(sure), sure
             assert verify(second, *checkpoint).status == (1 if is_lost else 2)
+
+
+@pytest.mark.whole
+def test_resolve_judges_a_batch_over_all_sinks_as_the_next_start_does(kafka: KafkaService, tmp_path: Path) -> None:
+    """One sink's transactions are lost and the other's are visible, so the batch is repaired and not written again."""
+    for pair in pair_on(kafka, kafka, tmp_path):
+        first, second = pair.first, pair.second
+        pair.crash(0, "driver.decided")
+        assert ask(first, "transactions", "commit", first.name, "--yes").status == 0
+        for transactional_id in second.open_transactions():
+            second.fence(transactional_id)
+        checkpoint = pair.checkpoint(finished=-1, planned=0)
+        for words in ((checkpoint,), (second.name, "--checkpoint", checkpoint)):
+            found = ask(second, "resolve", *words, "--json")
+            assert {one["case"] for one in found.facts} == {"some lost"}, found
+            assert found.status == 1
+        alone = ask(second, "resolve", second.name)
+        assert alone.status == 1 and f"also has transactions in {first.name}" in text_of(alone), alone
+        pair.process(0)
+        assert first.plans() == ["write"]  # the driver did as predicted: it did not decide the batch again
+        assert pair.visible() == [VISIBLE, VISIBLE]
