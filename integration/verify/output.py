@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twopc.counted import counted
 from twopc.errors import ConfigurationError
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from twopc.integration.verify.cluster import Cluster
     from twopc.integration.verify.expressions import Expression
     from twopc.integration.verify.spill import Place
+
+
+#: Verify has no topic to read.
+NO_TOPIC: Final = "no retained decision names an output topic, so no record was read. Name the topic with --topic"
 
 
 @dataclass(frozen=True)
@@ -109,13 +113,18 @@ class Output:
                 add(group, index, message.partition() or 0, message.offset() or 0, number)
         self._unidentified[f"{topic}, --sequence {sequence.text}"] += unidentified
 
-    def check_records(self, *, is_quiescent: bool) -> Iterator[Finding]:
+    def check_records(self, *, is_quiescent: bool, has_rows: bool = True) -> Iterator[Finding]:
         """Find duplicates, gaps, and records that could not be checked.
 
         Args:
             is_quiescent: whether every decided transaction was visible, and no transaction was decided while the end offsets
                 were read. Otherwise, a number may only seem to be missing.
+            has_rows: whether the sink may have written a row.
         """
+        asked = {"--key": self._checks.key, "--sequence": self._checks.sequence}
+        for option, expression in asked.items():
+            if expression is not None and not self.topics and has_rows:
+                yield Finding(Kind.NOT_COMPARED, f"{option} {expression.text}", NO_TOPIC)
         for where, unidentified in self._unidentified.items():
             if unidentified:
                 text = f"{counted(unidentified, 'record has', 'records have')} no such value, so they were not checked"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from twopc.counted import counted
 from twopc.integration.verify.findings import Finding, Kind
+from twopc.integration.verify.output import NO_TOPIC
 from twopc.integration.verify.strays import describe_strays
 from twopc.integration.verify.transactions import topics_of
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from twopc.integration.verify.cluster import Cluster
-    from twopc.integration.verify.history import BatchId, History
+    from twopc.integration.verify.history import Batch, BatchId, History
     from twopc.integration.verify.strays import Producers
     from twopc.integration.verify.tail import Tail
     from twopc.sinks.kafka import KafkaSink
@@ -78,6 +79,8 @@ class Tally:
 
     def _why_incomplete(self, history: History) -> str | None:
         """Say why the tally may have missed one of the sink's batches. Return None if the tally has every batch."""
+        if any(_has_plain_rows(batch) for batch in history.batches.values()):
+            return "rows were written without a transaction (a weaker guarantee), and no decision counts these rows"
         if history.elsewhere:
             return f"earlier batches were decided in {', '.join(sorted(set(history.elsewhere.values())))}"
         oldest = next(iter(history.batches), None)
@@ -110,6 +113,9 @@ def check_count(
     Raises:
         TwoPhaseCommitError: the search for the extra records failed.
     """
+    if not topics and expected.incomplete:
+        text = f"the records were not counted: {expected.incomplete}, and {NO_TOPIC}"
+        yield Finding(Kind.NOT_COMPARED, cluster.sink.name, text)
     for topic, tail in topics.items():
         if held_back := tail.bounds.held_back:
             text = (
@@ -133,6 +139,11 @@ def check_count(
             ends = {topic: tail.bounds.stable for topic, tail in read.items()}
             strays = describe_strays(cluster.sink, ends, expected.producers)
             yield Finding(kind, where, f"{counted(count, 'record')} for {counted(decided, 'decided row')}; {strays}")
+
+
+def _has_plain_rows(batch: Batch) -> bool:
+    """Whether a task wrote its rows without a transaction in any sink. A repair also removes lost transactions from its batch."""
+    return not batch.repairs and any(task.rows and not task.handles for task in batch.decision.tasks)
 
 
 def _why_not(cluster: Cluster, group: frozenset[str], read: Mapping[str, Tail]) -> str | None:

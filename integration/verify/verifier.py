@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from twopc.errors import ConfigurationError, DecisionLogDamagedError
 from twopc.integration.verify.checkpoint import check_checkpoint, finished_batches, initial_offsets
 from twopc.integration.verify.findings import Finding, Kind
-from twopc.integration.verify.history import History, history_of
+from twopc.integration.verify.history import Batch, History, history_of
 from twopc.integration.verify.markers import Markers, missing, wait_for_commits
 from twopc.integration.verify.output import Output, RecordChecks
 from twopc.integration.verify.report import Report
@@ -119,7 +119,10 @@ class Verifier(AbstractContextManager["Verifier"]):
             findings.append(Finding(Kind.LISTING_INCOMPLETE, sink.name, text))
         topics, expected = self._output.topics, self._tally.expected()
         findings += check_count(self._cluster, topics, expected, sole_writer=options.sole_writer)
-        findings += self._output.check_records(is_quiescent=not absent and required.keys() == decided.keys())
+        findings += self._output.check_records(
+            is_quiescent=not absent and required.keys() == decided.keys(),
+            has_rows=expected.incomplete is not None or any(map(_has_rows, after.batches.values())),
+        )
         batches, begin, last = after.batches, after.view.begin, after.last
         return Report(
             sink=sink.name,
@@ -182,6 +185,11 @@ class Verifier(AbstractContextManager["Verifier"]):
         yield from check_sources(history.batches, initial, one_to_one=self._options.one_to_one)
         if files is not None:
             yield from check_checkpoint(files, finished, history, ledger)
+
+
+def _has_rows(batch: Batch) -> bool:
+    """Whether a task of the batch had rows. If the sink has a weaker guarantee, no handle says that they are the sink's."""
+    return any(task.rows for task in batch.decision.tasks)
 
 
 def _driver_epoch(history: History, decided: Mapping[str, Decided]) -> int:

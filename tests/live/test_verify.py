@@ -157,6 +157,19 @@ def test_one_stray_record_with_a_new_key_is_reported_with_its_position(play: Pla
     assert f"{play.topic}[2]@" in finding.text
 
 
+def test_without_transactions_the_records_are_read_only_if_the_topic_is_named(play: Play) -> None:
+    play.sink = dataclasses.replace(play.sink, guarantee="AT_LEAST_ONCE")
+    write(play, ROWS)
+    checks = RecordChecks(key=parse("key"))
+    unread = report_of(play, record_checks=checks)
+    assert (kinds(unread), unread.records) == ([Kind.NOT_COMPARED, Kind.NOT_COMPARED], None)
+    assert "--topic" in unread.verdict and not unread.facts()["all_compared"]
+
+    read = report_of(play, record_checks=checks, topics=frozenset({play.topic}), sole_writer=True)
+    assert (kinds(read), read.records) == ([Kind.NOT_COMPARED], 3)
+    assert "without a transaction" in read.verdict
+
+
 def test_missing_numbers_of_a_sequence_are_counted(play: Play) -> None:
     write(play, [["1", "2"], ["5"]])
     report = report_of(play, record_checks=RecordChecks(sequence=parse("value")))

@@ -116,6 +116,15 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_operate_transactions.py",
     ),
     one_edit(
+        "verify reads no record and finds no errors",
+        0,
+        "integration/verify/output.py",
+        "            if expression is not None and not self.topics and has_rows:\n",
+        "            if expression is None and not option:\n",
+        model=False,
+        protocol="tests/live/test_verify.py -k without_transactions",
+    ),
+    one_edit(
         "resolve judges each sink alone",
         0,
         "integration/operate/resolve.py",

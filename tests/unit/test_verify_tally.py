@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
+import msgspec
 import pytest
 
-from tests.unit.test_log_view import BEGIN, decision, truncation
+from tests.unit.test_log_view import BEGIN, decision, repair, truncation
 from tests.unit.test_verify_history import history
-from twopc.integration.verify.tally import Tally
+from twopc.integration.verify.findings import Kind
+from twopc.integration.verify.history import BatchId
+from twopc.integration.verify.tally import Tally, check_count
 from twopc.records import Begin, TaskReport
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.handle import KafkaHandle
 
 if TYPE_CHECKING:
+    from twopc.integration.verify.cluster import Cluster
     from twopc.integration.verify.history import History
 
 SINK = KafkaSink(name="s", bootstrap_servers="b:1", topic="out")
@@ -64,3 +69,28 @@ def test_visible_rows_are_proven_and_all_rows_are_decided() -> None:
     tally.record(whole, whole, SINK, {"u0"})
     found = tally.expected()
     assert (found.proven, found.decided) == ({frozenset({"out"}): 5}, {frozenset({"out"}): 12})
+
+
+def test_rows_without_a_transaction_make_the_count_incomplete() -> None:
+    """A weaker guarantee writes rows that no decision counts. After a repair, the lost task has no transaction either."""
+    plain, idle = TaskReport(partition=0, rows=5, checksum=0), TaskReport(partition=1, rows=0, checksum=0)
+    for tasks, incomplete in (((plain, wrote(1, 7)), True), ((idle, wrote(1, 7)), False)):
+        tally, found = Tally(), history(BEGIN, decision(0, *tasks))
+        tally.record(found, found, SINK, ())
+        assert (tally.expected().incomplete is not None) == incomplete
+    again = msgspec.structs.replace(wrote(1, 5), is_repair=True)
+    replaced = msgspec.structs.replace(repair(0, again), replaces=(("s", 0),))
+    repaired = history(BEGIN, decision(0, wrote(0, 5)), replaced)
+    assert repaired.batches[BatchId("a", 0)].decision.tasks[0].handles == {}
+    tally = Tally()
+    tally.record(repaired, repaired, SINK, ())
+    assert tally.expected().incomplete is None
+
+
+@pytest.mark.parametrize("decided", [history(BEGIN, decision(0)), truncated(3, 5)])
+def test_records_that_may_exist_are_not_compared_without_a_topic(decided: History) -> None:
+    tally = Tally()
+    tally.record(decided, decided, SINK, ())
+    found = list(check_count(cast("Cluster", SimpleNamespace(sink=SINK)), {}, tally.expected(), sole_writer=True))
+    assert [one.kind for one in found] == ([] if decided.is_complete else [Kind.NOT_COMPARED])
+    assert all("--topic" in one.text for one in found)
