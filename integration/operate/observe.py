@@ -71,6 +71,8 @@ class SinkState:
         producer_id: the id of the producer that may decide. This producer owns the drivers' transactional id.
         producer_epoch: the epoch of the producer that may decide.
         last_decided: the highest decided batch; None if no batch is decided.
+        last_offsets: the source offsets at which the last decided batch ends, one entry for each source. The entry of a named
+            source begins with ``name:``.
         last_committed: the highest batch that is proven visible.
         transactions: the open transactions.
         proofs: the evidence for every decided transaction in the last batch, and for every earlier transaction that is not
@@ -91,6 +93,7 @@ class SinkState:
     producer_id: int = -1
     producer_epoch: int = -1
     last_decided: int | None = None
+    last_offsets: tuple[str, ...] = ()
     last_committed: int | None = None
     transactions: tuple[OpenTransaction, ...] = ()
     proofs: tuple[Proof, ...] = ()
@@ -121,6 +124,7 @@ class SinkState:
         counted = ("last_decided", "last_committed", "is_complete")
         return {
             **{name: getattr(self, name) for name in (*plain, *counted)},
+            "last_offsets": list(self.last_offsets),
             "transactions": [one.facts() for one in self.transactions],
             "not_proven": [one.facts() for one in self.proofs if one.evidence is not Evidence.COMMITTED],
             "held_back": [one.facts() for one in self.held],
@@ -219,6 +223,7 @@ def _observed(cluster: Cluster) -> SinkState:
         producer_id=driver.producer_id,
         producer_epoch=driver.producer_epoch,
         last_decided=after.view.highest_batch,
+        last_offsets=after.view.highest_offsets,
         last_committed=_last_committed(before, {one.batch for one in proofs if one.evidence is not Evidence.COMMITTED}),
         transactions=found,
         proofs=proofs,

@@ -29,6 +29,7 @@ ATTENTION: Final = 1  #: the user must act, or the command did not do everything
 NOT_DONE: Final = 2  #: the command could not read the state, or the usage is wrong
 REFUSED: Final = 3  #: the decision record forbids the action, or the action needs --force
 
+_LONGEST_OFFSETS: Final = 300
 _STYLES: Final = {Urgency.NONE: "green", Urgency.WATCH: "yellow", Urgency.ACT: "bold red"}
 
 
@@ -93,6 +94,8 @@ def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> 
         f"  query {state.query_id or '-'}; driver {who} (epoch {state.driver_epoch}), {state.sink}.driver: {producer}",
         f"  last decided batch {_or_none(state.last_decided)}, last committed {_or_none(state.last_committed)}",
     ]
+    if state.last_offsets:
+        lines.append(f"  the last decided batch ends at the source offsets {_shortened('; '.join(state.last_offsets))}")
     if state.problem is not None:
         lines = ["  the decisions could not be read, so the query, its driver and its batches are unknown"]
     console.print("\n".join(lines), markup=False, soft_wrap=True)
@@ -120,6 +123,11 @@ def show_store(state: StoreState, advice: Sequence[Advice], console: Console) ->
         ]
         console.print("\n".join(lines), markup=False, soft_wrap=True)
     show_advice(advice, console)
+
+
+def _shortened(text: str) -> str:
+    """Shorten the offsets of a source with many partitions. The JSON object has them all."""
+    return text if len(text) <= _LONGEST_OFFSETS else f"{text[:_LONGEST_OFFSETS]}… (--json shows all)"
 
 
 def _or_none(batch: int | None) -> str:

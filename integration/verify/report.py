@@ -35,6 +35,9 @@ class Report:
     acquisitions: int = 0  #: the number of acquisitions that the sink's own ledger keeps
     first_batch: int | None = None  #: the oldest batch with a retained decision; None if no decision is retained
     last_batch: int | None = None  #: the newest batch with a retained decision
+    last_offsets: tuple[
+        str, ...
+    ] = ()  #: where this batch ends, one entry for each source; a named source's has its name
     complete: bool = False  #: whether the log keeps every decision since its topic was created
     batches: int = 0  #: the number of batches with a retained decision
     rewritten: int = 0  #: the number of batches that were lost completely and decided again
@@ -75,6 +78,7 @@ class Report:
             "all_compared": not self.not_compared,
             "verdict": self.verdict,
             **asdict(self),
+            "last_offsets": list(self.last_offsets),
             "topics": list(self.topics),
             "seconds": round(self.seconds, 1),
             "findings": [finding.facts() for finding in self.findings],

@@ -132,6 +132,7 @@ class Verifier(AbstractContextManager["Verifier"]):
             acquisitions=len(after.acquisitions),
             first_batch=next((key.batch for key in batches), None),
             last_batch=None if last is None else last.batch,
+            last_offsets=after.view.highest_offsets,
             complete=after.is_complete,
             batches=len(batches),
             rewritten=sum(batch.rewrites > 0 for batch in batches.values()),

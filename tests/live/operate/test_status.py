@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -17,8 +18,10 @@ from tests.live.services import KafkaService
 from twopc.attempt import Claim, Evidence
 from twopc.files import LocalFiles
 from twopc.integration.operate import observe as observe_module
+from twopc.override import Overrides
 from twopc.registers import RegisterLog
 from twopc.sealed import with_check
+from twopc.settings import Settings
 from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
@@ -237,3 +240,27 @@ def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
 def test_an_unreachable_broker_causes_a_one_line_error() -> None:
     found = command("status", "s", "--bootstrap-servers", "127.0.0.1:1", "--timeout", "2")
     assert found.status == 2 and "no Kafka broker responds" in found.error
+
+
+def test_a_query_that_lost_its_checkpoint_continues_at_the_offsets_of_the_last_decision(
+    play: Play, tmp_path: Path
+) -> None:
+    """The runbook's "Lost checkpoint", step by step. The ledger is all that is left of the query."""
+    ends = ['{"in":{"0":3}}', 'clicks:{"in":{"0":5}}']  # the second source has a name
+    driver = play.driver()
+    driver.process(play.batch(0, offsets=('{"in":{"0":1}}', ends[1])), Tasks(play, ROWS))
+    play.batch(1, offsets=tuple(ends))
+    crash(driver, play, 1, ROWS, "driver.decided")
+    play.forget_worker()
+    shutil.rmtree(play.root)
+
+    assert ask(play, "transactions", "commit", play.name, "--yes").status == 0
+    [sink] = ask(play, "status", play.name, "--json").facts["sinks"]
+    checked = ask(play, "verify", "--sink", play.name, "--json")
+    assert sink["last_offsets"] == checked.facts["last_offsets"] == ends
+    assert ends[0] in ask(play, "status", play.name).out
+
+    old, play.query_id, play.root, play.offsets = play.query_id, f"new-{play.name}", tmp_path / "new", {}
+    restarted = play.driver(Settings(overrides=Overrides(end_query_id=old)))
+    restarted.process(play.batch(0, offsets=('{"in":{"0":6}}', ends[1])), Tasks(play, ROWS))
+    assert play.visible() == VISIBLE + VISIBLE + VISIBLE
