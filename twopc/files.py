@@ -107,7 +107,15 @@ class LocalFiles:
 
     def remove(self, name: str) -> None:
         """See :class:`Files`."""
-        (self._root / name).unlink(missing_ok=True)
+        self.take(name)
+
+    def take(self, name: str) -> bool:
+        """Remove the file, and return whether it existed. Of several callers, only one receives True."""
+        try:
+            (self._root / name).unlink()
+        except FileNotFoundError:
+            return False
+        return True
 
     def _publish(self, temporary: Path, target: Path) -> bool:
         is_new = True

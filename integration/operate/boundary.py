@@ -153,9 +153,9 @@ class _Run:
         told = ANSWERS + name.removeprefix(REQUESTS)
         try:
             self._requests.put_if_absent(told, seal(answer))
-            # To withdraw, a requester removes the request and then checks again for a response.
-            is_wanted = self._requests.read(name) is not None
-            self._requests.remove(name if is_wanted else told)
+            is_wanted = self._requests.take(name)
+            if not is_wanted:
+                self._requests.remove(told)
         except OSError as error:
             self._unheard.add(name)
             text = (

@@ -49,7 +49,8 @@ def requests_in(checkpoint: Path) -> UnlinkedFiles:
     """Open the directory of requests.
 
     Each file name is used only once, so a file never has two writers. For this reason, a file share without hard links is
-    sufficient.
+    sufficient. But if a share lets two machines remove the same file, a requester that gives up at the moment of the response may
+    be wrong about whether the query stops.
     """
     return UnlinkedFiles(checkpoint / "twopc")
 
@@ -87,14 +88,15 @@ def request_savepoint(
         ) from error
     deadline, ended = time.monotonic() + timeout_s, False
     try:
-        # The query responds, checks that the requester still waits, and removes the request last; see `_Run._tell`.
+        # The query responds, and removes the request last; see `_Run._tell`.
         while files.read(REQUESTS + name) is not None and time.monotonic() < deadline and not (ended := is_over()):
             time.sleep(_POLL_S)
     finally:
-        files.remove(REQUESTS + name)  # after this, the query no longer responds
+        # The query takes the request to confirm its response. If it is too late, it discards the response and continues.
+        is_withdrawn = files.take(REQUESTS + name)
         data = files.read(ANSWERS + name)
         files.remove(ANSWERS + name)
-    if data is None:
+    if is_withdrawn or data is None:
         if ended:
             return None
         raise RetriableError(

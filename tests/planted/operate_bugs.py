@@ -224,6 +224,15 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         protocol=_SAVEPOINT,
     ),
     one_edit(
+        "a requester that gives up takes the savepoint for a stop",
+        0,
+        "integration/operate/request.py",
+        "    if is_withdrawn or data is None:\n",
+        "    if data is None:\n",
+        model=False,
+        protocol=_SAVEPOINT,
+    ),
+    one_edit(
         "a savepoint has state beyond its batch",
         0,
         "integration/operate/savepoint.py",

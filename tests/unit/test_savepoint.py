@@ -343,19 +343,22 @@ def test_a_requester_that_has_its_answer_waits_until_the_query_has_checked_on_it
     """The query answers, and is slow to check whether the requester still waits. Then it must stop, as the answer says."""
     each = saving(lambda *_: None, checkpoint)
     put(checkpoint / "commits/4", "v1\n{}")
-    query, read, has_read = threading.current_thread(), LocalFiles.read, threading.Event()
+    query, read, take, has_read = threading.current_thread(), LocalFiles.read, LocalFiles.take, threading.Event()
 
-    def observed(files: LocalFiles, name: str) -> bytes | None:
-        is_request = name.startswith("savepoint-request-") and not name.startswith("savepoint-request-answer")
-        has_answered = bool(list((checkpoint / "twopc").glob("*answer*")))
-        if threading.current_thread() is query and is_request and has_answered:
+    def slowly(files: LocalFiles, name: str) -> bool:
+        if threading.current_thread() is query:
             assert has_read.wait(10)
             wait((requester,), timeout=1)  # a requester that does not wait for the query is over by then
+        return take(files, name)
+
+    def observed(files: LocalFiles, name: str) -> bytes | None:
+        has_answered = bool(list((checkpoint / "twopc").glob("*answer*")))
         found = read(files, name)
         if threading.current_thread() is not query and has_answered:
             has_read.set()
         return found
 
+    monkeypatch.setattr(LocalFiles, "take", slowly)
     monkeypatch.setattr(LocalFiles, "read", observed)
     with ThreadPoolExecutor(1) as pool:
         requester = pool.submit(request_savepoint, checkpoint, tmp_path / "kept", stop=True, timeout_s=10)
@@ -364,6 +367,33 @@ def test_a_requester_that_has_its_answer_waits_until_the_query_has_checked_on_it
         with pytest.raises(StoppedWithSavepointError):
             each(5)
         assert requester.result() is not None
+    assert not list((checkpoint / "twopc").glob("savepoint-request*"))
+
+
+def test_the_query_stops_only_if_the_requester_has_not_given_up(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait ends between the query's answer and the query's check. Both must draw the same conclusion."""
+    each = saving(lambda *_: None, checkpoint)
+    put(checkpoint / "commits/4", "v1\n{}")
+    answered, put_if_absent = threading.Event(), LocalFiles.put_if_absent
+
+    def put_and_pause(files: LocalFiles, name: str, data: bytes) -> bool:
+        is_new = put_if_absent(files, name, data)
+        if name.startswith("savepoint-request-answer-"):
+            answered.set()
+            wait((requester,), timeout=10)  # the requester gives up now
+        return is_new
+
+    monkeypatch.setattr(LocalFiles, "put_if_absent", put_and_pause)
+    with ThreadPoolExecutor(1) as pool:
+        requester = pool.submit(
+            request_savepoint, checkpoint, tmp_path / "kept", stop=True, timeout_s=30, is_over=answered.is_set
+        )
+        wait_until(lambda: list((checkpoint / "twopc").glob("savepoint-request-*")) != [], 10)
+        each(4)
+        each(5)  # the query continues
+        assert requester.result() is None
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
 
 

@@ -85,7 +85,7 @@ def test_a_request_that_cannot_be_written_is_reported(checkpoint: Path, monkeypa
         request_savepoint(checkpoint, checkpoint.parent / "kept", stop=False, timeout_s=1)
 
 
-@pytest.mark.parametrize("name", ["names", "read", "put_if_absent", "remove"])
+@pytest.mark.parametrize("name", ["names", "read", "put_if_absent", "take"])
 def test_no_request_stops_a_query_because_its_files_fail(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
