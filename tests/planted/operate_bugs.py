@@ -101,7 +101,7 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         "an operator's force is enough when the decisions could not be read",
         0,
         _ACTS,
-        "    if state.problem is not None and wanted and not is_blind:\n",
+        "    if unread and not is_blind:\n",
         "    if not state.sink:\n",
         model=False,
         protocol=_ADVICE,
