@@ -40,7 +40,7 @@ def check_clock(target: Target) -> Iterator[Finding]:
         why = f"the broker's clock is {abs(ahead_ms) / 1000:.1f} s {where} this machine's clock"
         fix = (
             "Synchronize both clocks with a time server. A cut-over finds the rows of a half-written batch by time. Until "
-            "the clocks agree, pass --clock-skew-ms, --key or --start-offsets"
+            "the clocks agree, pass --clock-skew-ms or --start-offsets"
         )
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
 

@@ -72,8 +72,8 @@ def cutover(  # noqa: PLR0913 - options of a command line
     key: Annotated[
         str | None,
         _batch(
-            help="The unique part of a record: key, value, header:NAME or json:$.path. Separate several parts with commas. "
-            "Default: the full record."
+            help="The part of a record that is unique over all batches: key, value, header:NAME or json:$.path. Separate "
+            "several parts with commas. Default: the full record."
         ),
     ] = None,
     clock_skew_ms: Annotated[
@@ -87,7 +87,8 @@ def cutover(  # noqa: PLR0913 - options of a command line
         bool,
         _batch(
             "--other-writers",
-            help="Expect records that are not in the batch, because other programs also write to the output.",
+            help="Expect records that are not in the batch, because other programs also write to the output. Such a record must "
+            "not equal a row of the batch, and must not have the --key of such a row.",
         ),
     ] = False,
     ledger_topic: _Ledger = None,

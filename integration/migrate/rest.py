@@ -53,8 +53,8 @@ class Numbers:
         surplus: records that occur more often in the output than in the batch. These duplicates from earlier attempts stay in
             the output.
         others: records that are as new as the batch, but are not the batch's rows.
-        unclear: rows that equal records from just before the batch. Depending on the clocks, those records are from this batch
-            or from the previous batch. Unclear rows are counted only without a key.
+        unclear: rows that only records from just before the batch equal. Depending on the clocks, those records are from this
+            batch or from an earlier batch. A key does not tell: with an aggregate, for example, each batch has the same keys.
         unidentified: rows in which the key expression finds nothing.
         ambiguous: keys that several rows with different contents share.
         elsewhere: rows for topics that the hand-over does not name.
@@ -90,7 +90,7 @@ class Comparison:
     def __init__(
         self, frame: DataFrame, sink: KafkaSink, handover: Handover, select: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        self._has_key = handover.key is not None
+        self._handover = handover
         places = (
             _identify(frame, sink, handover, select or {})
             .withColumn(_PLACE, sf.monotonically_increasing_id())
@@ -121,17 +121,16 @@ class Comparison:
             sf.sum(sf.col(_CONTENT).isNull().cast("int")).alias("elsewhere"),
         )
         exact = self._counted(sf.col("is_exact"), "exact")
-        near = self._records.where(~sf.col("is_exact")).groupBy(_ID).agg(sf.count("*").alias("near"))
+        near = self._counted(~sf.col("is_exact"), "near")
         joined = rows.join(exact, _ID, "full_outer").join(near, _ID, "left").na.fill(0)
-        known = sf.col("exact") + sf.col("near") if self._has_key else sf.col("exact")
-        already = sf.least(sf.col("rows"), known)
+        already = sf.least(sf.col("rows"), sf.col("exact"))
         is_row = sf.col("rows") > 0
         [found] = joined.select(
             _sum(sf.col("rows"), "rows"),
             _sum(already, "already"),
-            _sum(sf.when(is_row, known - already), "surplus"),
+            _sum(sf.when(is_row, sf.col("exact") - already), "surplus"),
             _sum(sf.when(~is_row, sf.col("exact")), "others"),
-            _sum(sf.lit(0) if self._has_key else sf.least(sf.col("near"), sf.col("rows")), "unclear"),
+            _sum(sf.least(sf.col("near"), sf.col("rows") - already), "unclear"),
             _sum(sf.when(sf.col(_ID).isNull(), sf.col("rows") - sf.col("elsewhere")), "unidentified"),
             _sum(sf.col("elsewhere"), "elsewhere"),
             _sum(((sf.col("contents") > 1) & sf.col(_ID).isNotNull()).cast("int"), "ambiguous"),
@@ -141,12 +140,22 @@ class Comparison:
 
     def rest(self) -> DataFrame:
         """Return the rows to write. A task's rows stay in one task and keep their order."""
-        there = self._counted(sf.lit(self._has_key) | sf.col("is_exact"), _THERE)
+        there = self._counted(sf.col("is_exact"), _THERE)
         earlier = Window.partitionBy(_ID).orderBy(_PLACE)
         ranked = self._rows.withColumn(_RANK, sf.row_number().over(earlier)).join(there, _ID, "left")
         # Of several equal rows, the first are in the output, because the old sink wrote each task's rows in order.
         missing = ranked.where(sf.col(_RANK) > sf.coalesce(sf.col(_THERE), sf.lit(0)))
         return missing.repartition(_TASK).sortWithinPartitions(_PLACE).drop(*_OWN)
+
+    def first_offsets(self) -> dict[str, dict[int, int]]:
+        """Return where the batch begins in each partition, if no earlier batch has a row that equals one of the batch's rows."""
+        found = {
+            topic: {number: at.exact for number, at in each.items()} for topic, each in self._handover.topics.items()
+        }
+        near = self._records.where(~sf.col("is_exact")).join(self._rows.select(_ID), _ID, "left_semi")
+        for topic, number, offset in near.groupBy("topic", "partition").agg(sf.min("offset")).collect():
+            found[topic][number] = offset
+        return found
 
     def _counted(self, condition: Column, name: str) -> DataFrame:
         return self._records.where(condition).groupBy(_ID).agg(sf.count("*").alias(name))

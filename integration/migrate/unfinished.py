@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -143,7 +144,7 @@ class TakeOver(Interceptor):
         try:
             numbers = comparison.numbers()
             text = described(handover.batch_id, numbers)
-            _require_clear(handover, numbers, text)
+            _require_clear(handover, numbers, text, comparison.first_offsets)
             self._end_dry_run(text)
             logger.warning("%s", text)
             rest = comparison.rest()
@@ -183,8 +184,16 @@ def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
     return handover.kind
 
 
-def _require_clear(handover: Handover, numbers: Numbers, text: str) -> None:
+def _require_clear(
+    handover: Handover, numbers: Numbers, text: str, first_offsets: Callable[[], dict[str, dict[int, int]]]
+) -> None:
     """Check that the numbers clearly show which rows are in the output.
+
+    Args:
+        handover: the hand-over.
+        numbers: the numbers.
+        text: the numbers in a sentence.
+        first_offsets: see :meth:`Comparison.first_offsets`.
 
     Raises:
         ConfigurationError: the numbers are not clear. The message says which option to change.
@@ -207,9 +216,10 @@ def _require_clear(handover: Handover, numbers: Numbers, text: str) -> None:
     if numbers.unclear:
         problems.append(
             f"{counted(numbers.unclear, 'row equals', 'rows equal')} records that were written up to "
-            f"{handover.clock_skew_ms} ms before the batch was planned. If the clocks of the producers and the driver "
-            "differ, these records may belong to this batch or to the previous batch, so pass a --key, "
-            "--start-offsets, or a smaller --clock-skew-ms (0 if all clocks agree)"
+            f"{handover.clock_skew_ms} ms before the batch was planned, and no later record. These records are from an earlier "
+            "batch if all clocks agree. Then pass --clock-skew-ms 0. But if a producer's clock is behind the driver's clock, the "
+            "records may be from this batch. If you know that no earlier batch has rows with the same "
+            f"{handover.key or 'content'}, pass --start-offsets '{json.dumps(first_offsets())}'"
         )
     if numbers.others and not handover.other_writers:
         problems.append(

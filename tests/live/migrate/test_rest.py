@@ -113,14 +113,37 @@ def test_the_rows_of_a_task_stay_together_and_in_order(output: Output, spark: Sp
         assert holder[place : place + len(wanted)] == wanted
 
 
-def test_records_just_before_the_batch_are_ambiguous_without_a_key(output: Output, spark: SparkSession) -> None:
-    exact = output.write({"value": "a"}, {"value": "x"})
+@pytest.mark.parametrize("key", [None, "value"])
+def test_a_record_from_just_before_the_batch_proves_nothing(
+    key: str | None, output: Output, spark: SparkSession
+) -> None:
+    """An earlier batch may have a row with the same key, too. The offsets that the error suggests make the rows clear."""
+    exact = output.write({"value": "x"}, {"value": "a"}, {"value": "b"})
     output.write({"value": "b"})
-    rows, schema = [("a",), ("b",), ("c",)], "value string"
-    numbers, _ = compared(spark, rows, schema, sink_for(output), output.bounds(exact))
-    assert (numbers.unclear, numbers.already, numbers.others) == (1, 1, 0)
-    numbers, rest = compared(spark, rows, schema, sink_for(output), output.bounds(exact), key="value")
-    assert (numbers.unclear, numbers.already, [row.value for row in rest]) == (0, 2, ["c"])
+    rows, schema, sink = [("a",), ("b",), ("c",)], "value string", sink_for(output)
+    handover = Handover(query_id="q", batch_id=1, offsets=(), kind=Kind.REST, topics=output.bounds(exact), key=key)
+    comparison = Comparison(spark.createDataFrame(rows, schema), sink, handover)
+    numbers, starts = comparison.numbers(), comparison.first_offsets()
+    comparison.release()
+    assert (numbers.unclear, numbers.already, numbers.others) == (1, 1, 0), "a later record proves that b is there"
+    assert starts == {output.topic: {0: 1}}
+    bounds = {output.topic: {0: Bounds(start=1, exact=1, end=4)}}
+    numbers, rest = compared(spark, rows, schema, sink, bounds, key=key)
+    assert (numbers.unclear, numbers.surplus, numbers.others, [row.value for row in rest]) == (0, 1, 0, ["c"])
+
+
+def test_a_key_that_each_batch_has_once_does_not_hide_missing_rows(output: Output, spark: SparkSession) -> None:
+    """As with an aggregate in update mode: batch 41 wrote every user, and batch 42 was killed after half of them."""
+    users = ["u1", "u2", "u3", "u4"]
+    exact = output.write(*({"key": user, "value": "41"} for user in users))
+    output.write(*({"key": user, "value": "42"} for user in users[:2]))
+    rows, schema = [(user, "42") for user in users], "key string, value string"
+    numbers, _ = compared(spark, rows, schema, sink_for(output), output.bounds(exact), key="key")
+    assert numbers.unclear == 2
+    numbers, rest = compared(
+        spark, rows, schema, sink_for(output), {output.topic: {0: Bounds(start=exact, exact=exact, end=6)}}, key="key"
+    )
+    assert (numbers.unclear, sorted(row.key for row in rest)) == (0, ["u3", "u4"])
 
 
 def test_headers_belong_to_the_content(output: Output, spark: SparkSession) -> None:
