@@ -11,7 +11,7 @@ import msgspec
 from twopc.counted import counted
 from twopc.errors import ConfigurationError
 from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
-from twopc.integration.migrate.output import Tally, bounds_of, tally
+from twopc.integration.migrate.output import Tally, bounds_of, has_record_since, tally
 from twopc.integration.spark.checkpoint import offsets_by_source, planning_time_ms, query_id, source_offsets
 from twopc.integration.verify.expressions import parse
 
@@ -93,13 +93,16 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         clock_skew_ms=wanted.clock_skew_ms,
         other_writers=wanted.other_writers,
     )
+    by_time = {topic: bounds for topic, bounds in topics.items() if topic not in wanted.starts}
+    _require_records_of_the_batch_before(files, handover, by_time, sink)
     tallied = tally(sink, handover, key)
-    if tallied.undated and not wanted.starts:
-        raise ConfigurationError(
-            f"{counted(tallied.undated, 'record is', 'records are')} after the batch's first offset despite a timestamp from "
-            "before the batch. Therefore, timestamps do not show where the batch begins (does the query set a timestamp "
-            "column?). Nothing was done. Pass the end of the last finished batch for each topic: --start-offsets"
-        )
+    for topic in by_time:
+        if undated := tallied.undated[topic]:
+            raise ConfigurationError(
+                f"In {topic}, {counted(undated, 'record is', 'records are')} after the batch's first offset despite a timestamp "
+                "from before the batch. Therefore, timestamps do not show where the batch begins (does the query set a "
+                "timestamp column?). Nothing was done. Pass the end of the last finished batch for each topic: --start-offsets"
+            )
     return _found(place, handover, _source_records(files, batch_id), tallied)
 
 
@@ -127,6 +130,43 @@ def last_batch(files: Files) -> tuple[int, bool]:
             "Run the old query without that option until the query ends on its own, or restore the checkpoint"
         )
     return planned, planned == noted
+
+
+def _require_records_of_the_batch_before(
+    files: Files, handover: Handover, topics: Mapping[str, Mapping[int, Bounds]], sink: KafkaSink
+) -> None:
+    """Check that timestamps can show where the batch begins: the batch before must have left a record from its time or later.
+
+    Args:
+        files: the checkpoint.
+        handover: the hand-over of an unfinished batch.
+        topics: the bounds that were found by time.
+        sink: describes the cluster.
+
+    Raises:
+        ConfigurationError: there is no such record.
+    """
+    before = handover.batch_id - 1
+    if not topics or not _had_input(files, before):
+        return
+    since_ms = planning_time_ms(files, before) - handover.clock_skew_ms
+    if any(has_record_since(sink, topic, bounds, since_ms) for topic, bounds in topics.items()):
+        return
+    raise ConfigurationError(
+        f"Batch {before} had input, but {', '.join(topics)} has no record with a timestamp from that batch or later. Either the "
+        "query sets the timestamps itself, so that they do not show where the last batch begins. Or batch "
+        f"{before} wrote no rows, or retention has deleted its rows. Nothing was done. Pass the offsets where batch "
+        f"{handover.batch_id} begins, for each topic: --start-offsets. If batch {handover.batch_id} wrote no rows either, these "
+        "offsets are the ends of the partitions"
+    )
+
+
+def _had_input(files: Files, batch_id: int) -> bool:
+    """Return whether a batch had source records. If the source does not say how many, only its first batch may have none."""
+    count = _source_records(files, batch_id)
+    if count is None:
+        return batch_id > 0 and source_offsets(files, batch_id) != source_offsets(files, batch_id - 1)
+    return count > 0
 
 
 def _ends(topics: dict[str, dict[int, Bounds]]) -> dict[str, dict[int, Bounds]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from confluent_kafka import TopicPartition
@@ -39,15 +39,15 @@ class Tally:
         before: records below the offset :attr:`Bounds.exact`, written at most ``clock_skew_ms`` before Spark planned
             the batch.
         repeated: records in ``exact`` that duplicate an earlier record.
-        undated: records in ``exact`` whose timestamp is earlier than the planned time minus ``clock_skew_ms``.
         unidentified: records in ``exact`` in which the key expression finds nothing.
+        undated: by topic, the records in ``exact`` whose timestamp is earlier than the planned time minus ``clock_skew_ms``.
     """
 
     exact: int = 0
     before: int = 0
     repeated: int = 0
-    undated: int = 0
     unidentified: int = 0
+    undated: Counter[str] = field(default_factory=Counter)
 
 
 def bounds_of(
@@ -112,7 +112,7 @@ def tally(sink: KafkaSink, handover: Handover, key: Expression | None) -> Tally:
             found.before += 1
             continue
         found.exact += 1
-        found.undated += message.timestamp()[1] < earliest_ms
+        found.undated[topic] += message.timestamp()[1] < earliest_ms
         identity = identity_of(topic, message, key)
         if identity is None:
             found.unidentified += 1
@@ -120,6 +120,16 @@ def tally(sink: KafkaSink, handover: Handover, key: Expression | None) -> Tally:
             seen[identity] += 1
     found.repeated = sum(seen.values()) - len(seen)
     return found
+
+
+def has_record_since(sink: KafkaSink, topic: str, bounds: Mapping[int, Bounds], since_ms: int) -> bool:
+    """Return whether a record below the bounds' ends has this time or a later one.
+
+    Raises:
+        TwoPhaseCommitError: the brokers do not respond.
+    """
+    ends = {number: at.end for number, at in bounds.items()}
+    return _at_time(quiet_admin(sink), topic, ends, max(0, since_ms), sink.timeout_ms) != ends
 
 
 def records_of(sink: KafkaSink, handover: Handover) -> Iterator[tuple[str, Message]]:
