@@ -73,8 +73,8 @@ def bounds_of(
     numbers = [partition.id for partition in found.partitions]
     ends = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms)
     stable = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)
-    if stable != ends:
-        held = ", ".join(f"{topic}[{number}]" for number in numbers if stable[number] < ends[number])
+    # Another program may have written since the first request, so an end may have moved on.
+    if held := ", ".join(f"{topic}[{number}]" for number in numbers if stable[number] < ends[number]):
         raise ConfigurationError(
             f"a transaction is open in {held}, so a transactional query is writing to the output. Nothing was done. Stop that "
             "query, or end its transactions"
