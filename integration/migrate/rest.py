@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -16,7 +16,6 @@ from twopc.integration.migrate.handover import Bounds, Handover
 from twopc.integration.migrate.identity import Row, content_of, identity_of
 from twopc.integration.migrate.output import records_of
 from twopc.integration.spark.frame import arrange
-from twopc.integration.spark.offers import quoted
 from twopc.integration.verify.expressions import parse
 
 if TYPE_CHECKING:
@@ -33,12 +32,10 @@ _PLACE: Final = "__twopc_place"
 _TASK: Final = "__twopc_task"
 _RANK: Final = "__twopc_rank"
 _THERE: Final = "__twopc_there"
-_WRITTEN: Final = "__twopc_written_"
-_OWN: Final = (_ID, _CONTENT, _PLACE, _TASK, _RANK, _THERE)
+_BOTH: Final = "__twopc_both"
 _ADDED: Final = (st.StructField(_ID, st.BinaryType()), st.StructField(_CONTENT, st.BinaryType()))
 _RECORDS: Final = f"topic string, partition int, offset long, is_exact boolean, {_ID} binary"
 _COLUMNS: Final[tuple[str, ...]] = ("topic", "key", "value", "headers")
-_HEADERS: Final = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
 _WINDOW_ROWS: Final = 10_000
 
 
@@ -91,6 +88,7 @@ class Comparison:
         self, frame: DataFrame, sink: KafkaSink, handover: Handover, select: Mapping[str, Sequence[str]] | None = None
     ) -> None:
         self._handover = handover
+        self._columns = frame.columns
         places = (
             _identify(frame, sink, handover, select or {})
             .withColumn(_PLACE, sf.monotonically_increasing_id())
@@ -145,7 +143,8 @@ class Comparison:
         ranked = self._rows.withColumn(_RANK, sf.row_number().over(earlier)).join(there, _ID, "left")
         # Of several equal rows, the first are in the output, because the old sink wrote each task's rows in order.
         missing = ranked.where(sf.col(_RANK) > sf.coalesce(sf.col(_THERE), sf.lit(0)))
-        return missing.repartition(_TASK).sortWithinPartitions(_PLACE).drop(*_OWN)
+        ordered = missing.repartition(_TASK).sortWithinPartitions(_PLACE)
+        return ordered.select(*_numbers(len(self._columns))).toDF(*self._columns)
 
     def first_offsets(self) -> dict[str, dict[int, int]]:
         """Return where the batch begins in each partition, if no earlier batch has a row that equals one of the batch's rows."""
@@ -166,7 +165,10 @@ def _sum(column: Column, name: str) -> Column:
 
 
 def _identify(frame: DataFrame, sink: KafkaSink, handover: Handover, select: Mapping[str, Sequence[str]]) -> DataFrame:
-    """Add two columns to the batch: the identity and the content of the record that the sink writes for each row."""
+    """Add two columns to the batch: the identity and the content of the record that the sink writes for each row.
+
+    The batch's own columns are called ``0``, ``1``, … and never leave the JVM.
+    """
     arranged = arrange("", frame, (sink,), select=select)
     topic = sink.topic
     if topic is not None and topic not in handover.topics:
@@ -177,70 +179,50 @@ def _identify(frame: DataFrame, sink: KafkaSink, handover: Handover, select: Map
     written = {
         name: arranged.columns[index].in_form for name, index in arranged.views[sink.name].columns if name in _COLUMNS
     }
-    count = len(frame.columns)
-    both = arranged.base.selectExpr(
-        *map(quoted, arranged.base.columns[:count]), *(f"{sql} AS `{_WRITTEN}{name}`" for name, sql in written.items())
-    )
-    identified = partial(
-        _identified,
-        own=tuple(frame.columns),
-        written=tuple(written),
-        topic=topic,
-        handover=handover,
-    )
-    return both.mapInArrow(identified, st.StructType([*frame.schema.fields, *_ADDED]))
+    made = arranged.base.selectExpr("*", *(f"{sql} AS `{name}`" for name, sql in written.items()))
+    # PySpark refers to columns by name, which fails for names with dots and for names that occur twice.
+    numbered = made.toDF(*map(str, range(len(made.columns))))
+    own, given = _numbers(len(frame.columns)), numbered.columns[-len(written) :]
+    identity = partial(_identity, written=tuple(written), topic=topic, handover=handover)
+    # A plain function gets strings as Java reads them. Only the written columns go to Python, which lacks some of Spark's types.
+    each = sf.udf(identity, st.StructType(list(_ADDED)), useArrow=False)
+    return numbered.select(*own, each(*given).alias(_BOTH)).select(*own, f"{_BOTH}.*")
 
 
-def _identified(
-    batches: Iterable[pa.RecordBatch],
-    *,
-    own: tuple[str, ...],
-    written: tuple[str, ...],
-    topic: str | None,
-    handover: Handover,
-) -> Iterator[pa.RecordBatch]:
-    """Replace the columns ``written``, which follow the batch's ``own`` columns. This function runs in a task."""
-    expression = None if handover.key is None else parse(handover.key)
-    for batch in batches:
-        columns = dict(zip(written, map(_as_written, written, batch.columns[len(own) :]), strict=True))
-        nothing: list[Any] = [None] * batch.num_rows
-        ids, contents = [], []
-        fields = (columns.get(name, nothing) for name in _COLUMNS)
-        for of_row, key_part, value, headers in zip(*fields, strict=True):
-            row = Row(key_part, value, headers or ())
-            # No sink can have written a row without a topic, so such a row is part of the rest.
-            where = topic or of_row or ""
-            is_there = not where or where in handover.topics
-            ids.append(identity_of(where, row, expression) if is_there else None)
-            contents.append(content_of(where, row) if is_there else None)
-        arrays = [pa.array(ids, pa.binary()), pa.array(contents, pa.binary())]
-        yield pa.RecordBatch.from_arrays([*batch.columns[: len(own)], *arrays], [*own, _ID, _CONTENT])
+def _numbers(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
 
 
-def _as_written(name: str, column: pa.Array[Any]) -> list[Any]:
-    """Return the elements of one of the columns ``written`` as the old sink wrote them.
+def _identity(
+    *columns: Any, written: tuple[str, ...], topic: str | None, handover: Handover
+) -> tuple[bytes | None, bytes | None]:
+    """Return the identity and the content of a row's record, from the columns ``written``. This function runs in a task.
 
     Spark strings may contain any bytes. Spark's own sink writes header keys and topics as Java strings, so each invalid
     sequence became U+FFFD (``KafkaWriteTask.scala``).
     """
-    if name == "topic":
-        return [_text(one) for one in column.cast(pa.binary()).to_pylist()]
-    if name == "headers":
-        found: Any = column.cast(_HEADERS)
-        return [
-            row and [(_text(one["key"]), one["value"]) if one else (None, None) for one in row]
-            for row in found.to_pylist()
-        ]
-    return column.to_pylist()
+    found = dict(zip(written, columns, strict=True))
+    headers = [(one[0], _as_bytes(one[1])) if one else (None, None) for one in found.get("headers") or ()]
+    row = Row(_as_bytes(found.get("key")), _as_bytes(found["value"]), headers)
+    # No sink can have written a row without a topic, so such a row is part of the rest.
+    where = topic or found.get("topic") or ""
+    if where and where not in handover.topics:
+        return None, None
+    return identity_of(where, row, _expression(handover.key)), content_of(where, row)
 
 
-def _text(found: bytes | None) -> str | None:
-    return None if found is None else found.decode(errors="replace")
+def _as_bytes(found: bytes | bytearray | None) -> bytes | None:
+    return None if found is None else bytes(found)
+
+
+@cache
+def _expression(key: str | None) -> Expression | None:
+    return None if key is None else parse(key)
 
 
 def _read(batches: Iterable[pa.RecordBatch], *, sink: KafkaSink, handover: Handover) -> Iterator[pa.RecordBatch]:
     """Read some partitions of the output within their bounds. This function runs in a task."""
-    key: Expression | None = None if handover.key is None else parse(handover.key)
+    key = _expression(handover.key)
     for batch in batches:
         for each in batch.to_pylist():
             bounds = Bounds(start=each["start"], exact=each["exact"], end=each["end"])

@@ -851,6 +851,16 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_migrate_output.py -k between",
     ),
     one_edit(
+        "a handed-over batch goes through Python with all its columns",
+        0,
+        "integration/migrate/rest.py",
+        """    return numbered.select(*own, each(*given).alias(_BOTH)).select(*own, f"{_BOTH}.*")\n""",
+        """    found = numbered.select(*own, each(*given).alias(_BOTH)).select(*own, f"{_BOTH}.*")\n"""
+        """    return found.mapInArrow(iter, found.schema)\n""",
+        model=False,
+        protocol="tests/live/migrate/test_rest.py -k any_name",
+    ),
+    one_edit(
         "a chunk that is applied in part counts as applied",
         0,
         "sinks/hbase/client.py",

@@ -195,9 +195,32 @@ def test_rows_that_no_sink_can_write_are_part_of_the_rest(output: Output, spark:
     assert sorted(row.value for row in rest) == ["a", "b", "c"]
 
 
-def test_text_that_is_not_utf_8_is_compared_by_its_bytes(output: Output, spark: SparkSession) -> None:
-    output.write({"value": b"a\xff"})
-    rows, select = [(b"a\xff",), (b"b\xff",)], ["CAST(raw AS STRING) AS value"]
+def test_columns_that_only_the_query_uses_may_have_any_name_and_type(output: Output, spark: SparkSession) -> None:
+    """Python cannot read these intervals. The sink does not take them, so a new query accepts them."""
+    output.write({"value": "1"})
+    frame = spark.range(3).selectExpr(
+        "id AS `a.b`",
+        "CAST(id AS STRING) AS value",
+        "INTERVAL '7' MONTH AS months",
+        "make_interval(0, 0, 0, 0, 0, 0, id) AS seconds",
+        "1 AS twice",
+        "2 AS twice",
+    )
+    handover = Handover(query_id="q", batch_id=1, offsets=(), kind=Kind.REST, topics=output.bounds())
+    comparison = Comparison(frame, sink_for(output), handover)
+    numbers, rest = comparison.numbers(), comparison.rest()
+    found = rest.selectExpr("`a.b`", "value", "months = INTERVAL '7' MONTH", "CAST(seconds AS STRING)").collect()
+    comparison.release()
+    assert (numbers.already, numbers.rest, numbers.others) == (1, 2, 0)
+    assert rest.schema == frame.schema
+    assert sorted(tuple(row) for row in found) == [(0, "0", True, "0 seconds"), (2, "2", True, "2 seconds")]
+
+
+def test_text_that_is_not_utf_8_is_compared_as_sparks_own_sink_wrote_it(output: Output, spark: SparkSession) -> None:
+    """It writes the value's bytes. But it writes the header's key as a Java string, in which U+FFFD replaces such bytes."""
+    output.write({"value": b"a\xff", "headers": [("a\ufffd", b"a\xff")]})
+    rows, text = [(b"a\xff",), (b"b\xff",)], "CAST(raw AS STRING)"
+    select = [f"{text} AS value", f"array(named_struct('key', {text}, 'value', raw)) AS headers"]
     numbers, rest = compared(spark, rows, "raw binary", sink_for(output), output.bounds(), select=select)
     assert (numbers.already, numbers.others, [bytes(row.raw) for row in rest]) == (1, 0, [b"b\xff"])
 
