@@ -119,17 +119,32 @@ def last_batch(files: Files) -> tuple[int, bool]:
     """Return the last batch that Spark has planned, or -1, and whether Spark has recorded that batch as done.
 
     Raises:
-        ConfigurationError: more than one batch is unfinished, or commits/ is ahead of offsets/ (files are missing). In either
-            case, it is unknown which batches are in the output.
+        ConfigurationError: more than one batch is unfinished, commits/ is ahead of offsets/, or the batch before the last one is
+            not in offsets/. In each case, it is unknown which batches are in the output.
     """
-    planned, noted = (_newest(files, directory) for directory in ("offsets", "commits"))
+    offsets, commits = (_numbers(files, directory) for directory in ("offsets", "commits"))
+    planned, noted = max(offsets, default=-1), max(commits, default=-1)
     if planned not in {noted, noted + 1}:
-        raise ConfigurationError(
-            f"{files.location}: Spark has planned batch {planned} and recorded batch {noted} as done. At most one batch may be "
-            "unfinished. Either asyncProgressTrackingEnabled is set, which records only some batches, or files are missing. "
-            "Run the old query without that option until the query ends on its own, or restore the checkpoint"
+        raise _incomplete(
+            files,
+            f"Spark has planned batch {planned} and recorded batch {noted} as done. At most one batch may be unfinished",
+        )
+    # Spark always keeps the last two. With asyncProgressTrackingEnabled, batches come without a file between them and after them.
+    if planned > 0 and planned - 1 not in offsets:
+        raise _incomplete(
+            files,
+            f"offsets/ has batch {planned} but not batch {planned - 1}. So the output may have batches that the checkpoint "
+            "does not have",
         )
     return planned, planned == noted
+
+
+def _incomplete(files: Files, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{files.location}: {what}. Either asyncProgressTrackingEnabled is set, which records only some batches, or files are "
+        "missing. Nothing was done. Run the old query without that option until the query ends on its own, or restore the "
+        "checkpoint"
+    )
 
 
 def _require_records_of_the_batch_before(
@@ -176,8 +191,8 @@ def _ends(topics: dict[str, dict[int, Bounds]]) -> dict[str, dict[int, Bounds]]:
     }
 
 
-def _newest(files: Files, directory: str) -> int:
-    return max((int(name) for name in files.names(directory) if name.isdecimal()), default=-1)
+def _numbers(files: Files, directory: str) -> set[int]:
+    return {int(name) for name in files.names(directory) if name.isdecimal()}
 
 
 def _found(place: Place, handover: Handover, source_records: int | None, tallied: Tally) -> Found:

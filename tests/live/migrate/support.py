@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from tests.live.pipeline import create_topic
 from tests.live.spark_support import message_of
@@ -125,10 +125,19 @@ class OldPipeline:
 
     def command(self, name: str, *words: str) -> dict[str, Any]:
         """The JSON output of ``twopc migrate``."""
-        given = ["--bootstrap-servers", self.servers, "--sink", self.name, "--checkpoint", self.location]
-        result = CliRunner().invoke(app, ["migrate", name, *given, "--json", *words])
+        result = self._result_of(name, "--json", *words)
         assert result.exit_code == 0, result.output
         return dict(json.loads(result.stdout))
+
+    def refused(self, name: str, *words: str) -> str:
+        """The reason why ``twopc migrate`` refuses, on one line."""
+        result = self._result_of(name, *words)
+        assert result.exit_code == 2, result.output
+        return " ".join(result.output.split())
+
+    def _result_of(self, name: str, *words: str) -> Result:
+        given = ["--bootstrap-servers", self.servers, "--sink", self.name, "--checkpoint", self.location]
+        return CliRunner().invoke(app, ["migrate", name, *given, *words])
 
     def cut_over(self, *words: str) -> dict[str, Any]:
         return self.command("cutover", "--topic", self.topic, *words)
@@ -176,10 +185,10 @@ class OldPipeline:
         """Process all input with the old sink, after a rollback."""
         self.run(spark, intercepted(self.sink(), TakeOver(self.new_sink())), max_offsets=max_offsets)
 
-    def write_directly(self, value: str) -> None:
+    def write_directly(self, value: str, key: str | None = None) -> None:
         """A record from another producer."""
         producer = Producer({"bootstrap.servers": self.servers, "log_level": 0})
-        producer.produce(self.topic, value)
+        producer.produce(self.topic, value, key)
         assert producer.flush(60) == 0
 
     # -- the output ----------------------------------------------------------------------------------------------------

@@ -224,6 +224,28 @@ def test_after_a_finished_batch_nothing_is_left_out(pipeline: OldPipeline, spark
 
 
 @pytest.mark.whole
+def test_a_checkpoint_that_has_only_some_of_the_batches_is_refused(pipeline: OldPipeline, spark: SparkSession) -> None:
+    """With asyncProgressTrackingEnabled, the output has batches of which the checkpoint has nothing."""
+    writer = pipeline.frame(spark, None).writeStream.format("kafka").option("topic", pipeline.topic)
+    writer = writer.option("kafka.bootstrap.servers", pipeline.servers).option("asyncProgressTrackingEnabled", "true")
+    writer = writer.option("asyncProgressTrackingCheckpointIntervalMs", "2000")
+    query = writer.option("checkpointLocation", pipeline.location).start()
+    try:
+        while not has_gap(pipeline):
+            pipeline.feed(1)
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert pipeline.visible() == Counter(pipeline.given)
+    assert "records only some batches" in pipeline.refused("cutover", "--topic", pipeline.topic, "--apply")
+
+
+def has_gap(pipeline: OldPipeline) -> bool:
+    found = sorted(int(file.name) for file in (pipeline.checkpoint / "offsets").iterdir() if file.name.isdecimal())
+    return len(found) > 1 and found[-1] - found[-2] > 1
+
+
+@pytest.mark.whole
 def test_the_rows_that_select_produces_are_compared_with_the_output(pipeline: OldPipeline, spark: SparkSession) -> None:
     """With other writers, no row that the old sink has written would equal a record, and all would be written again."""
     pipeline.feed(100)

@@ -72,6 +72,17 @@ def test_more_than_one_unfinished_batch_is_refused(planned: int, noted: int, tmp
         last_batch(checkpoint(tmp_path, planned=planned, noted=noted))
 
 
+@pytest.mark.parametrize("noted", [[33, 40], [33, 39, 40], [33]])
+def test_batches_that_the_checkpoint_does_not_have_are_refused(noted: list[int], tmp_path: Path) -> None:
+    """With asyncProgressTrackingEnabled, Spark notes only some of the batches. The output has batches 41 to 49, too."""
+    for directory, numbers in (("offsets", [33, 40]), ("commits", noted)):
+        (tmp_path / directory).mkdir()
+        for number in numbers:
+            (tmp_path / directory / str(number)).write_text("v1\n{}")
+    with pytest.raises(ConfigurationError, match=r"asyncProgressTrackingEnabled.* Nothing was done"):
+        last_batch(LocalFiles(tmp_path))
+
+
 def test_adjacent_parts_of_a_record_are_kept_apart() -> None:
     one, other = Row(b"ab", b"c", []), Row(b"a", b"bc", [])
     empty, none = Row(None, b"x", []), Row(b"", b"x", [])
