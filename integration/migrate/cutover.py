@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from twopc.binding import Binding
 from twopc.counted import counted
 from twopc.errors import ConfigurationError
+from twopc.integration.migrate.deciding import decided_by, sinks_of
 from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
 from twopc.integration.migrate.output import Tally, bounds_of, has_record_since, tally
 from twopc.integration.spark.checkpoint import offsets_by_source, planning_time_ms, query_id, source_offsets
@@ -74,6 +76,7 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         offsets=source_offsets(files, batch_id) or (),
         kind=Kind.NOTHING if is_finished else Kind.REST,
     )
+    _require_not_begun(begun, place, sink)
     planned_ms = planning_time_ms(files, batch_id) if batch_id >= 0 else 0
     if unnamed := wanted.starts.keys() - set(wanted.topics):
         raise ConfigurationError(
@@ -145,6 +148,29 @@ def _incomplete(files: Files, what: str) -> ConfigurationError:
         "missing. Nothing was done. Run the old query without that option until the query ends on its own, or restore the "
         "checkpoint"
     )
+
+
+def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
+    """Check that the new query has not decided this batch: new bounds would also contain the rows that it has written.
+
+    Raises:
+        ConfigurationError: the new query has decided the batch.
+        TwoPhaseCommitError: the query's decisions cannot be read.
+    """
+    last = Handovers(place.own).newest()
+    if last is None or last.is_back or not last.is_of_the_same_rest(begun):
+        return
+    # A query binds its sinks before its first decision. Without a binding, the command needs no permission on the ledger.
+    if not Binding(place.own).sinks:
+        return
+    query, batch_id = begun.query_id, begun.batch_id
+    decided = decided_by(query, sink, sinks_of(query, sink, place.own))
+    if decided is not None and decided >= batch_id:
+        raise ConfigurationError(
+            f"Batch {batch_id} was handed over before, and the new query has decided to write the rest. Nothing was done. No "
+            "data is at risk. Start the new query: it completes the batch. To return to the old query instead, run `twopc "
+            "migrate rollback`"
+        )
 
 
 def _require_records_of_the_batch_before(

@@ -82,6 +82,11 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     other_writers: bool = False
     is_back: bool = False
 
+    def is_of_the_same_rest(self, other: Handover) -> bool:
+        """Return whether both hand-overs leave the rest of the same batch to the next sink."""
+        one, another = ((each.query_id, each.batch_id, each.offsets) for each in (self, other))
+        return self.kind is other.kind is Kind.REST and one == another
+
     @property
     def first_batch(self) -> int:
         """The first batch that the next sink writes."""

@@ -879,6 +879,16 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/migrate/test_handover.py -k does_not_have",
     ),
     one_edit(
+        "a batch that the new query has decided is handed over with new bounds",
+        0,
+        "integration/migrate/cutover.py",
+        "    if decided is not None and decided >= batch_id:\n",
+        "    if False:\n",
+        model=False,
+        protocol="tests/unit/test_migrate_cutover.py -k has_decided",
+        whole="tests/live/migrate/test_cutover.py -k has_decided",
+    ),
+    one_edit(
         "a chunk that is applied in part counts as applied",
         0,
         "sinks/hbase/client.py",

@@ -246,6 +246,21 @@ def has_gap(pipeline: OldPipeline) -> bool:
 
 
 @pytest.mark.whole
+def test_a_batch_that_the_new_query_has_decided_is_not_handed_over_again(
+    pipeline: OldPipeline, spark: SparkSession
+) -> None:
+    """As by a runbook that repeats the command before each start."""
+    pipeline.feed(80)
+    write_half_of_batch_1(pipeline, spark)
+    recorded = pipeline.cut_over("--apply")["recorded"]
+    pipeline.fail_new_at(spark, "driver.committing")
+    assert "Start the new query" in pipeline.refused("cutover", "--topic", pipeline.topic, "--apply")
+    assert [str(file) for file in (pipeline.checkpoint / "twopc").glob("handover-*.json")] == [recorded]
+    pipeline.run_new(spark)
+    assert pipeline.visible() == Counter(pipeline.given)
+
+
+@pytest.mark.whole
 def test_the_rows_that_select_produces_are_compared_with_the_output(pipeline: OldPipeline, spark: SparkSession) -> None:
     """With other writers, no row that the old sink has written would equal a record, and all would be written again."""
     pipeline.feed(100)
