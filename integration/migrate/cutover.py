@@ -87,7 +87,8 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         for topic in wanted.topics
     }
     if is_finished:  # only the ends of the bounds matter: no program may write after them
-        return _found(place, msgspec.structs.replace(begun, topics=_ends(topics)), None, Tally())
+        finished = msgspec.structs.replace(begun, topics=_ends(topics), other_writers=wanted.other_writers)
+        return _found(place, finished, None, Tally())
     handover = msgspec.structs.replace(
         begun,
         topics=topics,

@@ -66,7 +66,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
         key: the expression that identifies a record, as in ``twopc verify --key``; None: the record's full content.
         planned_ms: when Spark planned the batch, in ms since 1970 UTC.
         clock_skew_ms: how far a producer's clock may be behind the driver's clock, in ms.
-        other_writers: whether the topics have records within the bounds that this query did not write.
+        other_writers: whether other programs write to the topics, too: before the hand-over and after it.
         is_back: whether the old sink gets the checkpoint back. Nothing records which rows the old sink writes afterward.
     """
 

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -142,20 +143,21 @@ def records_of(sink: KafkaSink, handover: Handover) -> Iterator[tuple[str, Messa
                 yield topic, message
 
 
-def written_since(sink: KafkaSink, handover: Handover) -> int:
-    """Count the committed records that were written after the bounds were recorded.
+def afterward(sink: KafkaSink, handover: Handover) -> Handover:
+    """Return the hand-over with other bounds: of the committed records that were written after the bounds were recorded.
 
     Raises:
         TwoPhaseCommitError: the brokers do not respond.
     """
     admin = quiet_admin(sink)
-    count = 0
+    topics = {}
     for topic, partitions in handover.topics.items():
-        starts = {number: bounds.end for number, bounds in partitions.items()}
-        ends = offsets(admin, topic, list(starts), OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)
-        for messages in read_topic(sink.connection_config(), topic, starts, ends, timeout_ms=sink.timeout_ms):
-            count += len(messages)
-    return count
+        ends = offsets(admin, topic, partitions, OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)
+        topics[topic] = {
+            number: Bounds(start=bounds.end, exact=bounds.end, end=ends[number])
+            for number, bounds in partitions.items()
+        }
+    return msgspec.structs.replace(handover, topics=topics)
 
 
 def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int, timeout_ms: float) -> dict[int, int]:

@@ -21,7 +21,7 @@ from twopc.integration.verify.expressions import parse
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from twopc.integration.verify.expressions import Expression
     from twopc.sinks.kafka import KafkaSink
@@ -96,15 +96,8 @@ class Comparison:
         )
         # One evaluation yields the numbers and the rows to write.
         self._rows = places.persist()
-        ranges = [
-            (topic, number, bounds.start, bounds.exact, bounds.end)
-            for topic, partitions in handover.topics.items()
-            for number, bounds in partitions.items()
-        ]
-        schema = "topic string, partition int, start long, exact long, end long"
-        each = frame.sparkSession.createDataFrame(ranges, schema).repartition(len(ranges), "topic", "partition")
-        read = partial(_read, sink=sink, handover=handover)
-        self._records = each.mapInArrow(read, _RECORDS).persist()
+        self._sink = sink
+        self._records = _records(frame.sparkSession, sink, handover).persist()
 
     def release(self) -> None:
         """Free the cached rows and records."""
@@ -145,6 +138,11 @@ class Comparison:
         missing = ranked.where(sf.col(_RANK) > sf.coalesce(sf.col(_THERE), sf.lit(0)))
         ordered = missing.repartition(_TASK).sortWithinPartitions(_PLACE)
         return ordered.select(*_numbers(len(self._columns))).toDF(*self._columns)
+
+    def written_again(self, afterward: Handover) -> int:
+        """Count the records within other bounds that are rows of the batch."""
+        records = _records(self._rows.sparkSession, self._sink, afterward)
+        return records.join(self._rows.select(_ID), _ID, "left_semi").count()
 
     def first_offsets(self) -> dict[str, dict[int, int]]:
         """Return where the batch begins in each partition, if no earlier batch has a row that equals one of the batch's rows."""
@@ -218,6 +216,18 @@ def _as_bytes(found: bytes | bytearray | None) -> bytes | None:
 @cache
 def _expression(key: str | None) -> Expression | None:
     return None if key is None else parse(key)
+
+
+def _records(session: SparkSession, sink: KafkaSink, handover: Handover) -> DataFrame:
+    """Return the identities of the records within the bounds. Each partition of the output is read in its own task."""
+    ranges = [
+        (topic, number, bounds.start, bounds.exact, bounds.end)
+        for topic, partitions in handover.topics.items()
+        for number, bounds in partitions.items()
+    ]
+    schema = "topic string, partition int, start long, exact long, end long"
+    each = session.createDataFrame(ranges, schema).repartition(len(ranges), "topic", "partition")
+    return each.mapInArrow(partial(_read, sink=sink, handover=handover), _RECORDS)
 
 
 def _read(batches: Iterable[pa.RecordBatch], *, sink: KafkaSink, handover: Handover) -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ from twopc.counted import counted
 from twopc.errors import ConfigurationError, FatalError
 from twopc.integration.migrate.deciding import decided_by
 from twopc.integration.migrate.handover import Handovers, Kind
-from twopc.integration.migrate.output import written_since
+from twopc.integration.migrate.output import afterward, records_of
 from twopc.integration.migrate.rest import Comparison
 from twopc.integration.spark import checkpoint
 from twopc.integration.spark.hadoop_files import open_files
@@ -99,6 +99,7 @@ class TakeOver(Interceptor):
                 "--apply`, and restart"
             )
         kind = _kind_now(files, handover, batch_id)
+        later: Handover | None = None
         if not handover.is_back:
             if not batch.sinks:
                 raise ConfigurationError(
@@ -106,42 +107,59 @@ class TakeOver(Interceptor):
                     "exactly_once() may have written this batch already. Nothing was written. Stop the transactional query, "
                     "run `twopc migrate rollback`, and restart"
                 )
-            self._require_untouched(handover, batch)
+            later = self._written_by_others(handover, batch)
         if kind is Kind.REST:
-            self._write_rest(batch, frame, handover, proceed)
+            self._write_rest(batch, frame, handover, later, proceed)
         elif kind is Kind.WHOLE:
             self._end_dry_run(f"all of batch {batch_id} is in the output, so the batch is not written again")
             frame.write.format("noop").mode("overwrite").save()  # a stateful plan must write its state
         else:
             self._end_dry_run(f"no part of batch {batch_id} was handed over, so all rows would be written")
+            if later is not None:
+                topics = ", ".join(handover.topics)
+                logger.warning("other programs write to %s, so nothing shows whether the old query has stopped", topics)
             proceed(frame)
 
-    def _require_untouched(self, handover: Handover, batch: InterceptedBatch) -> None:
+    def _written_by_others(self, handover: Handover, batch: InterceptedBatch) -> Handover | None:
         """Check that only the new query has written since the hand-over. Its decisions show which batches it wrote.
 
+        Return the bounds of the records that other programs have written since the hand-over, if others may write. Return None
+        if the new query has already decided, because the records may be its own.
+
         Raises:
-            ConfigurationError: another program has written to the topics.
+            ConfigurationError: another program has written to the topics, and ``--other-writers`` was not set.
         """
         decided, first = decided_by(handover.query_id, self._sink, batch.sinks), handover.first_batch
         if decided is not None and decided >= first:
-            return
+            return None
         if batch.batch_id > first:
             raise ConfigurationError(
                 f"batch {first} was handed over and sink {self._sink.name!r} has not decided it, but Spark now passes batch "
                 f"{batch.batch_id}. So the old query has run since the hand-over. {_AGAIN}"
             )
-        if count := written_since(self._sink, handover):
+        later = afterward(self._sink, handover)
+        if handover.other_writers:
+            return later
+        if count := sum(1 for _ in records_of(self._sink, later)):
             raise ConfigurationError(
                 f"{counted(count, 'record was', 'records were')} written to {', '.join(handover.topics)} since the "
-                "hand-over was recorded. Stop the old query, or any other program that still writes to these topics. "
-                f"{_AGAIN}"
+                "hand-over was recorded. Stop the old query, or any other program that still writes to these topics. If "
+                f"other programs must go on writing, pass --other-writers. {_AGAIN}"
             )
+        return None
 
     def _write_rest(
-        self, batch: InterceptedBatch, frame: DataFrame, handover: Handover, proceed: Callable[[Frames], None]
+        self,
+        batch: InterceptedBatch,
+        frame: DataFrame,
+        handover: Handover,
+        later: Handover | None,
+        proceed: Callable[[Frames], None],
     ) -> None:
         comparison = Comparison(frame, self._sink, handover, batch.select)
         try:
+            if later is not None:
+                _require_not_written_again(comparison, later)
             numbers = comparison.numbers()
             text = described(handover.batch_id, numbers)
             _require_clear(handover, numbers, text, comparison.first_offsets)
@@ -182,6 +200,20 @@ def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
             f"hand-over. {_AGAIN}"
         )
     return handover.kind
+
+
+def _require_not_written_again(comparison: Comparison, later: Handover) -> None:
+    """Check that no row of the batch was written after the hand-over.
+
+    Raises:
+        ConfigurationError: such a record exists, so the old query still runs.
+    """
+    if again := comparison.written_again(later):
+        raise ConfigurationError(
+            f"{counted(again, 'record that equals a row', 'records that equal rows')} of batch {later.batch_id} "
+            f"{'was' if again == 1 else 'were'} written since the hand-over was recorded, so the old query may still be "
+            f"running. Make sure that it has stopped, including its executors. {_AGAIN}"
+        )
 
 
 def _require_clear(

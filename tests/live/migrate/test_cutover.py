@@ -261,6 +261,35 @@ def test_a_batch_that_the_new_query_has_decided_is_not_handed_over_again(
 
 
 @pytest.mark.whole
+def test_other_writers_go_on_writing_while_the_new_query_starts(pipeline: OldPipeline, spark: SparkSession) -> None:
+    """Only a row of the batch shows that the old query still runs."""
+    pipeline.feed(60)
+    write_half_of_batch_1(pipeline, spark)
+    pipeline.cut_over("--apply", "--other-writers")
+    pipeline.write_directly("another")
+    missing = min(Counter(pipeline.given) - pipeline.visible())
+    assert missing in pipeline.of_batch(1)
+    pipeline.write_directly(missing, key=f"k{int(missing[1:]) % 23}")
+    before = pipeline.visible()
+    assert "1 record that equals a row of batch 1 was written since the hand-over" in pipeline.fail_new(spark)
+    assert pipeline.visible() == before
+    pipeline.cut_over("--apply", "--other-writers")
+    pipeline.write_directly("yet another")
+    pipeline.run_new(spark)
+    assert pipeline.visible() == Counter([*pipeline.given, "another", "yet another"])
+
+
+def test_other_writers_go_on_writing_after_a_finished_batch(pipeline: OldPipeline, spark: SparkSession) -> None:
+    pipeline.feed(50)
+    pipeline.run(spark, pipeline.sink())
+    pipeline.feed(50)
+    pipeline.cut_over("--apply", "--other-writers")
+    pipeline.write_directly("another")
+    pipeline.run_new(spark)
+    assert pipeline.visible() == Counter([*pipeline.given, "another"])
+
+
+@pytest.mark.whole
 def test_the_rows_that_select_produces_are_compared_with_the_output(pipeline: OldPipeline, spark: SparkSession) -> None:
     """With other writers, no row that the old sink has written would equal a record, and all would be written again."""
     pipeline.feed(100)
