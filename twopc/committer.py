@@ -121,6 +121,9 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
         """Check, immediately before the decision, that every transaction is complete, prepared, and has enough time left.
 
+        This method must be safe to call again. If the confirmation of another sink takes long, the driver confirms the same
+        handles again.
+
         Args:
             handles: the tasks' votes.
             age_ms: the oldest transaction's age on the driver's clock, measured from a moment before that transaction

@@ -11,14 +11,14 @@ from twopc.attempt import Evidence
 from twopc.crash_points import crash_point
 from twopc.errors import RetriableError
 from twopc.fenced_committer import FencedCommitter
-from twopc.sinks.postgres.errors import FAILURES, explained, reason
+from twopc.sinks.postgres.errors import FAILURES, explained, is_passing, reason
 from twopc.sinks.postgres.handle import PostgresHandle
 from twopc.sinks.postgres.server import read_server, require_usable
 from twopc.sinks.postgres.stages import drop_stages
 from twopc.sinks.postgres.statements import Statements
 from twopc.sinks.postgres.table import fingerprint, read_table
 from twopc.sinks.postgres.transfer import Transfer
-from twopc.sinks.postgres.votes import find_votes, finish_votes, votes_of
+from twopc.sinks.postgres.votes import find_votes, finish_votes, require_votes, votes_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
 
 _PROOFS: Final = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
-#: Prefixes of SQLSTATEs after which an immediate retry may succeed.
-_PASSING: Final = ("40", "57P01", "57P02")
-#: The client's message contains this text if the other side has closed the connection.
-_BROKEN: Final = "closed the connection"
 
 
 class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
@@ -58,9 +54,9 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self._database = settings.database()
         self._has_objects = False
         self._has_started = False
-        self._may_have_votes = (
-            True  # other drivers may have other settings, and a late vote may come after the first sweep
-        )
+        self._voted: list[str] = []  # the votes of the newest attempt that this driver has prepared
+        # Other drivers may have other settings, and a late vote may come after the first sweep.
+        self._may_have_votes = True
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
@@ -152,9 +148,8 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         step.execute(self._statements.forget_markers(below=min(version, newest)))
 
     def is_passing(self, error: Exception) -> bool:
-        """See :class:`FencedCommitter`. Deadlocks, and connections that the server or the network has closed, are transient."""
-        state = getattr(error, "sqlstate", None)
-        return _BROKEN in str(error) if state is None else state.startswith(_PASSING)
+        """See :class:`FencedCommitter`."""
+        return is_passing(error)
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 
@@ -196,6 +191,11 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
 
     def confirm(self, handles: Sequence[PostgresHandle], age_ms: float) -> None:
         """See :class:`FencedCommitter`. Also check that the table still accepts the rows, because a decision is final."""
+        votes = votes_of(handles)
+        if votes and votes == self._voted:  # to vote again, or to check the table, would wait for the votes' own locks
+            with self._try("checking its votes"), self.driving() as step:
+                require_votes(step, votes, sink=self.name)
+            return
         super().confirm(handles, age_ms)
         with self._try("checking the table"), self.driving() as step:
             table = self._transfer.table(step)
@@ -206,9 +206,10 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
                 )
             if handles and self._settings.mode == "upsert" and not self._settings.order_by:
                 self._transfer.require_distinct(step, table, handles)
-        for vote in votes_of(handles):
+        for vote in votes:
             with self._try("publishing the rows before the decision"):
                 self._vote(vote, [handle for handle in handles if handle.vote == vote])
+        self._voted = votes
 
     def commit(
         self, handles: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
@@ -266,15 +267,8 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
 
     def _vote(self, vote: str, handles: Sequence[PostgresHandle]) -> None:
         """Publish slices in a prepared transaction. Do not lock the control record, because a new driver needs it."""
-        names = [handle.transaction for handle in handles]
         with self._database.transaction(prepared_as=vote) as step:
-            insert = self._statements.insert_markers(names, version=self._highest_version, state="committed")
-            marked = len(step.execute(insert).fetchall())
-            if min(marked, len(self._transfer.whole(step, handles))) < len(names):
-                raise RetriableError(
-                    self._named("a slice is missing. Nothing was decided, and a new attempt rewrites the batch")
-                )
-            self._transfer.insert(step, handles)
+            self._transfer.vote(step, handles, self._highest_version)
 
     def _sweep_votes(self, decided: Collection[PostgresHandle]) -> None:
         """Roll back every undecided vote of this driver and of previous drivers."""

@@ -84,6 +84,12 @@ _OF_A_START: Final = (
 )
 
 
+#: Prefixes of SQLSTATEs after which an immediate retry may succeed.
+_PASSING: Final = ("40", "57P01", "57P02")
+#: The client's message contains this text if the other side has closed the connection.
+_BROKEN: Final = "closed the connection"
+
+
 class TableGoneError(psycopg.ProgrammingError):
     """The table no longer exists, or another table has its name."""
 
@@ -111,6 +117,12 @@ def explained(error: Exception, what: str, *, is_start: bool = False) -> TwoPhas
 def reason(error: Exception) -> str:
     """Explain why a decided batch is not published, and what to do."""
     return f"{text_of(error)}. {_meaning(error)[1]}"
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether an immediate retry may succeed: after a deadlock, or if the server or the network has closed the connection."""
+    state = getattr(error, "sqlstate", None)
+    return _BROKEN in str(error) if state is None else state.startswith(_PASSING)
 
 
 def _meaning(error: Exception) -> tuple[type[TwoPhaseCommitError], str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twopc.errors import BadRecordError, ConfigurationError
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 from twopc.sinks.postgres.errors import RowsLeftOutError, TableGoneError
 from twopc.sinks.postgres.table import read_table
 
@@ -66,6 +66,21 @@ class Transfer:
             raise RowsLeftOutError(
                 f"{table.title} accepted only {published} of {expected} rows: a trigger or a rule drops the other rows"
             )
+
+    def vote(self, step: Connection, handles: Sequence[PostgresHandle], version: int) -> None:
+        """Publish undecided slices, with their markers, in a transaction that is then prepared.
+
+        Raises:
+            RetriableError: a slice was given up or is not whole.
+        """
+        names = [handle.transaction for handle in handles]
+        insert = self._statements.insert_markers(names, version=version, state="committed")
+        marked = len(step.execute(insert).fetchall())
+        if min(marked, len(self.whole(step, handles))) < len(names):
+            raise RetriableError(
+                f"sink {self._settings.name!r}, a slice is missing. Nothing was decided, and a new attempt rewrites the batch"
+            )
+        self.insert(step, handles)
 
     def whole(self, step: Connection, handles: Sequence[PostgresHandle]) -> list[PostgresHandle]:
         """Return the handles whose stages contain all rows."""

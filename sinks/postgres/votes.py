@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import psycopg
 from psycopg import sql
 
+from twopc.errors import RetriableError
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
@@ -53,6 +55,19 @@ def find_votes(connection: Connection, sink: str, record: Control) -> list[str]:
     return [name for (name,) in connection.execute(statement, [_prefix(sink, record)])]
 
 
+def require_votes(connection: Connection, names: Collection[str], *, sink: str) -> None:
+    """Check that the server still has these votes.
+
+    Raises:
+        RetriableError: a vote was rolled back.
+    """
+    if gone := sorted(set(names) - set(_listed(connection, names))):
+        raise RetriableError(
+            f"sink {sink!r}: the prepared transaction {', '.join(gone)} was rolled back before its batch was decided. "
+            "Nothing was decided, and a new attempt rewrites the batch"
+        )
+
+
 def finish_votes(database: Database, names: Collection[str], how: Literal["COMMIT", "ROLLBACK"]) -> Iterator[str]:
     """Commit prepared transactions, or roll them back. Yield each name after its transaction has ended. Skip unknown names.
 
@@ -62,9 +77,8 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
     """
     if not names:
         return
-    statement = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid = ANY(%s) ORDER BY gid"
     with database.transaction() as connection:
-        listed = [name for (name,) in connection.execute(statement, [list(names)])]
+        listed = _listed(connection, names)
     rejected: psycopg.Error | None = None
     for name in listed:
         try:
@@ -76,6 +90,11 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
             yield name
     if rejected is not None:
         raise rejected
+
+
+def _listed(connection: Connection, names: Collection[str]) -> list[str]:
+    statement = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid = ANY(%s) ORDER BY gid"
+    return [name for (name,) in connection.execute(statement, [list(names)])]
 
 
 def _prefix(sink: str, record: Control) -> str:

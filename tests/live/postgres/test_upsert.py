@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
-from tests.live.one_task import OneTask, apply, batch
+from tests.live.one_task import OneTask, Tasks, apply, batch
 from tests.live.postgres.support import case_of, committer_of, left_behind, run, sink_of
 from tests.live.postgres.votes import votes
 from twopc import crash_points
@@ -17,14 +17,12 @@ from twopc.attempt import Evidence
 from twopc.coordinator import Coordinator
 from twopc.errors import BadRecordError, ConfigurationError
 from twopc.files import LocalFiles
-from twopc.records import TaskReport
 from twopc.testing.contract import numbers
-from twopc.testing.contract.drivers import Driver, attempt_of, batch_of, is_wanted, opened, run_task
+from twopc.testing.contract.drivers import Driver, batch_of, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from twopc.engine import Work
     from twopc.sinks.postgres import PostgresSink
 
     Connection = psycopg.Connection[Any]
@@ -81,27 +79,6 @@ def test_stages_that_lost_rows_are_never_published_in_part(
     assert content(connection) == [(1, 1), (2, 2)]
 
 
-class _Tasks:
-    """An engine that writes these rows, one task each, into every sink that wants them."""
-
-    def __init__(self, sinks: list[PostgresSink], *tasks: pa.RecordBatch) -> None:
-        self._sinks, self._tasks = sinks, tasks
-
-    def prepare(self, work: Work) -> list[TaskReport]:
-        reports = []
-        for number, task in enumerate(self._tasks):
-            wanted = [sink for sink in self._sinks if is_wanted(work, sink.name, number)]
-            handles = {
-                sink.name: sink.encode_handle(run_task(sink, attempt_of(work, sink.name, number), task))
-                for sink in wanted
-            }
-            reports.append(TaskReport(partition=number, rows=task.num_rows, checksum=number, handles=handles))
-        return reports
-
-    def evaluate(self) -> None:
-        """Do nothing, because there is no state to write."""
-
-
 @pytest.mark.parametrize("vote", ["staged", "prepared"])
 @pytest.mark.parametrize("others", [[], ["others"]])
 @pytest.mark.parametrize("lost", [1, 5])
@@ -124,7 +101,7 @@ def test_the_greatest_row_wins_although_one_tasks_stage_was_lost_after_the_decis
     crash_points.arm("driver.decided", lose)
     coordinator = Coordinator(sinks, LocalFiles(tmp_path))
     opened.append(coordinator)
-    coordinator.process(batch_of(0), _Tasks(sinks, rows([1], [1]), rows([1, 2], [5, 6])))
+    coordinator.process(batch_of(0), Tasks(sinks, rows([1], [1]), rows([1, 2], [5, 6])))
     assert content(connection) == [(1, 5), (2, 6)]
     assert content(connection, "others") == [(1, 1), (1, 5), (2, 6)][: 3 * len(others)]
     assert left_behind(database)["stages"] == 0

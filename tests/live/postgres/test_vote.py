@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
-from tests.live.one_task import apply, batch
+from tests.live.one_task import Tasks, apply, batch
 from tests.live.postgres.support import case_of, left_behind, run, sink_of, values
-from tests.live.postgres.votes import no_vote_is_left, prepared_of, votes
+from tests.live.postgres.votes import confirmed, no_vote_is_left, prepared_of, votes
 from twopc import crash_points
 from twopc.attempt import Evidence
+from twopc.coordinator import Coordinator
 from twopc.errors import (
     BadRecordError,
     ConfigurationError,
+    RetriableError,
     SchemaError,
     UnavailableError,
 )
+from twopc.files import LocalFiles
 from twopc.integration.services.postgres import LocalPostgres
 from twopc.testing.contract import numbers
-from twopc.testing.contract.drivers import Driver, Query, all_rows
+from twopc.testing.contract.drivers import Driver, Query, all_rows, batch_of, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import psycopg
 
     Connection = psycopg.Connection[Any]
 
@@ -126,6 +129,47 @@ def test_a_batch_has_one_vote_and_is_visible_at_one_instant(
         crash_points.arm(point, look)
     Query(case, tmp_path).run(0)
     assert found == [(0, []), (1, []), (1, []), (0, all_rows(0))]
+
+
+def test_a_batch_is_published_although_confirming_all_sinks_takes_long(
+    database: str, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the driver confirms every sink again. The vote must not wait for its own prepared transaction."""
+    monkeypatch.setattr("twopc.participants._LONG_CONFIRM_S", 0)
+    run(connection, "CREATE TABLE target (value bigint UNIQUE)", "CREATE TABLE others (value bigint)")
+    sinks = [sink_of(database, vote="prepared", timeout_ms=1_000), sink_of(database, "others", name="others")]
+    coordinator = Coordinator(sinks, LocalFiles(tmp_path))
+    opened.append(coordinator)
+    coordinator.process(batch_of(0), Tasks(sinks, numbers([1, 2]), numbers([3])))
+    assert (values(database), votes(connection)) == ([1, 2, 3], [])
+    assert connection.execute("SELECT count(*) FROM others").fetchone() == (3,)
+
+
+def test_a_vote_that_the_server_no_longer_has_is_not_confirmed_again(database: str, connection: Connection) -> None:
+    driver, handle, scan_start = confirmed(prepared_of(database).sink, 1)
+    run(connection, f"ROLLBACK PREPARED '{handle.vote}'")
+    with pytest.raises(
+        RetriableError, match=r"the prepared transaction twopc-orders-.* was rolled back.*Nothing was decided"
+    ):
+        driver.committer.confirm([handle], 0)
+    assert votes(connection) == []
+    driver.committer.abort([handle])
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.ABORTED}
+
+
+def test_a_vote_is_confirmed_again_while_an_alteration_of_the_table_waits_for_it(
+    database: str, connection: Connection
+) -> None:
+    driver, handle, scan_start = confirmed(prepared_of(database, timeout_ms=2_000).sink, 1)
+    with contextlib.closing(psycopg.connect(database, autocommit=True)) as other, ThreadPoolExecutor() as pool:
+        waiting = pool.submit(run, other, "SET lock_timeout = '20s'", "ALTER TABLE target ADD note text")
+        while not connection.execute(
+            "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'target'::regclass"
+        ).fetchone():
+            assert not waiting.done()
+        driver.committer.confirm([handle], 0)
+        assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
+        waiting.result()
 
 
 def test_an_alteration_of_the_table_waits_for_the_batch(database: str, connection: Connection) -> None:

@@ -51,6 +51,17 @@ class TransactionContract:
         assert case.visible() == ROWS + OTHERS
         assert set(driver.committer.prove(handles, scan_start).values()) == {Evidence.COMMITTED}
 
+    def test_confirming_again_changes_nothing(self, case: Case) -> None:
+        """If another sink's confirmation takes long, the driver confirms every sink again."""
+        driver = Driver(case.sink)
+        scan_start = driver.begin()
+        handles = [driver.prepare(case.rows(ROWS)), driver.prepare(case.rows(OTHERS), partition=1)]
+        for _ in range(3):
+            driver.committer.confirm(handles, 0)
+            assert case.visible() == []
+        assert set(driver.committer.commit(handles, scan_start).values()) == {Evidence.COMMITTED}
+        assert case.visible() == ROWS + OTHERS
+
     def test_a_task_without_rows_has_no_handle(self, case: Case) -> None:
         driver = Driver(case.sink)
         scan_start = driver.begin()
