@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from twopc import control
 from twopc.attempt import Evidence
 from twopc.crash_points import crash_point
-from twopc.errors import RetriableError
 from twopc.fenced_committer import FencedCommitter
 from twopc.sinks.postgres.errors import FAILURES, explained, is_passing, reason
 from twopc.sinks.postgres.handle import PostgresHandle
 from twopc.sinks.postgres.server import read_server, require_usable
 from twopc.sinks.postgres.stages import drop_stages
 from twopc.sinks.postgres.statements import Statements
-from twopc.sinks.postgres.table import fingerprint, read_table
+from twopc.sinks.postgres.table import read_table
 from twopc.sinks.postgres.transfer import Transfer
 from twopc.sinks.postgres.votes import find_votes, finish_votes, require_votes, votes_of
 
@@ -199,11 +198,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         super().confirm(handles, age_ms)
         with self._try("checking the table"), self.driving() as step:
             table = self._transfer.table(step)
-            if any(handle.table != fingerprint(table) for handle in handles):
-                raise RetriableError(
-                    f"sink {self.name!r}: {self._settings.table} was altered while this batch was written. Nothing was decided, "
-                    "and a new attempt rewrites the batch"
-                )
+            self._transfer.require_unaltered(table, handles)
             if handles and self._settings.mode == "upsert" and not self._settings.order_by:
                 self._transfer.require_distinct(step, table, handles)
         for vote in votes:

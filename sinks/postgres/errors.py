@@ -39,6 +39,11 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "3D": (ConfigurationError, "Check the database in the dsn"),
     "40": (UnavailableError, "PostgreSQL asks for another attempt"),
     "42501": (ConfigurationError, "Grant the sink's role the privileges that docs/postgres.md lists"),
+    "42703": (FatalError, "Rename the original column back, and restart the query"),
+    "42804": (
+        FatalError,
+        "Undo the change, or make the same change to every stage of the batch (ALTER TABLE … USING …). Then restart the query",
+    ),
     "42P01": (
         ConfigurationError,
         "The target table or one of the sink's own tables was dropped or renamed: restore the table",
@@ -94,6 +99,18 @@ class TableGoneError(psycopg.ProgrammingError):
     """The table no longer exists, or another table has its name."""
 
     sqlstate = "42P01"
+
+
+class ColumnAlteredError(psycopg.ProgrammingError):
+    """A column has another type than when the rows were staged, so a cast might change their values."""
+
+    sqlstate = "42804"
+
+
+class ColumnReplacedError(psycopg.ProgrammingError):
+    """Another column has the name that a column had when the rows were staged."""
+
+    sqlstate = "42703"
 
 
 class RowsLeftOutError(psycopg.DataError):

@@ -17,9 +17,12 @@ class PostgresHandle(Prepared):
         table: a fingerprint of the table's definition when the slice was staged.
         vote: with ``vote="prepared"``, the name of the server's prepared transaction that publishes the slice. All tasks in
             an attempt have the same vote.
+        numbers: the catalog's numbers of ``columns`` when the slice was staged. A number survives a renaming of its column, and
+            no other column ever gets it. Empty in a handle from an older version of the toolkit.
     """
 
     columns: tuple[str, ...]
     filled: tuple[str, ...]
     table: str
     vote: str = ""
+    numbers: tuple[int, ...] = ()

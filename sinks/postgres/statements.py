@@ -195,6 +195,18 @@ class Statements:
             key, self._staged(txns, publishing.key), key
         )
 
+    def find_altered_stages(self, txns: Sequence[str], table: Table, columns: Sequence[str]) -> sql.Composed:
+        """Find the stages in which one of these columns has another type than in the table. Return their names and oids."""
+        return self._format(
+            "SELECT DISTINCT s.attrelid::regclass::text, s.attrelid::int8 FROM unnest({txns}::text[]) txn "
+            "JOIN pg_attribute s ON s.attrelid = to_regclass({stage}) AND s.attname = ANY({columns}) "
+            "JOIN pg_attribute t ON t.attrelid = {table}::oid AND t.attname = s.attname "
+            "WHERE (s.atttypid, s.atttypmod) <> (t.atttypid, t.atttypmod) ORDER BY 1",
+            txns=list(txns),
+            table=table.oid,
+            columns=list(columns),
+        )
+
     def publish(self, txns: Sequence[str], publishing: Publishing, filled: Sequence[str] | None = None) -> sql.Composed:
         """Copy the stages' rows into the table.
 
@@ -249,6 +261,11 @@ def read_facts() -> sql.SQL:
         "SELECT pg_is_in_recovery(), (SELECT system_identifier::text FROM pg_control_system()), "
         "current_setting('server_version_num')::int, current_setting('max_prepared_transactions')::int"
     )
+
+
+def lock_table(name: str) -> sql.Composed:
+    """Lock a table like an INSERT does, so that its definition cannot change. The server itself has printed the name."""
+    return sql.SQL("LOCK TABLE ONLY ") + sql.SQL(name) + sql.SQL(" IN ROW EXCLUSIVE MODE")
 
 
 def place(table: Table) -> sql.Identifier:

@@ -169,7 +169,6 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         )
     oid = found[0]
     [own] = _query(connection, _TABLE, oid)
-    types = {row["oid"]: row for row in _query(connection, _TYPES, oid)}
     partitions = _query(connection, _TREE + _PARTITIONS, oid)
     return Table(
         oid=oid,
@@ -177,7 +176,7 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         name=own["name"],
         kind=own["kind"],
         persistence=own["persistence"],
-        columns=tuple(_column(row, types) for row in _query(connection, _COLUMNS, oid)),
+        columns=read_columns(connection, oid),
         indexes=tuple(map(_index, _query(connection, _TREE + _INDEXES, oid, locked=locked))),
         constraints=tuple(map(_constraint, _query(connection, _TREE + _CONSTRAINTS, oid, locked=locked))),
         triggers=tuple(map(_trigger, _query(connection, _TREE + _TRIGGERS, oid))),
@@ -192,6 +191,12 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         role=own["role"],
         missing_rights=frozenset(own["missing"]),
     )
+
+
+def read_columns(connection: psycopg.Connection[Any], oid: int) -> tuple[Column, ...]:
+    """Read the columns of the table with this object id."""
+    types = {row["oid"]: row for row in _query(connection, _TYPES, oid)}
+    return tuple(_column(row, types) for row in _query(connection, _COLUMNS, oid))
 
 
 def fingerprint(table: Table) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
-from twopc.sinks.postgres.errors import RowsLeftOutError, TableGoneError
-from twopc.sinks.postgres.table import read_table
+from twopc.sinks.postgres.errors import ColumnAlteredError, ColumnReplacedError, RowsLeftOutError, TableGoneError
+from twopc.sinks.postgres.statements import lock_table
+from twopc.sinks.postgres.table import fingerprint, read_columns, read_table
+from twopc.sinks.postgres.widening import keeps_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,29 +51,23 @@ class Transfer:
             )
         return table
 
-    def insert(self, step: Connection, handles: Sequence[PostgresHandle]) -> None:
-        """Copy the stages' rows into the table."""
-        try:
-            table = self.table(step)
-        except ConfigurationError as error:
-            raise TableGoneError(
-                f"{self._settings.table} no longer exists, or another table has its name: rename the original table "
-                "back"
-            ) from error
-        publishing = self._settings.decided(table, handles[0].columns)
-        names = [handle.transaction for handle in handles]
-        published = step.execute(self._statements.publish(names, publishing, handles[0].filled)).rowcount
-        expected = sum(handle.rows for handle in handles)
-        if self._settings.mode == "append" and published != expected:
-            raise RowsLeftOutError(
-                f"{table.title} accepted only {published} of {expected} rows: a trigger or a rule drops the other rows"
+    def require_unaltered(self, table: Table, handles: Sequence[PostgresHandle]) -> None:
+        """Check that the table is still as it was when the rows were staged.
+
+        Raises:
+            RetriableError: the table was altered.
+        """
+        if any(handle.table != fingerprint(table) for handle in handles):
+            raise RetriableError(
+                f"sink {self._settings.name!r}: {self._settings.table} was altered while this batch was written. Nothing was "
+                "decided, and a new attempt rewrites the batch"
             )
 
     def vote(self, step: Connection, handles: Sequence[PostgresHandle], version: int) -> None:
         """Publish undecided slices, with their markers, in a transaction that is then prepared.
 
         Raises:
-            RetriableError: a slice was given up or is not whole.
+            RetriableError: a slice was given up or is not whole, or the table was altered.
         """
         names = [handle.transaction for handle in handles]
         insert = self._statements.insert_markers(names, version=version, state="committed")
@@ -80,7 +76,61 @@ class Transfer:
             raise RetriableError(
                 f"sink {self._settings.name!r}, a slice is missing. Nothing was decided, and a new attempt rewrites the batch"
             )
-        self.insert(step, handles)
+        table = self._locked_table(step)
+        self.require_unaltered(table, handles)
+        self._insert(step, table, handles)
+
+    def insert(self, step: Connection, handles: Sequence[PostgresHandle]) -> None:
+        """Copy the stages' rows into the table, which may have been altered since the decision."""
+        table = self._locked_table(step)
+        self._require_columns(step, table, handles)
+        self._insert(step, table, handles)
+
+    def _locked_table(self, step: Connection) -> Table:
+        """Read the table. Until the step ends, nobody can alter it."""
+        [(name,)] = step.execute("SELECT to_regclass(%s)::text", [self._settings.table]).fetchall()
+        if name is not None:
+            step.execute(lock_table(name))
+        try:
+            return self.table(step)
+        except ConfigurationError as error:
+            raise TableGoneError(
+                f"{self._settings.table} no longer exists, or another table has its name: rename the original table "
+                "back"
+            ) from error
+
+    def _require_columns(self, step: Connection, table: Table, handles: Sequence[PostgresHandle]) -> None:
+        """Check that each value is written to its own column, and that the column's type leaves the value the same.
+
+        If the server reports an error instead, such as for a renamed column, its message is clear enough.
+        """
+        known = {column.name: column for column in table.columns}
+        for handle in handles:
+            for name, number in zip(handle.columns, handle.numbers, strict=False):  # an older handle has no numbers
+                if name in known and known[name].number != number:
+                    raise ColumnReplacedError(
+                        f"another column of {table.title} has been named {name!r} since the rows were staged"
+                    )
+        names = [*handles[0].columns, *handles[0].filled]
+        find = self._statements.find_altered_stages([handle.transaction for handle in handles], table, names)
+        for stage, oid in step.execute(find).fetchall():
+            for staged in read_columns(step, oid):
+                now = known.get(staged.name)
+                if now is not None and staged.name in names and not keeps_values(staged.type, now.type):
+                    raise ColumnAlteredError(
+                        f"column {now.name!r} of {table.title} was altered from {staged.type.sql} to {now.type.sql} after "
+                        f"the rows were staged in {stage}, and its values might change"
+                    )
+
+    def _insert(self, step: Connection, table: Table, handles: Sequence[PostgresHandle]) -> None:
+        publishing = self._settings.decided(table, handles[0].columns)
+        names = [handle.transaction for handle in handles]
+        published = step.execute(self._statements.publish(names, publishing, handles[0].filled)).rowcount
+        expected = sum(handle.rows for handle in handles)
+        if self._settings.mode == "append" and published != expected:
+            raise RowsLeftOutError(
+                f"{table.title} accepted only {published} of {expected} rows: a trigger or a rule drops the other rows"
+            )
 
     def whole(self, step: Connection, handles: Sequence[PostgresHandle]) -> list[PostgresHandle]:
         """Return the handles whose stages contain all rows."""

@@ -41,6 +41,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
         self._filled: tuple[str, ...] = ()
         self._table = ""
         self._vote = ""
+        self._numbers: tuple[int, ...] = ()
 
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`."""
@@ -73,7 +74,9 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
             self._database.connection.execute(self._statements.insert_slice(self._name, rows=self.rows))
             self._database.commit()
         self._database.close()
-        return PostgresHandle(self._name, self.rows, self._format.names, self._filled, self._table, self._vote)
+        return PostgresHandle(
+            self._name, self.rows, self._format.names, self._filled, self._table, self._vote, self._numbers
+        )
 
     def abort(self) -> None:
         """See :class:`SinkWriter`. If the COMMIT received no response, the driver's sweep removes the slice."""
@@ -88,6 +91,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
             connection.execute(statement)
         self._filled = publishing.filled
         self._table = fingerprint(table)
+        self._numbers = tuple(table.column(name).number for name in found.names)
         return found
 
     @contextlib.contextmanager
