@@ -117,7 +117,7 @@ def _unusable(index: Index) -> str:
 def _not_staged(publishing: Publishing) -> Iterator[str]:
     table = publishing.table
     for index in table.indexes:
-        if index.is_unique and index != publishing.key_index and not _is_numbered(index, publishing):
+        if index.is_unique and index not in publishing.key_indexes and not _is_numbered(index, publishing):
             yield _unique(index, publishing)
         elif not index.is_own and not index.is_unique and may_reject(index, table):
             yield (

@@ -56,11 +56,19 @@ class Publishing:
         return tuple(name for name in names if name not in self.written) if self.changed else ()
 
     @property
+    def key_indexes(self) -> tuple[Index, ...]:
+        """With ``upsert``, the unique indexes on exactly the key, on the table or on a partition.
+
+        All of them reject the same rows. While one is built or rebuilt (``CONCURRENTLY``), there is a second one, which is not
+        valid yet.
+        """
+        return tuple(index for index in self.table.indexes if self.mode == "upsert" and self._is_on_key(index))
+
+    @property
     def key_index(self) -> Index | None:
         """The unique index that ``ON CONFLICT`` uses; None if the table has no suitable index."""
-        for index in self.table.indexes:
-            is_usable = index.is_own and index.is_unique and index.is_immediate and index.is_valid
-            is_odd = index.is_partial or index.has_expressions or index.compares_otherwise or index.method != "btree"
-            if self.mode == "upsert" and is_usable and not is_odd and set(index.columns) == set(self.key):
-                return index
-        return None
+        return next((index for index in self.key_indexes if index.is_own and index.is_valid), None)
+
+    def _is_on_key(self, index: Index) -> bool:
+        is_odd = index.is_partial or index.has_expressions or index.compares_otherwise or index.method != "btree"
+        return index.is_unique and index.is_immediate and not is_odd and set(index.columns) == set(self.key)

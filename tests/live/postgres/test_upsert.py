@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -153,6 +155,38 @@ def test_a_partitioned_table_accepts_a_batch_for_all_of_its_partitions(
         run(connection, "ALTER TABLE target DROP CONSTRAINT target_pkey")
         assert apply(sink_of(database), rows([1, 11, 1], [1, 1, 2])) == [Evidence.COMMITTED]
         assert (content(connection, "low"), content(connection, "rest")) == ([(1, 1), (1, 2)], [(11, 1)])
+
+
+@pytest.mark.parametrize(
+    ("statement", "table"),
+    [
+        ("REINDEX INDEX CONCURRENTLY target_pkey", "target"),
+        ("CREATE UNIQUE INDEX CONCURRENTLY ON target (id)", "target"),
+        ("REINDEX INDEX CONCURRENTLY part_pkey", "part"),
+    ],
+)
+def test_a_query_starts_and_runs_while_its_keys_index_is_built_again(
+    statement: str, table: str, database: str, connection: Connection
+) -> None:
+    partitioned = " PARTITION BY RANGE (id)" if table == "part" else ""
+    run(connection, _TARGET + partitioned)
+    if partitioned:
+        run(connection, "CREATE TABLE part PARTITION OF target DEFAULT")
+    running = Driver(upserting(database))
+    with contextlib.ExitStack() as stack:
+        builder = stack.enter_context(psycopg.connect(database, autocommit=True))
+        pool = stack.enter_context(ThreadPoolExecutor())
+        other = stack.enter_context(psycopg.connect(database, autocommit=True))
+        run(other, "BEGIN", "INSERT INTO target VALUES (99, 1)")
+        building = pool.submit(run, builder, "SET lock_timeout = '60s'", statement)
+        while not connection.execute("SELECT 1 FROM pg_index WHERE NOT indisvalid").fetchone():
+            assert not building.done()
+        scan_start = running.begin()
+        assert running.commit([running.prepare(rows([1, 2], [1, 1]))], scan_start) == [Evidence.COMMITTED]
+        assert apply(upserting(database), rows([2, 3], [2, 2])) == [Evidence.COMMITTED]
+        run(other, "ROLLBACK")
+        building.result()
+    assert content(connection) == [(1, 1), (2, 2), (3, 2)]
 
 
 _MIXED = [
