@@ -31,7 +31,7 @@ _KINDS: Final = {
     "t": "a TOAST table",
 }
 #: These defaults give every row a different value, which can collide only with a value that was set explicitly.
-_EACH_ONCE: Final = ("nextval(", "gen_random_uuid()", "uuidv7()", "uuidv4()")
+_EACH_ONCE: Final = ("gen_random_uuid()", "uuidv7()", "uuidv4()")
 _INSTEAD: Final = "vote='prepared', so that the table itself checks the rows before the decision"
 _RIGHTS: Final = {"append": frozenset({"INSERT", "SELECT"}), "upsert": frozenset({"INSERT", "SELECT", "UPDATE"})}
 
@@ -62,6 +62,12 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
             f"the role {table.role!r} does not have {rights} on {table.title}, which mode={publishing.mode!r} needs: "
             f"GRANT {rights} ON {table.title} TO {table.role}"
         )
+    for column in publishing.left_to_the_table:
+        if sequence := column.forbidden_sequence:
+            yield (
+                f"the role {table.role!r} may not use the sequence {sequence}, which fills {table.title}.{column.name}: GRANT "
+                f"USAGE ON SEQUENCE {sequence} TO {table.role}"
+            )
     for name in table.rejecting_updates if publishing.mode == "upsert" else ():
         yield (
             f"{name} is published to subscribers and has no replica identity, so the server rejects every update: ALTER TABLE "
@@ -159,7 +165,7 @@ def _unique(index: Index, publishing: Publishing) -> str:
 def _is_numbered(index: Index, publishing: Publishing) -> bool:
     """Return whether the table gives each row a different value in one of the index's columns."""
     columns = [publishing.table.column(name) for name in index.columns if name not in publishing.written]
-    return any(column.is_identity or (column.default or "").startswith(_EACH_ONCE) for column in columns)
+    return any(c.is_identity or c.is_numbered or (c.default or "").startswith(_EACH_ONCE) for c in columns)
 
 
 def _constraint(constraint: Constraint, publishing: Publishing) -> str:
@@ -188,10 +194,11 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
             f"the constraint {where} exists only on one partition, so a stage does not have it: add the constraint to "
             f"{table.title}"
         )
-    late = {column.name for column in publishing.left_to_the_table} & set(constraint.columns)
+    late = {column.name: column for column in publishing.left_to_the_table if column.name in constraint.columns}
     if late:
+        kind = "identity" if all(column.is_identity for column in late.values()) else "serial"
         return (
-            f"the constraint {where} uses the identity column {listed(sorted(late))}, which gets its value only after the "
+            f"the constraint {where} uses the {kind} column {listed(sorted(late))}, which gets its value only after the "
             "decision. Include this column in the DataFrame, or drop the constraint"
         )
     if _is_mixed(constraint.columns, publishing):

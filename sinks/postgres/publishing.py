@@ -35,14 +35,26 @@ class Publishing:
 
     @property
     def filled(self) -> tuple[str, ...]:
-        """The columns that the stage fills with defaults: the batch does not have them, and the table does not compute them."""
-        computed = (column.name for column in self.table.columns if not column.generated)
-        return tuple(name for name in computed if name not in self.written)
+        """The columns that the stage fills with defaults. The batch does not have them, and the publish does not fill them."""
+        others = {*self.written, *(column.name for column in self.left_to_the_table)}
+        return tuple(column.name for column in self.table.columns if not column.generated and column.name not in others)
 
     @property
     def left_to_the_table(self) -> tuple[Column, ...]:
-        """The identity columns that the batch does not have. Only the table's sequence can fill them, during the publish."""
-        return tuple(column for column in self.table.columns if column.is_identity and column.name not in self.written)
+        """The columns that the batch does not have, and that only the table's sequence can fill, during the publish.
+
+        Besides identity columns, these are columns in a unique index. If their sequence is behind the table, a number that was
+        drawn earlier could never be published. A number that is drawn by the publish can, once the sequence is set.
+        """
+        unique = {name for index in self.table.indexes if index.is_unique for name in index.columns}
+        numbered = (c for c in self.table.columns if c.is_identity or (c.is_numbered and c.name in unique))
+        return tuple(column for column in numbered if column.name not in self.written)
+
+    @property
+    def null_when_staged(self) -> tuple[Column, ...]:
+        """The columns that are null in the stage although the table may forbid that, because the publish computes them."""
+        late = {column.name for column in self.left_to_the_table}
+        return tuple(c for c in self.table.columns if c.name in late or not late.isdisjoint(c.sources))
 
     @property
     def changed(self) -> tuple[str, ...]:

@@ -89,16 +89,17 @@ class Statements:
     def create_stage(self, txn: str, publishing: Publishing) -> Iterator[sql.Composed]:
         """Create a slice's stage. The stage rejects every row that the table itself would reject because of the row's own values.
 
-        The stage also fills missing columns with defaults. The stage leaves identity columns to the table, because the stage's
-        counter would be separate.
+        The stage also fills missing columns with defaults, except those that the publish fills.
         """
         stage = self.stage(txn)
         yield sql.SQL(
             "CREATE TABLE {} (LIKE {} INCLUDING CONSTRAINTS INCLUDING DEFAULTS INCLUDING GENERATED INCLUDING STORAGE) "
             "WITH (autovacuum_enabled = off)"
         ).format(stage, place(publishing.table))
-        for column in publishing.left_to_the_table:
+        for column in publishing.null_when_staged:
             yield sql.SQL("ALTER TABLE {} ALTER {} DROP NOT NULL").format(stage, sql.Identifier(column.name))
+        for column in publishing.left_to_the_table:  # otherwise, the stage would draw numbers that no row gets
+            yield sql.SQL("ALTER TABLE {} ALTER {} DROP DEFAULT").format(stage, sql.Identifier(column.name))
         if publishing.vote == "staged":
             for definition in staged_indexes(publishing.table):
                 # The server itself has printed this definition.

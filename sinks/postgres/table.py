@@ -73,7 +73,12 @@ SELECT a.attnum AS number, a.attname AS name, a.atttypid::int8 AS type, a.atttyp
     SELECT s.attname::text FROM pg_depend p JOIN pg_attribute s ON s.attrelid = a.attrelid AND s.attnum = p.refobjsubid
     WHERE a.attgenerated <> '' AND p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid
     AND p.refclassid = 'pg_class'::regclass AND p.refobjid = a.attrelid AND s.attnum <> a.attnum ORDER BY s.attnum
-  ) AS sources
+  ) AS sources,
+  (
+    SELECT min(q.oid::regclass::text) FROM pg_depend p JOIN pg_class q ON q.oid = p.refobjid
+    WHERE p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid AND p.refclassid = 'pg_class'::regclass
+    AND CASE WHEN q.relkind = 'S' THEN NOT has_sequence_privilege(q.oid, 'USAGE, UPDATE') ELSE false END
+  ) AS forbidden_sequence
 FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum
@@ -221,6 +226,7 @@ def _column(row: Row, types: Mapping[int, Row]) -> Column:
         default=row["default"],
         generated=_GENERATED.get(row["identity"] or row["generated"], ""),
         sources=tuple(row["sources"]),
+        forbidden_sequence=row["forbidden_sequence"] or "",
     )
 
 

@@ -48,6 +48,7 @@ class Column:
         default: the expression for the column's default; None if the column has no default.
         generated: how the table computes the column's value; empty if the table does not compute it.
         sources: the names of the columns in a generated column's expression.
+        forbidden_sequence: the name of a sequence that the default uses and that the role may not use; empty if there is none.
     """
 
     number: int
@@ -57,6 +58,12 @@ class Column:
     default: str | None = None
     generated: Generated = ""
     sources: tuple[str, ...] = ()
+    forbidden_sequence: str = ""
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the column's default is the next number of a sequence, as in a ``serial`` column."""
+        return (self.default or "").startswith("nextval(")
 
     @property
     def is_identity(self) -> bool:
