@@ -113,6 +113,11 @@ def decided(record: Control, version: int) -> Control:
     return replace(record, decided=max(record.decided, version))
 
 
+def renewed(record: Control) -> Control:
+    """Return the record with a new revision, and otherwise unchanged."""
+    return replace(record, revision=record.revision + 1)
+
+
 def fenced(sink: str) -> FencedError:
     """Build the error for a driver that no longer owns the sink."""
     return FencedError(

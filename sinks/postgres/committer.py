@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from twopc import control
 from twopc.attempt import Evidence
@@ -17,10 +18,11 @@ from twopc.sinks.postgres.stages import drop_stages
 from twopc.sinks.postgres.statements import Statements
 from twopc.sinks.postgres.table import read_table
 from twopc.sinks.postgres.transfer import Transfer
-from twopc.sinks.postgres.votes import find_votes, finish_votes, require_votes, votes_of
+from twopc.sinks.postgres.votes import find_votes, finish_votes, require_votes, version_of_vote, votes_of
+from twopc.versions import NO_ATTEMPT, version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import psycopg
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from twopc.sinks.postgres.settings import PostgresSettings
 
     Connection = psycopg.Connection[Any]
+
+logger = logging.getLogger(__name__)
 
 _PROOFS: Final = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
 
@@ -109,21 +113,8 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self, step: Connection, handles: Sequence[PostgresHandle], version: int
     ) -> Iterator[PostgresHandle]:
         """See :class:`FencedCommitter`. Publish all transactions with one statement."""
-        whole = self._transfer.whole(step, handles)
-        # This step holds the owner's lock, so a decided transaction's slice is either published or permanently lost. But the
-        # markers of earlier decisions may already be deleted, and then their slices only look lost.
-        if control.decode(self.load(step)).decided == version:
-            gone = [handle.transaction for handle in handles if handle not in whole]
-            lost = step.execute(self._statements.insert_markers(gone, version=version, state="aborted")).rowcount
-            if lost and self._settings.mode == "upsert":
-                # The repair is published later, so its row would replace a greater row. Therefore, repair all rows together.
-                rest, whole = [handle.transaction for handle in whole], []
-                step.execute(self._statements.insert_markers(rest, version=version, state="aborted"))
-        names = [handle.transaction for handle in whole]
-        marked = step.execute(self._statements.insert_markers(names, version=version, state="committed"))
-        fresh = {name for (name,) in marked}
-        if todo := [handle for handle in whole if handle.transaction in fresh]:
-            self._transfer.insert(step, todo)
+        is_newest = control.decode(self.load(step)).decided == version
+        self._transfer.publish(step, handles, version, is_newest=is_newest)
         yield from handles
 
     def outcome(self, step: Connection, handle: PostgresHandle) -> Evidence:
@@ -222,6 +213,8 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
             self._record_decision(version)
             for _ in finish_votes(self._database, votes, "COMMIT"):
                 crash_point("driver.committing")
+            # The proof remembers this revision. If a failover loses COMMIT PREPARED, the record is older, so the loss is noticed.
+            self._change(lambda record: control.renewed(self._owned(record)))
         super().commit_once(handles, version)
 
     def abort(self, handles: Sequence[PostgresHandle]) -> None:
@@ -236,7 +229,8 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def initialize_state(
         self, decided: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
     ) -> Mapping[PostgresHandle, Evidence]:
-        """See :class:`FencedCommitter`. Sweep the votes first, because they hold locks that the commit may need."""
+        """See :class:`FencedCommitter`. End the votes first, because they hold locks that the commit may need."""
+        self._commit_older_votes(version_of(scan_start or NO_ATTEMPT))
         self._sweep_votes(decided)
         return super().initialize_state(decided, scan_start)
 
@@ -265,16 +259,31 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         with self._database.transaction(prepared_as=vote) as step:
             self._transfer.vote(step, handles, self._highest_version)
 
+    def _commit_older_votes(self, newest: int) -> None:
+        """Commit an open vote that was decided before the ``newest`` decision.
+
+        A failover lost its COMMIT PREPARED, but not the step before, which recorded its decision.
+        """
+        with self._try("committing the vote of an earlier decision"):
+            for name in self._end_votes("COMMIT", lambda name, last: 0 < version_of_vote(name) == last < newest):
+                logger.warning("sink %r: a failover had lost the commit of %s. It is committed again", self.name, name)
+
     def _sweep_votes(self, decided: Collection[PostgresHandle]) -> None:
         """Roll back every undecided vote of this driver and of previous drivers."""
         if not self._may_have_votes:
             return
+        spared = votes_of(decided)
         with self._tidy("rolling back votes"):
-            spared = votes_of(decided)
-            with self.driving() as step:  # ensures that none of the votes is a successor's
-                found = find_votes(step, self.name, control.decode(self.load(step)))
-            for _ in finish_votes(self._database, [name for name in found if name not in spared], "ROLLBACK"):
+            for _ in self._end_votes("ROLLBACK", lambda name, _: name not in spared):
                 pass
+
+    def _end_votes(self, how: Literal["COMMIT", "ROLLBACK"], is_meant: Callable[[str, int], bool]) -> Iterator[str]:
+        """End the votes for which ``is_meant`` is true, given the vote's name and the version of the newest recorded decision."""
+        with self.driving() as step:  # ensures that none of the votes is a successor's
+            record = control.decode(self.load(step))
+            found = find_votes(step, self.name, record)
+        meant = [name for name in found if is_meant(name, record.decided)]
+        return finish_votes(self._database, meant, how)
 
     def _drop_stages(self) -> None:
         """Try to drop the published and rolled-back stages. If this fails, a later batch tries again."""

@@ -80,6 +80,30 @@ class Transfer:
         self.require_unaltered(table, handles)
         self._insert(step, table, handles)
 
+    def publish(self, step: Connection, handles: Sequence[PostgresHandle], version: int, *, is_newest: bool) -> None:
+        """Publish a decision's whole slices that have no marker yet, and mark them.
+
+        Args:
+            step: a step that holds the owner's lock.
+            handles: all of the decision's slices.
+            version: the decision's version.
+            is_newest: whether the decision is the newest one. If so, a slice is either published or permanently lost. But the
+                markers of earlier decisions may already be deleted, and then their slices only look lost.
+        """
+        whole = self.whole(step, handles)
+        if is_newest:
+            gone = [handle.transaction for handle in handles if handle not in whole]
+            lost = step.execute(self._statements.insert_markers(gone, version=version, state="aborted")).rowcount
+            if lost and self._settings.mode == "upsert":
+                # The repair is published later, so its row would replace a greater row. Therefore, repair all rows together.
+                rest, whole = [handle.transaction for handle in whole], []
+                step.execute(self._statements.insert_markers(rest, version=version, state="aborted"))
+        names = [handle.transaction for handle in whole]
+        marked = step.execute(self._statements.insert_markers(names, version=version, state="committed"))
+        fresh = {name for (name,) in marked}
+        if todo := [handle for handle in whole if handle.transaction in fresh]:
+            self.insert(step, todo)
+
     def insert(self, step: Connection, handles: Sequence[PostgresHandle]) -> None:
         """Copy the stages' rows into the table, which may have been altered since the decision."""
         table = self._locked_table(step)

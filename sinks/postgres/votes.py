@@ -36,12 +36,19 @@ def vote_name(connection: Connection, sink: str, record: Control, attempt: Attem
     """Return the name of an attempt's vote. The server allows names of up to 199 bytes.
 
     The name is unique on the server, because it contains the database's oid. A copy of the database has the same control
-    record, but another oid.
+    record, but another oid. The attempt's version is at the end, for :func:`version_of_vote`.
     """
     database = connection.execute("SELECT oid FROM pg_database WHERE datname = current_database()").fetchone()
     if database is None:
         raise AssertionError("a session is always in a database")
-    return f"{_prefix(sink, record)}{database[0]}-{record.driver_epoch}-{attempt.driver_epoch}.{attempt.counter}"
+    name = f"{_prefix(sink, record)}{database[0]}-{record.driver_epoch}-{attempt.driver_epoch}.{attempt.counter}"
+    return f"{name}-{record.version}"
+
+
+def version_of_vote(name: str) -> int:
+    """Return the version of the attempt that has this vote; 0 if the vote has none."""
+    version = name.rpartition("-")[2]
+    return int(version) if version.isdecimal() else 0
 
 
 def votes_of(handles: Iterable[PostgresHandle]) -> list[str]:

@@ -1,0 +1,112 @@
+"""`vote="prepared"` and a failover that loses the COMMIT PREPARED of a decided batch: the vote is then prepared again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+
+from tests.live.postgres.support import run
+from tests.live.postgres.votes import no_vote_is_left, prepared_of, votes
+from twopc import crash_points
+from twopc.errors import CommitBlockedError, RestoredError
+from twopc.override import Overrides
+from twopc.settings import Settings
+from twopc.sinks.postgres.votes import finish_votes
+from twopc.testing.contract.drivers import Query, all_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Connection = psycopg.Connection[Any]
+
+__all__ = ["no_vote_is_left"]
+
+_FINISH = "twopc.sinks.postgres.committer.finish_votes"
+
+
+@pytest.fixture
+def restore(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Set the database back to the instant between a batch's recorded decision and its COMMIT PREPARED."""
+    found: list[Any] = []
+
+    def finishing(database: Any, names: Any, how: Any) -> Iterator[str]:
+        if how == "COMMIT":
+            [record] = connection.execute("SELECT record FROM twopc.control").fetchall()
+            found[:] = [record, *names]
+        yield from finish_votes(database, names, how)
+
+    monkeypatch.setattr(_FINISH, finishing)
+
+    def restored(batch: int) -> None:
+        record, vote = found
+        run(connection, *(f"ROLLBACK PREPARED '{name}'" for name in votes(connection)), "DELETE FROM twopc.slice")
+        rows = connection.execute(
+            "DELETE FROM target WHERE value BETWEEN %s AND %s RETURNING value", [batch * 100, batch * 100 + 99]
+        ).fetchall()
+        newest = "DELETE FROM twopc.marker WHERE version = (SELECT max(version) FROM twopc.marker) RETURNING *"
+        markers = connection.execute(newest).fetchall()
+        assert (len(rows), len(markers)) == (10, 2)
+        connection.execute("UPDATE twopc.control SET record = %s", record)
+        connection.execute("BEGIN")
+        for row in rows:
+            connection.execute("INSERT INTO target VALUES (%s)", row)
+        for marker in markers:
+            connection.execute("INSERT INTO twopc.marker VALUES (%s, %s, %s, %s)", marker)
+        run(connection, f"PREPARE TRANSACTION '{vote}'")
+
+    return restored
+
+
+def test_a_running_query_notices_that_a_committed_vote_is_open_again(
+    database: str, tmp_path: Path, restore: Callable[[int], None]
+) -> None:
+    case = prepared_of(database)
+    query = Query(case, tmp_path)
+    running = query.start()
+    query.continue_with(running, 0, 1)
+    restore(1)
+    with pytest.raises(RestoredError, match="its store was restored to an older state"):
+        query.continue_with(running, 2)
+    assert case.visible() == all_rows(0)
+    query.run(2)
+    assert case.visible() == all_rows(0, 1, 2)
+
+
+def test_a_start_commits_an_open_vote_that_was_decided_before_the_last_decision(
+    database: str, tmp_path: Path, restore: Callable[[int], None]
+) -> None:
+    case = prepared_of(database)
+    query = Query(case, tmp_path)
+    running = query.start()
+    query.continue_with(running, 0, 1)
+    crash_points.arm("driver.decided", lambda: restore(1))
+    with pytest.raises(CommitBlockedError, match="was restored to an older state"):
+        query.continue_with(running, 2)
+    query.run(2, 3)
+    assert case.visible() == all_rows(0, 1, 2, 3)
+
+
+def test_the_vote_of_an_abandoned_batch_is_rolled_back(
+    database: str, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control record names its decision, as it does for a vote that must be committed."""
+    case = prepared_of(database)
+    query = Query(case, tmp_path)
+    query.run(0)
+    doomed: list[str] = []
+
+    def failing(database: Any, names: Any, how: Any) -> Iterator[str]:
+        doomed[:] = doomed or (votes(connection) if how == "COMMIT" else [])
+        if how == "COMMIT" and set(names) & set(doomed):
+            raise psycopg.OperationalError("no answer")
+        yield from finish_votes(database, names, how)
+
+    monkeypatch.setattr(_FINISH, failing)
+    with pytest.raises(CommitBlockedError):
+        query.run(1)
+    assert votes(connection) == doomed
+    query.run(2, settings=Settings(overrides=Overrides(abandon_batch=1)))
+    assert (votes(connection), case.visible()) == ([], all_rows(0, 2))
