@@ -13,7 +13,7 @@ from twopc.crash_points import crash_point
 from twopc.fenced_committer import FencedCommitter
 from twopc.sinks.postgres.errors import FAILURES, explained, is_passing, reason
 from twopc.sinks.postgres.handle import PostgresHandle
-from twopc.sinks.postgres.server import read_server, require_usable
+from twopc.sinks.postgres.server import read_server, require_usable, warn_of_publications
 from twopc.sinks.postgres.stages import drop_stages
 from twopc.sinks.postgres.statements import Statements
 from twopc.sinks.postgres.table import read_table
@@ -81,6 +81,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         server = read_server(step)
         self._may_have_votes = server.slots > 0
         require_usable(server, self._settings)
+        warn_of_publications(step, self._settings)
 
     def load(self, step: Connection) -> bytes | None:
         """See :class:`FencedCommitter`. Return None if the sink's own tables do not exist yet."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twopc.errors import ConfigurationError
-from twopc.sinks.postgres.statements import read_facts
+from twopc.sinks.postgres.statements import find_publications, read_facts
 
 if TYPE_CHECKING:
     import psycopg
 
     from twopc.sinks.postgres.settings import PostgresSettings
+
+logger = logging.getLogger(__name__)
 
 #: ``server_version_num`` of the oldest supported version.
 _OLDEST: Final = 150_000
@@ -57,4 +60,18 @@ def require_usable(server: Server, settings: PostgresSettings) -> None:
             f"sink {settings.name!r}: vote='prepared' needs a prepared transaction, but the server allows none "
             "(max_prepared_transactions is 0). Nothing was written. Run ALTER SYSTEM SET max_prepared_transactions = "
             "10 (at least one for each sink with this vote), and restart the server"
+        )
+
+
+def warn_of_publications(connection: psycopg.Connection[Any], settings: PostgresSettings) -> None:
+    """Log a warning if the sink's own tables are published. Subscribers then get rows that are not decided yet."""
+    if names := [name for (name,) in connection.execute(find_publications(settings.schema))]:
+        logger.warning(
+            "sink %r: the publication %s also publishes the sink's own tables in the schema %r. Subscribers without these tables "
+            "stop with an error. Other subscribers get rows of batches that are not decided. The sink's rows in %s are not "
+            "affected. Publish only the tables that subscribers need, with FOR TABLE or with FOR TABLES IN SCHEMA",
+            settings.name,
+            ", ".join(names),
+            settings.schema,
+            settings.table,
         )

@@ -264,6 +264,14 @@ def read_facts() -> sql.SQL:
     )
 
 
+def find_publications(schema: str) -> sql.Composed:
+    """Find the publications that include every table in the schema, even tables that do not exist yet."""
+    return sql.SQL(
+        "SELECT p.pubname FROM pg_publication p WHERE p.puballtables OR EXISTS (SELECT FROM pg_publication_namespace s "
+        "JOIN pg_namespace n ON n.oid = s.pnnspid WHERE s.pnpubid = p.oid AND n.nspname = {}) ORDER BY 1"
+    ).format(schema)
+
+
 def lock_table(name: str) -> sql.Composed:
     """Lock a table like an INSERT does, so that its definition cannot change. The server itself has printed the name."""
     return sql.SQL("LOCK TABLE ONLY ") + sql.SQL(name) + sql.SQL(" IN ROW EXCLUSIVE MODE")

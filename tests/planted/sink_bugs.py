@@ -526,6 +526,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/postgres/test_vote_restored.py -k abandoned",
     ),
     one_edit(
+        "PostgreSQL: a publication of all tables is not noticed",
+        0,
+        "sinks/postgres/committer.py",
+        "        warn_of_publications(step, self._settings)\n",
+        "",
+        model=False,
+        protocol="tests/live/postgres/test_publications.py",
+    ),
+    one_edit(
         "PostgreSQL: a stale connection costs an attempt",
         0,
         "sinks/postgres/database.py",

@@ -9,7 +9,7 @@ import pytest
 from tests.live.postgres.support import case_of, left_behind, run, sink_of, values
 from tests.live.set_back import require_noticed
 from twopc import crash_points
-from twopc.attempt import Evidence
+from twopc.attempt import Attempt, Evidence, TaskAttempt
 from twopc.errors import (
     CommitBlockedError,
     ConfigurationError,
@@ -19,7 +19,7 @@ from twopc.errors import (
 )
 from twopc.settings import Settings
 from twopc.testing.contract import numbers
-from twopc.testing.contract.drivers import Driver, Query, all_rows
+from twopc.testing.contract.drivers import Driver, Query, all_rows, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,6 +147,21 @@ def test_a_table_altered_before_the_decision_gets_rows_that_fit_it(
     query.run(0, 1)
     assert case.visible() == all_rows(0, 1)
     assert values(database, "note") == ["new"] * len(all_rows(0, 1))
+
+
+def test_an_alteration_of_the_table_waits_for_a_running_task_but_reads_and_writes_do_not(
+    database: str, connection: Connection
+) -> None:
+    sink = case_of(database).sink
+    Driver(sink)
+    writer = sink.create_writer(TaskAttempt("query-a", 0, Attempt(1, 1), 0, 1, -1))
+    opened.append(writer)
+    writer.write_rows(numbers([1]))
+    run(connection, "SET lock_timeout = '50ms'", "INSERT INTO target VALUES (2)", "UPDATE target SET value = 3")
+    with pytest.raises(Exception, match="lock timeout"):
+        run(connection, "ALTER TABLE target ADD note text")
+    writer.snapshot_state(0)
+    run(connection, "SET lock_timeout = '5s'", "ALTER TABLE target ADD note text")
 
 
 def test_a_table_altered_between_two_batches_gets_rows_that_fit_it(database: str, connection: Connection) -> None:
