@@ -22,6 +22,8 @@ from twopc.refusals import FAILOVER
 from twopc.sealed import OtherFormatError, seal, unseal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from twopc.files import Files
 
 FORMAT: Final = 1
@@ -105,7 +107,7 @@ class Binding:
                 f"Pass override=AddSink({added[0]!r}) to add it with the next batch, one sink at a time",
             )
         for name, facts in bound.sinks.items():
-            if facts != current.sinks[name]:
+            if _is_another(facts, current.sinks[name]):
                 raise self._refused(
                     f"sink {name!r} was bound to {facts}, but it is now {current.sinks[name]}",
                     f"Point the sink back at the original. If the original is lost or was copied elsewhere, {FAILOVER}",
@@ -195,6 +197,11 @@ class Binding:
 
 def _name(number: int) -> str:
     return f"binding-{number:06d}.json"
+
+
+def _is_another(bound: Mapping[str, str], current: Mapping[str, str]) -> bool:
+    # A fact that this version no longer states, such as a server's identity, does not count.
+    return any(bound.get(name) != value for name, value in current.items())
 
 
 def _log(bound: Bound) -> tuple[str, str]:

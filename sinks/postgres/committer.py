@@ -145,24 +145,25 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def binding(self) -> Mapping[str, str]:
-        """See :class:`FencedCommitter`. Add the server and the table. A recreated table counts as a different table."""
+        """See :class:`FencedCommitter`. Add the table. A recreated table counts as a different table.
+
+        The server does not count, because ``pg_upgrade`` keeps the tables' object ids, but gives the server another identity.
+        """
         with self._try("reading the table's identity"), self.step() as step:
-            server = read_server(step)
             self._transfer.oid = read_table(step, self._settings.table, locked=False).oid
-        return {**super().binding(), "server": server.id, "table": str(self._transfer.oid)}
+        return {**super().binding(), "table": str(self._transfer.oid)}
 
     def observed(
         self, step: Connection, record: Control, decided: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
     ) -> Observation:
         """See :class:`FencedCommitter`. The leftovers include votes without a decision, because these votes hold locks."""
         found = super().observed(step, record, decided, scan_start)
-        server = read_server(step)
         table = str(read_table(step, self._settings.table, locked=False).oid)
         votes = find_votes(step, self.name, record)
         spared = votes_of(decided)
         return replace(
             found,
-            bound={**found.bound, "server": server.id, "table": table},
+            bound={**found.bound, "table": table},
             leftovers=(*found.leftovers, *(vote for vote in votes if vote not in spared)),
             facts={"prepared transactions": ", ".join(votes)} if votes else {},
         )

@@ -24,13 +24,11 @@ class Server(NamedTuple):
 
     Attributes:
         is_standby: whether the server is a standby, which accepts no writes.
-        id: identifies the server's data, on the primary and on its standbys.
         version: the ``server_version_num``.
         slots: how many prepared transactions the server allows at a time.
     """
 
     is_standby: bool
-    id: str
     version: int
     slots: int
 

@@ -257,10 +257,10 @@ class Statements:
 
 
 def read_facts() -> sql.SQL:
-    """Read the server's role (primary or standby), its identity, its version, and its limit on prepared transactions."""
+    """Read the server's role (primary or standby), its version, and its limit on prepared transactions."""
     return sql.SQL(
-        "SELECT pg_is_in_recovery(), (SELECT system_identifier::text FROM pg_control_system()), "
-        "current_setting('server_version_num')::int, current_setting('max_prepared_transactions')::int"
+        "SELECT pg_is_in_recovery(), current_setting('server_version_num')::int, "
+        "current_setting('max_prepared_transactions')::int"
     )
 
 

@@ -535,6 +535,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/postgres/test_publications.py",
     ),
     one_edit(
+        "a fact that a sink no longer states stops a query that recorded it",
+        0,
+        "twopc/binding.py",
+        "return any(bound.get(name) != value for name, value in current.items())",
+        "return bound != current",
+        model=False,
+        protocol="tests/unit/test_binding.py -k no_longer_states",
+    ),
+    one_edit(
         "PostgreSQL: a stale connection costs an attempt",
         0,
         "sinks/postgres/database.py",

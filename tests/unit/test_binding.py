@@ -68,6 +68,18 @@ def test_a_changed_binding_is_refused_with_a_way_out(changed: Bound, way_out: st
     assert bound.location in str(refused.value)
 
 
+def test_a_fact_that_the_sink_no_longer_states_may_differ(files: LocalFiles) -> None:
+    """PostgreSQL's server has a new identity after pg_upgrade, although its data is the same."""
+    older = msgspec.structs.replace(BOUND, sinks={"k": {"cluster": "c1", "server": "before the upgrade"}})
+    Binding(files).bind(older, 0)
+    binding = Binding(files)
+    binding.check(BOUND, add_sink=None)
+    binding.bind(BOUND, 0)
+    assert Binding(files).sinks == {"k": {"cluster": "c1"}}
+    with pytest.raises(RefusedStartError, match="Point the sink back"):
+        Binding(files).check(older, add_sink=None)
+
+
 def test_add_sink_binds_one_more_sink(bound: LocalFiles) -> None:
     binding = Binding(bound)
     binding.check(WITH_REDIS, add_sink="r")

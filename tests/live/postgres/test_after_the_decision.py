@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.live.postgres.support import case_of, left_behind, run, sink_of, values
 from tests.live.set_back import require_noticed
 from twopc import crash_points
 from twopc.attempt import Attempt, Evidence, TaskAttempt
+from twopc.binding import FORMAT as BINDING_FORMAT
+from twopc.binding import Bound
 from twopc.errors import (
     CommitBlockedError,
     ConfigurationError,
@@ -17,6 +20,7 @@ from twopc.errors import (
     RefusedStartError,
     RetriableError,
 )
+from twopc.sealed import seal, unseal
 from twopc.settings import Settings
 from twopc.testing.contract import numbers
 from twopc.testing.contract.drivers import Driver, Query, all_rows, opened
@@ -198,6 +202,22 @@ def test_a_table_that_was_created_again_is_refused_at_once_and_by_the_next_start
     with pytest.raises(RefusedStartError, match="table"):
         query.run(1)
     assert case.visible() == []
+
+
+def test_a_query_continues_on_an_upgraded_server_which_has_a_new_identity_but_the_same_table(
+    database: str, tmp_path: Path
+) -> None:
+    """pg_upgrade keeps every row and each table's object id. An older version of the toolkit also recorded the server."""
+    case = case_of(database)
+    query = Query(case, tmp_path)
+    query.run(0)
+    [recorded] = tmp_path.rglob("binding-*.json")
+    bound = unseal(recorded.read_bytes(), Bound, of_format=BINDING_FORMAT)
+    assert set(bound.sinks["orders"]) == {"id", "table"}
+    upgraded = replace(bound, sinks={"orders": {**bound.sinks["orders"], "server": "7000000000000000000"}})
+    recorded.write_bytes(seal(upgraded))
+    query.run(1)
+    assert case.visible() == all_rows(0, 1)
 
 
 # -- a database that was restored --------------------------------------------------------------------------------------
