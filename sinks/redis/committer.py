@@ -118,6 +118,11 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         failed = {self._refused(answer) for answer in blocked}
         return sorted(failed | {str(answer) for answer in answers if isinstance(answer, Exception)})
 
+    def _is_ordered(self, handle: RedisHandle) -> bool:
+        # Tasks may write the same key, so the last task's value must stay, and lists and streams keep the tasks' order.
+        del handle
+        return True
+
     def _refused(self, answer: Sequence[bytes]) -> str:
         """For a command that failed after the decision, describe the key, the reason, and what to do."""
         _, key, reason = answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from dataclasses import replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc import control
@@ -12,11 +13,11 @@ from twopc.attempt import Evidence
 from twopc.control_committer import ControlCommitter
 from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, RetriableError, UnavailableError, release
-from twopc.sinks.staged.slices import APPLICABLE, SliceState, StagedHandleT, epoch_of
+from twopc.sinks.staged.slices import APPLICABLE, WAITING, SliceState, StagedHandleT, epoch_of
 from twopc.versions import NO_ATTEMPT, version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from twopc.control import Control
@@ -124,6 +125,8 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         version = version_of(scan_start)
         try:
             states = self._look(handles, version, durable=True)
+            if SliceState.UNANSWERED in states.values():
+                self._block(f"some slices cannot be read: {self._unanswered}")
             return {handle: self._judge(handle, states[handle], version) for handle in handles}
         except self._client.failures as error:
             self._block(f"{self._client.system} does not respond: {error}")
@@ -150,7 +153,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
 
     def _apply_all(self, handles: Sequence[StagedHandleT], version: int) -> None:
         states = self._look(handles, version, durable=False)
-        todo = [handle for handle in handles if states[handle] in APPLICABLE]
+        todo = [handle for handle in self._in_turn(handles, states) if states[handle] in APPLICABLE]
         with contextlib.closing(self._apply_each(todo, version)) as applied:
             for handle, blockers in applied:
                 for blocker in blockers:
@@ -158,6 +161,12 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
                 crash_point("driver.committing")
                 if self._blockers and self._is_ordered(handle):
                     return
+
+    def _in_turn(
+        self, handles: Sequence[StagedHandleT], states: Mapping[StagedHandleT, SliceState]
+    ) -> Iterator[StagedHandleT]:
+        """List the slices up to the first one that later slices must wait for."""
+        return takewhile(lambda handle: not (states[handle] in WAITING and self._is_ordered(handle)), handles)
 
     def _judge(self, handle: StagedHandleT, state: SliceState, version: int) -> Evidence:
         """Derive the evidence from a slice's state. Record the reason if the state proves nothing."""
