@@ -132,10 +132,16 @@ def require_revision(record: Control, known: int, *, sink: str) -> None:
         RestoredError: the store was restored to an older state.
     """
     if record.revision < known:
-        raise RestoredError(
-            f"sink {sink!r}: its store was restored to an older state while this driver was running. The sink's control record "
-            f"has revision {record.revision}, and this driver has seen revision {known}. A backup was restored, or a "
-            "failover lost acknowledged writes, so rows that were visible may be lost. This driver writes nothing more to "
-            "this store. If the newer state still exists, restore it. Then restart the query. The start compares the store "
-            "with the decisions: it writes the last batch again, or says which batches are lost and what to do"
+        raise restored(
+            sink, f"The sink's control record has revision {record.revision}, and this driver has seen revision {known}"
         )
+
+
+def restored(sink: str, missing: str) -> RestoredError:
+    """Build the error for a store that no longer has a write that the running driver has seen. ``missing`` is a sentence."""
+    return RestoredError(
+        f"sink {sink!r}: its store was restored to an older state while this driver was running. {missing}. A backup was "
+        "restored, or a failover lost acknowledged writes, so rows that were visible may be lost. This driver writes nothing "
+        "more to this store. If the newer state still exists, restore it. Then restart the query. The start compares the "
+        "store with the decisions: it writes the last batch again, or says which batches are lost and what to do"
+    )

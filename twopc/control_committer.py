@@ -235,7 +235,8 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
         """Record the owner's newest decision, and call ``then`` in the same step.
 
         A failover may lose this step, and no row is lost with it: until the proof has succeeded, the rows are applied again. So
-        only the proof remembers the record's revision.
+        only the proof remembers the record's revision. In a staged sink, the check before the next decision looks for the
+        proof's markers instead.
         """
         self._change(lambda record: control.decided(self._owned(record), version), then)
 

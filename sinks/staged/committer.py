@@ -14,14 +14,14 @@ from twopc.control_committer import ControlCommitter
 from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, RetriableError, UnavailableError, release
 from twopc.sinks.staged.slices import APPLICABLE, WAITING, SliceState, StagedHandleT, epoch_of
-from twopc.versions import NO_ATTEMPT, version_of
+from twopc.versions import NO_ATTEMPT, decided_before, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from twopc.control import Control
-    from twopc.errors import TwoPhaseCommitError
+    from twopc.errors import RestoredError, TwoPhaseCommitError
     from twopc.observation import Observation
     from twopc.sinks.staged.client import StoreClient
     from twopc.sinks.staged.settings import StagedSettings
@@ -47,6 +47,10 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         self._settings = settings
         self._client = client
         self.failures = client.failures
+        self._proven: tuple[Sequence[StagedHandleT], int] = (
+            (),
+            0,
+        )  # the last decision's committed slices, and its version
         self._unanswered: Exception = UnavailableError(f"{client.system} does not respond")
 
     def observed(
@@ -83,9 +87,18 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
                 if is_wrong:
                     raise ConfigurationError(f"sink {self.name!r}: {what}. Nothing was written")
 
+    def begin_attempt(self) -> dict[str, Any]:
+        """See :class:`ControlCommitter`. Check that the store still has the last decision."""
+        scan_start = super().begin_attempt()
+        if decided_before(scan_start) < self._proven[1]:
+            raise self._restored("its decision")
+        return scan_start
+
     def confirm(self, handles: Sequence[StagedHandleT], age_ms: float) -> None:
-        """See :class:`SinkCommitter`. Check that every chunk exists unchanged."""
+        """See :class:`SinkCommitter`. Check that every chunk exists unchanged, and that the last batch is not lost."""
         del age_ms  # staged data does not expire
+        with self._try("checking the last batch"):
+            self._require_kept()
         for handle, checksum in self._checksums(handles).items():
             if isinstance(checksum, Exception):
                 raise self.explain(checksum, self._named(f"confirming {handle.transaction}")) from checksum
@@ -98,7 +111,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     ) -> Mapping[StagedHandleT, Evidence]:
         """See :class:`SinkCommitter`. Apply one slice after another, so that a replay applies the slices in the same order."""
         version = version_of(scan_start)
-        self._blockers = []
+        self._blockers, self._proven = [], ((), 0)
         self._highest_version = max(self._highest_version, self._top(handles, version))
         try:
             # Record the decision before applying any row, because a start from an older checkpoint must see it.
@@ -109,6 +122,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             release(error)
         found = self.prove(handles, scan_start)
         done = [handle for handle, evidence in found.items() if evidence is Evidence.COMMITTED]
+        self._proven = done, version if done else 0
         with self._tidy("removing applied slices"):
             self._forget(done)
         return found
@@ -150,6 +164,28 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         self._client.close()
 
     # -- the flow's small parts -----------------------------------------------------------------------------------------
+
+    def _require_kept(self) -> None:
+        """Check that the store still has the last decision's markers, as this driver has proven them.
+
+        A failover may lose them even if it keeps the record's revision that this driver knows. After the next decision, no start
+        would look for them, and the sweep would remove the slices. No later decision has removed the markers yet.
+
+        Raises:
+            FencedError: another driver owns the sink, so its decision may have removed the markers.
+            RestoredError: a marker is missing.
+        """
+        handles, version = self._proven
+        states = self._look(handles, version, durable=False) if handles else {}
+        if SliceState.UNANSWERED in states.values():
+            raise self._unanswered
+        gone = [handle for handle, state in states.items() if state is not SliceState.COMMITTED]
+        if gone:
+            self._owned(control.decode(self.load(self._client)))
+            raise self._restored(f"the marker of {gone[0].transaction}")
+
+    def _restored(self, gone: str) -> RestoredError:
+        return control.restored(self.name, f"This driver has proven the last batch, but {gone} is missing")
 
     def _apply_all(self, handles: Sequence[StagedHandleT], version: int) -> None:
         states = self._look(handles, version, durable=False)
