@@ -2,10 +2,9 @@
 
 A mark in each row prevents the driver from applying the row twice. The mark changes in the same atomic step as the data:
 
-* ``Put``: the cells' timestamp, which is the decision's version plus the task's partition. Writing the cells again
-  changes nothing, and cells with a later version stay. Order matters only if a slice has the same key in two chunks. In
-  that case, the last chunk is applied first, and a row is written only if its first cell has neither that timestamp nor
-  a later timestamp. The key's last row therefore wins, even after restarts.
+* ``Put``: the cells' timestamp, which follows the decision's version in the order of the tasks. Writing the cells again
+  changes nothing, and cells with a later version stay. If a slice may have the same key in two chunks, each chunk has its
+  own timestamp. The key's last row therefore wins, in whatever order and however often the chunks are applied.
 * ``Delete``: the deletion's timestamp, which is the decision's version. A deletion never removes a newer cell, even if
   the deletion is applied again much later.
 * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. The marker contains the newest decision that changed the
@@ -23,11 +22,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from twopc.errors import BadRecordError
 from twopc.sinks.hbase import staging
+from twopc.sinks.hbase.fence import starts_of
 from twopc.sinks.hbase.mappings import MARKED, add
-from twopc.sinks.hbase.row_ops import Op, append, cells_of, look, put, where_equal, where_none_since
+from twopc.sinks.hbase.row_ops import Op, append, cells_of, look, put, where_equal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from twopc.sinks.hbase.client import HBaseClient
     from twopc.sinks.hbase.fence import Fence
@@ -66,8 +66,8 @@ class Applier:
         self._table = table
         self._sink = sink
 
-    def apply(self, handle: HBaseHandle, base: int) -> list[str]:
-        """Apply the remaining chunks of a slice under the decision with version ``base``.
+    def apply(self, handle: HBaseHandle, base: int, decided: Collection[HBaseHandle]) -> list[str]:
+        """Apply the remaining chunks of a slice under the decision with version ``base`` and these slices.
 
         Returns:
             the errors that block the slice; empty if there are none.
@@ -80,7 +80,8 @@ class Applier:
         if progress.base != base or handle.uuid not in progress.done:
             return []  # a newer decision or a tombstone; the evidence shows which
         todo = range(progress.done[handle.uuid], handle.chunks)
-        with contextlib.closing(self._apply_chunks(handle, base, todo)) as chunks:
+        start_ms = starts_of(decided, base, progress.tombstones)[handle]
+        with contextlib.closing(self._apply_chunks(handle, base, start_ms, todo)) as chunks:
             for done, failed in chunks:
                 if failed is None:
                     return []  # the evidence will show that the chunk is missing
@@ -90,27 +91,26 @@ class Applier:
         return []
 
     def _apply_chunks(
-        self, handle: HBaseHandle, base: int, todo: Sequence[int]
+        self, handle: HBaseHandle, base: int, start_ms: int, todo: Sequence[int]
     ) -> Generator[tuple[int, list[str] | None]]:
         """Yield the result of each chunk, in order.
 
         When the iterator is closed, it waits for running chunks, and starts no more chunks.
         """
         if not handle.distinct:  # the next chunk may have the same row, so it waits until this chunk is recorded
-            yield from ((done, self.apply_chunk(handle, base, done)) for done in todo)
+            yield from ((done, self.apply_chunk(handle, base, start_ms, done)) for done in todo)
             return
-        with contextlib.closing(at_once(lambda done: self.apply_chunk(handle, base, done), todo)) as found:
+        with contextlib.closing(at_once(lambda done: self.apply_chunk(handle, base, start_ms, done), todo)) as found:
             yield from zip(todo, found, strict=True)
 
-    def apply_chunk(self, handle: HBaseHandle, base: int, done: int) -> list[str] | None:
-        """Apply the chunk that follows the first ``done`` chunks.
+    def apply_chunk(self, handle: HBaseHandle, base: int, start_ms: int, done: int) -> list[str] | None:
+        """Apply the chunk that follows the first ``done`` chunks. ``start_ms`` is the slice's first timestamp.
 
         Return the errors that block this chunk, or None if the chunk is missing.
         """
-        number = handle.chunks - 1 - done if handle.operation == "PUT" else done
-        [answer] = self._client.execute([staging.look_at_chunk(self._table, handle.row(self._sink), number)])
+        [answer] = self._client.execute([staging.look_at_chunk(self._table, handle.row(self._sink), done)])
         if isinstance(answer, Exception):
-            return [f"chunk {number}: {answer}"]
+            return [f"chunk {done}: {answer}"]
         cells = cells_of(answer)
         if not cells:
             return None
@@ -118,15 +118,15 @@ class Applier:
         mutations = [action.mutation for action in chunk.action]
         if handle.operation in MARKED:
             return self._apply_marked(handle, base, done, mutations)
-        stamp = _stamp_deletion if handle.operation == "DELETE" else _stamp
-        at_ms = base if handle.operation == "DELETE" else base + handle.partition
         for mutation in mutations:
-            stamp(mutation, at_ms)
+            if handle.operation == "DELETE":
+                _stamp_deletion(mutation, base)
+            else:
+                mutation.timestamp = start_ms + min(done, handle.further_ms)  # its own, or the slice's only one
         # Without conditions, HBase writes many rows in one step, which is about seven times as fast.
-        is_plain = handle.distinct or handle.operation == "DELETE"
-        if is_plain and self._client.send_whole(handle.table, chunk):
+        if self._client.send_whole(handle.table, chunk):
             return []
-        ops = [_op(handle.table, mutation, None if is_plain else _where_older(mutation)) for mutation in mutations]
+        ops = [Op(handle.table, mutation.row, mutations=(mutation,)) for mutation in mutations]
         return _failures(self._client.execute(ops), mutations)
 
     def _apply_marked(self, handle: HBaseHandle, base: int, done: int, mutations: Sequence[Message]) -> list[str]:
@@ -178,20 +178,6 @@ class Applier:
 def marker_qualifier(sink: str) -> bytes:
     """Return the marker's column qualifier. The marker is in the same family as the mapping's first cell."""
     return f"twopc:{sink}".encode()
-
-
-def _op(table: str, mutation: Message, condition: Message | None) -> Op:
-    return Op(table, mutation.row, mutations=(mutation,), condition=condition)
-
-
-def _where_older(mutation: Message) -> Message:
-    """Build the condition that the mutation's first cell has no value with the mutation's timestamp or later."""
-    first: Column = (_family(mutation), mutation.column_value[0].qualifier_value[0].qualifier)
-    return where_none_since(mutation.row, first, mutation.timestamp)
-
-
-def _stamp(mutation: Message, at_ms: int) -> None:
-    mutation.timestamp = at_ms
 
 
 def _stamp_deletion(mutation: Message, at_ms: int) -> None:

@@ -42,6 +42,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         self._cell = ControlCell(table=table, sink=sink)
         self._tables = [settings.table, table]
         self._table = table
+        self._decided: Sequence[HBaseHandle] = ()
         self._fence = Fence(client, table=table, sink=sink)
         self._check = Check(client, settings)
         self._applier = Applier(client, self._fence, table=table, sink=sink)
@@ -68,7 +69,9 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
     def begin_attempt(self) -> dict[str, Any]:
         """See :class:`StagedCommitter`. The version is higher than every timestamp that a decision may have used."""
         with self._try("reading its fence"):
-            self._highest_version = max(self._highest_version, self._fence.read().top)
+            progress = self._fence.read()
+            # A repair of the last decision may have used timestamps above its top (see `starts_of`).
+            self._highest_version = max(self._highest_version, progress.top) + sum(progress.tombstones.values())
         return super().begin_attempt()
 
     def _describe(self) -> list[dict[str, Message]]:
@@ -90,6 +93,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
 
     def _apply_all(self, handles: Sequence[HBaseHandle], version: int) -> None:
         self._fence.raise_to(version, top_of(handles, version))
+        self._decided = handles
         super()._apply_all(handles, version)
 
     def _look(self, handles: Sequence[HBaseHandle], version: int, *, durable: bool) -> dict[HBaseHandle, SliceState]:
@@ -104,7 +108,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         }
 
     def _apply(self, handle: HBaseHandle, version: int) -> list[str]:
-        return self._applier.apply(handle, version)
+        return self._applier.apply(handle, version, self._decided)
 
     def _apply_each(self, handles: Sequence[HBaseHandle], version: int) -> Generator[tuple[HBaseHandle, Sequence[str]]]:
         # Each slice takes several round trips, so a batch with many small tasks would mostly wait.
@@ -118,7 +122,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         return handle.operation == "APPEND"
 
     def _tombstone(self, handle: HBaseHandle, version: int) -> bool:
-        self._fence.tombstone(handle.uuid, version)
+        self._fence.tombstone(handle, version)
         if handle.uuid not in self._fence.read().tombstones:
             return False
         # The tombstone is the proof, so the slice is no longer needed.

@@ -13,7 +13,7 @@ from twopc.sinks.hbase.staging import STATE, own_row
 from twopc.sinks.staged.slices import SliceState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from twopc.sinks.hbase.client import HBaseClient
     from twopc.sinks.hbase.row_ops import Column
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _BASE: Final[Column] = (STATE, b"base")
 _TOP: Final[Column] = (STATE, b"top")
-#: The stored value dates from version 0.1.
+#: A tombstone's value is this word, which dates from version 0.1, and the lost slice's ``further_ms``.
 _TOMBSTONE: Final = b"buried"
 
 
@@ -32,13 +32,13 @@ class Progress(NamedTuple):
         base: the version of the newest decision that a driver has begun to apply, or 0.
         top: the highest timestamp that the decision ``base`` may have used.
         done: for each slice that a driver has begun to apply for the decision ``base``, the number of applied chunks.
-        tombstones: the slices that no driver may apply.
+        tombstones: the slices that no driver may apply, and each one's :attr:`HBaseHandle.further_ms`.
     """
 
     base: int
     top: int
     done: Mapping[str, int]
-    tombstones: frozenset[str]
+    tombstones: Mapping[str, int]
 
 
 class Fence:
@@ -61,8 +61,12 @@ class Fence:
         return Progress(
             base,
             top,
-            {uuid: int(value) for uuid, value in slices.items() if value != _TOMBSTONE},
-            frozenset(uuid for uuid, value in slices.items() if value == _TOMBSTONE),
+            {uuid: int(value) for uuid, value in slices.items() if not value.startswith(_TOMBSTONE)},
+            {
+                uuid: int(value.removeprefix(_TOMBSTONE) or 0)
+                for uuid, value in slices.items()
+                if value.startswith(_TOMBSTONE)
+            },
         )
 
     def raise_to(self, base: int, top: int) -> None:
@@ -79,9 +83,9 @@ class Fence:
         """
         self._mark(uuid, b"0", base)
 
-    def tombstone(self, uuid: str, base: int) -> None:
+    def tombstone(self, handle: HBaseHandle, base: int) -> None:
         """Set a slice's tombstone, unless a driver has already begun to apply the slice."""
-        self._mark(uuid, _TOMBSTONE, base)
+        self._mark(handle.uuid, _TOMBSTONE + b"%d" % handle.further_ms, base)
 
     def record(self, uuid: str, base: int, done: int) -> None:
         """Record how many chunks have been applied. The timestamp prevents a lower number from replacing a higher one."""
@@ -94,9 +98,26 @@ class Fence:
         self._client.execute_one(write(self._table, self._row, {column: value}, at_ms=base, condition=absent))
 
 
+def starts_of(handles: Collection[HBaseHandle], base: int, tombstones: Mapping[str, int]) -> dict[HBaseHandle, int]:
+    """Return each slice's first timestamp under the decision with version ``base``.
+
+    No two slices share a timestamp, and they follow each other in the order of their partitions. A slice that replaces a lost
+    slice has a higher partition number than all others. So it must also come after the timestamps that the lost slice would
+    have taken: the others have them in between.
+    """
+    known = {handle.uuid for handle in handles}
+    at_ms = base + sum(further_ms for uuid, further_ms in tombstones.items() if uuid not in known)
+    found: dict[HBaseHandle, int] = {}
+    for handle in sorted(handles, key=lambda handle: handle.partition):
+        found[handle] = at_ms + handle.partition
+        at_ms += handle.further_ms
+    return found
+
+
 def top_of(handles: Sequence[HBaseHandle], base: int) -> int:
     """Return the highest timestamp that a decision may use, either for its last task or for the progress of its longest slice."""
-    return base + max((max(handle.partition, handle.chunks) for handle in handles), default=0)
+    starts = starts_of(handles, base, {})
+    return max((max(at_ms + one.further_ms, base + one.chunks) for one, at_ms in starts.items()), default=base)
 
 
 def state_of(handle: HBaseHandle, progress: Progress, base: int, *, is_whole: bool) -> SliceState:

@@ -138,22 +138,9 @@ class Put(_Writing):
     """Write the cells as text (numbers in Arrow's format) or bytes.
 
     If several rows have the same key, the last one wins.
-
-    The first cell in ``cells`` must not be empty, because its timestamp shows whether the row was already written.
     """
 
     operation = "PUT"
-
-    def encode(self, rows: pa.RecordBatch) -> dict[bytes, Values]:
-        """See :class:`Mapping`."""
-        found = super().encode(rows)
-        for key, values in found.items():
-            if not values[0]:
-                raise BadRecordError(
-                    f"column {next(iter(self.cells.values()))!r} is empty for row {key!r}, but the first cell in "
-                    "Put(cells=…) must have a value. Put another cell first, such as a cell that contains the key"
-                )
-        return found
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,14 @@ class HBaseHandle(StagedHandle):
     chunks: int
     distinct: bool
 
+    @property
+    def further_ms(self) -> int:
+        """How many timestamps the slice takes after its first one.
+
+        If chunks may share a row key, each chunk needs its own timestamp, so that the row of the last chunk wins.
+        """
+        return self.chunks - 1 if self.operation == "PUT" and not self.distinct else 0
+
     def row(self, sink: str) -> bytes:
         """Return the slice's row in the sink's own table."""
         return slice_row(sink, self.entry)

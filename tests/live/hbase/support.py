@@ -16,7 +16,7 @@ from twopc.sinks.hbase.apply import Applier
 from twopc.sinks.hbase.client import HBaseClient
 from twopc.sinks.hbase.cluster import Cluster
 from twopc.sinks.hbase.errors import FAILURES
-from twopc.sinks.hbase.fence import Fence
+from twopc.sinks.hbase.fence import Fence, starts_of
 from twopc.sinks.hbase.mappings import COUNTER
 from twopc.sinks.hbase.messages import hbase_pb, name_parts
 from twopc.sinks.hbase.row_ops import Op, cells_of, put
@@ -197,7 +197,8 @@ class Sleeper:
 
     def apply_chunk(self, handle: HBaseHandle, scan_start: dict[str, Any], done: int) -> list[str] | None:
         """Apply one chunk without recording it as done."""
-        return self._applier.apply_chunk(handle, scan_start["base"], done)
+        base = scan_start["base"]
+        return self._applier.apply_chunk(handle, base, starts_of([handle], base, {})[handle], done)
 
     def close(self) -> None:
         self._client.close()

@@ -119,6 +119,7 @@ def test_the_last_row_of_a_key_wins_however_often_each_chunk_is_applied(puts: HB
             assert sleeper.apply_chunk(handle, scan_start, done) == []
         for done in (2, 1, 0, 1):  # delayed calls
             assert sleeper.apply_chunk(handle, scan_start, done) == []
+    assert [store.value(number) for number in (1, 2, 3)] == [b"c", b"x", b"y"]
     assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
     assert [store.value(number) for number in (1, 2, 3)] == [b"c", b"x", b"y"]
 
@@ -164,6 +165,24 @@ def test_a_foreign_cell_with_a_later_timestamp_stays(puts: HBaseSink, store: Sto
     handle = driver.prepare(batch(id=[1], v=["a"], w=[""]))
     assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
     assert store.value(1) == b"from the future"
+
+
+def test_a_later_foreign_value_hides_its_own_cell_and_no_other_cell_of_the_row(puts: HBaseSink, store: Store) -> None:
+    """The row is in two chunks, so the sink must tell which of them was written last."""
+    driver = Driver(puts)
+    scan_start = driver.begin()
+    handle = driver.prepare(batch(id=[1, 2, 1], v=["a", "x", "b"], w=["c", "y", "d"]))
+    store.write(1, b"foreign", at_ms=scan_start["base"] + 10_000)
+    assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
+    assert (store.value(1), store.value(1, b"w")) == (b"foreign", b"d")
+
+
+def test_the_first_cell_of_a_row_may_be_empty(puts: HBaseSink, store: Store) -> None:
+    driver = Driver(puts)
+    scan_start = driver.begin()
+    handle = driver.prepare(batch(id=[1, 2, 1], v=["a", "x", ""], w=["c", "y", "d"]))
+    assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
+    assert (store.value(1), store.value(1, b"w")) == (b"", b"d")
 
 
 def test_versions_increase_even_if_the_clock_is_behind(sink: HBaseSink) -> None:
