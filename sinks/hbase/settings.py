@@ -57,9 +57,9 @@ class HBaseSettings(StagedSettings):
 
     def create_client(self) -> HBaseClient:
         """See :class:`StagedSettings`."""
-        timeout_s = self.timeout_ms / 1000
-        cluster = Cluster(self.zookeeper, znode=self.znode, user=self.user or self._own_user(), timeout_s=timeout_s)
-        return HBaseClient(cluster, timeout_s=timeout_s)
+        user, timeout_s = self.user or self._own_user(), self.response_timeout_s
+        cluster = Cluster(self.zookeeper, znode=self.znode, user=user, timeout_s=timeout_s)
+        return HBaseClient(cluster, timeout_s=self.timeout_ms / 1000)
 
     def _own_user(self) -> str:
         """Determine this process's user name in the same way as HBase clients do without Kerberos."""

@@ -67,8 +67,9 @@ class RedisSettings(StagedSettings):
 
     def connect(self) -> redis.Redis | RedisCluster:
         """Return a redis-py client that never retries, because a retry after a lost response would apply an ``INCRBY`` twice."""
-        # The socket timeout must exceed the timeout of a WAIT.
-        timeout_s = (self.timeout_ms + self.wait_timeout_ms) / 1000
+        timeout_s = self.response_timeout_s
+        if self.wait_replicas or self.wait_aof:  # the response to a WAIT may take this much longer
+            timeout_s += self.wait_timeout_ms / 1000
         common = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, **self.options}
         never = Retry(NoBackoff(), 0)
         if self.cluster:

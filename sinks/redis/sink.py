@@ -42,7 +42,7 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
         wait_timeout_ms: how long to wait for the replicas and the disk.
         chunk_rows: the maximum number of commands in one step. During a step, Redis serves no other client.
         chunk_bytes: the maximum size of one step in bytes. A larger row gets its own step.
-        timeout_ms: how long one step may wait for Redis.
+        timeout_ms: how long one step may wait for Redis. After a third of this time without a response, the sink asks again.
 
     Raises:
         ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.

@@ -97,14 +97,14 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def confirm(self, handles: Sequence[StagedHandleT], age_ms: float) -> None:
         """See :class:`SinkCommitter`. Check that every chunk exists unchanged, and that the last batch is not lost."""
         del age_ms  # staged data does not expire
-        with self._try("checking the last batch"):
-            self._require_kept()
         for handle, checksum in self._checksums(handles).items():
             if isinstance(checksum, Exception):
                 raise self.explain(checksum, self._named(f"confirming {handle.transaction}")) from checksum
             if checksum != handle.checksum:
                 what = f"data of {handle.transaction} is missing or changed. Nothing was decided, and a new attempt rewrites it"
                 raise RetriableError(self._named(what))
+        with self._try("checking the last batch"):
+            self._require_kept()
 
     def commit(
         self, handles: Sequence[StagedHandleT], scan_start: Mapping[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from twopc.errors import ConfigurationError
 from twopc.sinks.sink_names import RULE, is_sink_name
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from twopc.sinks.staged.client import StoreClient
+
+
+#: A server that hangs ends no call, and another server may have replaced it. So ``timeout_ms`` must be enough for several tries.
+_TRIES: Final = 3
 
 
 class RowMapping(Protocol):
@@ -51,6 +55,11 @@ class StagedSettings(ABC):
     def columns(self) -> frozenset[str]:
         """See :class:`TwoPhaseCommitSink`. Choose the mapping's columns."""
         return self.mapping.columns
+
+    @property
+    def response_timeout_s(self) -> float:
+        """How long one call waits for its response, before the client looks for the server again."""
+        return self.timeout_ms / 1000 / _TRIES
 
     @abstractmethod
     def create_client(self) -> StoreClient[Any]:

@@ -823,6 +823,16 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/redis/test_set_back.py -k fenced",
     ),
     one_edit(
+        "Redis, HBase: one call without a response uses up the time for all tries",
+        0,
+        "sinks/staged/settings.py",
+        "return self.timeout_ms / 1000 / _TRIES",
+        "return self.timeout_ms / 1000 + 1",
+        model=False,
+        protocol="tests/unit/test_staged_client.py",
+        whole="tests/live/redis/test_topology.py -k hangs_until",
+    ),
+    one_edit(
         "Redis Cluster: a script follows the moving slot to a node that lacks the data",
         0,
         "sinks/redis/client.py",

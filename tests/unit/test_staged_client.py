@@ -11,9 +11,11 @@ from redis import exceptions
 from tenacity import wait_none
 
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError, TwoPhaseCommitError, UnavailableError
+from twopc.sinks.hbase import HBaseSink, Put
 from twopc.sinks.hbase.client import HBaseClient
 from twopc.sinks.hbase.cluster import Cluster
 from twopc.sinks.hbase.errors import AbsentTableError, RemoteError
+from twopc.sinks.redis import IncrBy, RedisSink
 from twopc.sinks.redis.client import RedisClient, Safety
 from twopc.sinks.staged.client import StoreClient
 
@@ -55,6 +57,16 @@ def test_a_store_error_is_translated_with_a_remedy(
     assert type(found) is kind
     with pytest.raises(kind, match=rf"(?s)^sink 's', staging: .*{words}"):
         raise found
+
+
+@pytest.mark.parametrize("waits", [{}, {"wait_replicas": 1}, {"wait_aof": True}])
+def test_a_step_has_time_for_another_call_after_one_without_a_response(waits: dict[str, Any]) -> None:
+    redis_sink = RedisSink(name="s", url="redis://h", mapping=IncrBy("n"), timeout_ms=9_000, **waits)
+    client: Any = redis_sink.connect()
+    assert client.connection_pool.connection_kwargs["socket_timeout"] == 3 + (1 if waits else 0)
+    put = Put("{id}", {"d:v": "v"})
+    hbase = HBaseSink(name="s", zookeeper="h:1", table="t", mapping=put, timeout_ms=9_000, user="u").create_client()
+    assert (hbase.cluster._timeout_s, hbase._timeout_s) == (3, 9)
 
 
 class Starting(StoreClient[str]):

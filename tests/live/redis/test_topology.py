@@ -336,8 +336,9 @@ def test_a_cluster_and_a_single_server_are_distinguished(
 # -- Sentinel ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.whole
-def test_a_commit_follows_the_primary_reported_by_sentinel() -> None:
+@contextlib.contextmanager
+def watched_pair() -> Iterator[tuple[LocalRedis, LocalRedis, LocalRedis]]:
+    """A primary, its replica, and a Sentinel that knows both."""
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(LocalRedis(options=DURABLE))
         second = stack.enter_context(LocalRedis(options={**DURABLE, "replicaof": f"127.0.0.1 {first.port}"}))
@@ -348,6 +349,13 @@ def test_a_commit_follows_the_primary_reported_by_sentinel() -> None:
         }
         sentinel = stack.enter_context(LocalRedis(options=watch, arguments=["--sentinel"]))
         until(lambda: len(sentinel.execute("SENTINEL", "REPLICAS", "shop")) == 1)
+        until(lambda: b"connected_slaves:1" in replication(first))
+        yield first, second, sentinel
+
+
+@pytest.mark.whole
+def test_a_commit_follows_the_primary_reported_by_sentinel() -> None:
+    with watched_pair() as (first, second, sentinel):
         sink = sink_of(
             "redis://",
             IncrBy("n"),
@@ -356,7 +364,6 @@ def test_a_commit_follows_the_primary_reported_by_sentinel() -> None:
             wait_replicas=1,
             timeout_ms=5_000,
         )
-        until(lambda: b"connected_slaves:1" in replication(first))
         task = Decided(sink, batch(id=IDS))
         first.kill()
         until(lambda: _is_primary(second))
@@ -364,6 +371,19 @@ def test_a_commit_follows_the_primary_reported_by_sentinel() -> None:
         first.start()
         until(lambda: task.commit() is Evidence.COMMITTED)
         assert (second.execute("GET", "n"), first.execute("GET", "n")) == (b"200", b"200")
+
+
+@pytest.mark.whole
+def test_a_commit_outlasts_a_primary_that_hangs_until_sentinel_replaces_it() -> None:
+    """A hung server closes no connection, so only the timeout of a call ends the first try."""
+    with watched_pair() as (first, second, sentinel):
+        places = (("127.0.0.1", sentinel.port),)
+        sink = sink_of("redis://", IncrBy("n"), sentinels=places, service="shop", timeout_ms=9_000)
+        task = Decided(sink, batch(id=IDS))
+        until(lambda: second.execute("DBSIZE") == first.execute("DBSIZE"))
+        first.pause()
+        assert task.commit() is Evidence.COMMITTED
+        assert second.execute("GET", "n") == b"200"
 
 
 def test_behind_sentinel_the_url_supplies_user_database_and_tls() -> None:
