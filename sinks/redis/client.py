@@ -56,26 +56,29 @@ class Safety:
     Attributes:
         replicas: the number of replicas that must have the write in memory (WAIT).
         aof: whether the primary must have the write on disk (WAITAOF).
-        timeout_ms: how long to wait for the replicas and the disk.
+        timeout_ms: how long to wait for the replicas, and then for the disk.
     """
 
     replicas: int = 0
     aof: bool = False
     timeout_ms: int = 1_000
 
-    def command(self) -> tuple[str | int, ...] | None:
-        """Return the command that waits for the copies. Return None if the primary's response is enough."""
-        if self.aof:
-            return ("WAITAOF", 1, self.replicas, self.timeout_ms)
-        return ("WAIT", self.replicas, self.timeout_ms) if self.replicas else None
+    def commands(self) -> list[tuple[str | int, ...]]:
+        """Return the commands that wait for the copies. There are none if the primary's response is enough.
 
-    def holds(self, answer: Any) -> bool:
-        """Return whether the response to :meth:`command` proves that the write is safe."""
-        if isinstance(answer, RedisError):
-            return False
-        if self.aof:
-            return bool(answer[0] >= 1 and answer[1] >= self.replicas)
-        return bool(answer >= self.replicas)
+        ``WAITAOF`` is never asked about the replicas, because it would demand that they have append-only files, too.
+        """
+        replicas = ("WAIT", self.replicas, self.timeout_ms)
+        file = ("WAITAOF", 1, 0, self.timeout_ms)
+        return [command for command, is_wanted in ((replicas, self.replicas), (file, self.aof)) if is_wanted]
+
+    def short(self, answers: Sequence[Any]) -> str:
+        """Say which response to :meth:`commands` does not prove that the write is safe. Return nothing if all of them do."""
+        for command, answer in zip(self.commands(), answers, strict=True):
+            copies = answer[0] if isinstance(answer, list) else answer
+            if isinstance(answer, RedisError) or copies < command[1]:
+                return f"{command[0]} returned {answer} within {self.timeout_ms} ms"
+        return ""
 
 
 class RedisClient(StoreClient[Call]):
@@ -122,7 +125,7 @@ class RedisClient(StoreClient[Call]):
     def _send(
         self, server: redis.Redis, calls: Sequence[Call], mine: Sequence[tuple[int, None]], answers: list[Any]
     ) -> None:
-        wait = self._safety.command() if any(calls[at].durable for at, _ in mine) else None
+        waits = self._safety.commands() if any(calls[at].durable for at, _ in mine) else []
         pipeline: Any = server.pipeline(transaction=False)
         places = []
         for at, _ in mine:
@@ -130,14 +133,14 @@ class RedisClient(StoreClient[Call]):
                 pipeline.execute_command("ASKING")
             places.append(len(pipeline))
             pipeline.execute_command(*_words(calls[at], answers[at]))
-        if wait is not None:
+        for wait in waits:
             pipeline.execute_command(*wait)
         found = pipeline.execute(raise_on_error=False)
-        is_safe = wait is None or self._safety.holds(found[-1])
+        short = self._safety.short(found[-len(waits) :]) if waits else ""
         for (at, _), place in zip(mine, places, strict=True):
             answers[at] = _read(calls[at], found[place])
-            if wait and calls[at].durable and not is_safe and not isinstance(found[place], RedisError):
-                answers[at] = NotReplicatedError(f"{wait[0]} returned {found[-1]} within {self._safety.timeout_ms} ms")
+            if short and calls[at].durable and not isinstance(found[place], RedisError):
+                answers[at] = NotReplicatedError(short)
 
     def _recover(self, calls: Sequence[Call], answers: Sequence[Any]) -> None:
         """Ask the cluster again for each slot's node, or ask Sentinel for the primary."""

@@ -68,8 +68,8 @@ class RedisSettings(StagedSettings):
     def connect(self) -> redis.Redis | RedisCluster:
         """Return a redis-py client that never retries, because a retry after a lost response would apply an ``INCRBY`` twice."""
         timeout_s = self.response_timeout_s
-        if self.wait_replicas or self.wait_aof:  # the response to a WAIT may take this much longer
-            timeout_s += self.wait_timeout_ms / 1000
+        # The responses to WAIT and WAITAOF may each take this much longer.
+        timeout_s += (bool(self.wait_replicas) + self.wait_aof) * self.wait_timeout_ms / 1000
         common = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, **self.options}
         never = Retry(NoBackoff(), 0)
         if self.cluster:

@@ -39,7 +39,7 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
         options: redis-py keyword arguments, such as ``ssl_ca_certs``.
         wait_replicas: the number of replicas that must have a write before the sink treats it as safe (``WAIT``).
         wait_aof: whether a write must also be on the primary's disk, in its append-only file (``WAITAOF``, Redis 7.2).
-        wait_timeout_ms: how long to wait for the replicas and the disk.
+        wait_timeout_ms: how long to wait for the replicas, and then for the disk.
         chunk_rows: the maximum number of commands in one step. During a step, Redis serves no other client.
         chunk_bytes: the maximum size of one step in bytes. A larger row gets its own step.
         timeout_ms: how long one step may wait for Redis. After a third of this time without a response, the sink asks again.

@@ -833,6 +833,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         whole="tests/live/redis/test_topology.py -k hangs_until",
     ),
     one_edit(
+        "Redis: wait_aof demands append-only files of the replicas",
+        0,
+        "sinks/redis/client.py",
+        '("WAITAOF", 1, 0, self.timeout_ms)',
+        '("WAITAOF", 1, self.replicas, self.timeout_ms)',
+        model=False,
+        protocol="tests/live/redis/test_durability.py -k requested_copy",
+    ),
+    one_edit(
         "Redis Cluster: a script follows the moving slot to a node that lacks the data",
         0,
         "sinks/redis/client.py",

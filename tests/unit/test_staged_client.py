@@ -59,11 +59,13 @@ def test_a_store_error_is_translated_with_a_remedy(
         raise found
 
 
-@pytest.mark.parametrize("waits", [{}, {"wait_replicas": 1}, {"wait_aof": True}])
+@pytest.mark.parametrize(
+    "waits", [{}, {"wait_replicas": 2}, {"wait_aof": True}, {"wait_replicas": 1, "wait_aof": True}]
+)
 def test_a_step_has_time_for_another_call_after_one_without_a_response(waits: dict[str, Any]) -> None:
     redis_sink = RedisSink(name="s", url="redis://h", mapping=IncrBy("n"), timeout_ms=9_000, **waits)
     client: Any = redis_sink.connect()
-    assert client.connection_pool.connection_kwargs["socket_timeout"] == 3 + (1 if waits else 0)
+    assert client.connection_pool.connection_kwargs["socket_timeout"] == 3 + len(waits)
     put = Put("{id}", {"d:v": "v"})
     hbase = HBaseSink(name="s", zookeeper="h:1", table="t", mapping=put, timeout_ms=9_000, user="u").create_client()
     assert (hbase.cluster._timeout_s, hbase._timeout_s) == (3, 9)

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis.exceptions import ResponseError
 
 from tests.live.one_task import OneTask, batch
 from tests.live.redis.support import Decided, replication, sink_of, until
@@ -105,6 +106,17 @@ def test_with_wait_replicas_a_commit_is_proven_once_the_replica_has_it(pair: tup
     assert replica.execute("LLEN", "rows") == 3
 
 
+def test_only_the_primary_needs_an_append_only_file() -> None:
+    """``wait_replicas`` is about the replicas' memory, with ``wait_aof``, too."""
+    with LocalRedis(options=DURABLE) as primary:
+        no_file = {"appendonly": "no", "replicaof": f"127.0.0.1 {primary.port}"}
+        with LocalRedis(options=no_file) as replica:
+            until(lambda: b"state=online" in replication(primary))
+            sink = sink_of(primary.url, ListPush("rows", "v"), wait_replicas=1, wait_aof=True, timeout_ms=5_000)
+            assert Decided(sink, batch(v=[1, 2])).commit() is Evidence.COMMITTED
+            assert replica.execute("LLEN", "rows") == 2
+
+
 def after_a_restart(sink: Any, handle: Any, scan_start: Any) -> Any:
     committer = sink.create_committer()
     try:
@@ -146,16 +158,23 @@ def test_a_replica_is_refused(pair: tuple[LocalRedis, LocalRedis]) -> None:
 @pytest.mark.parametrize(
     ("safety", "asked", "short", "enough"),
     [
-        (Safety(replicas=2), ("WAIT", 2, 1_000), [0, 1], [2, 3]),
-        (Safety(aof=True, timeout_ms=5), ("WAITAOF", 1, 0, 5), [[0, 0], [0, 2]], [[1, 0]]),
-        (Safety(replicas=2, aof=True), ("WAITAOF", 1, 2, 1_000), [[1, 1], [0, 2]], [[1, 2]]),
+        (Safety(), [], [], [[]]),
+        (Safety(replicas=2), [("WAIT", 2, 1_000)], [[0], [1], [ResponseError("NOPERM")]], [[2], [3]]),
+        (Safety(aof=True, timeout_ms=5), [("WAITAOF", 1, 0, 5)], [[[0, 0]], [[0, 2]]], [[[1, 0]]]),
+        (
+            Safety(replicas=2, aof=True),
+            [("WAIT", 2, 1_000), ("WAITAOF", 1, 0, 1_000)],
+            [[1, [1, 1]], [2, [0, 2]], [2, ResponseError("unknown command")]],
+            [[2, [1, 0]], [2, [1, 2]]],
+        ),
     ],
 )
 def test_a_write_counts_once_every_requested_copy_has_it(
-    safety: Safety, asked: tuple[str | int, ...], short: list[Any], enough: list[Any]
+    safety: Safety, asked: list[tuple[str | int, ...]], short: list[Any], enough: list[Any]
 ) -> None:
-    assert safety.command() == asked
-    assert [safety.holds(answer) for answer in (*short, *enough)] == [False] * len(short) + [True] * len(enough)
+    assert safety.commands() == asked
+    found = [not safety.short(answers) for answers in (*short, *enough)]
+    assert found == [False] * len(short) + [True] * len(enough)
 
 
 def test_a_wait_may_take_longer_than_a_step(pair: tuple[LocalRedis, LocalRedis]) -> None:
