@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tenacity import wait_exponential
 
-from twopc.sinks.hbase.errors import FAILURES, REMEDIES, RemoteError, is_transient
+from twopc.sinks.hbase.errors import FAILURES, REMEDIES, RemoteError, ignored_condition, is_transient
 from twopc.sinks.hbase.messages import Message, client_pb, region
 from twopc.sinks.hbase.row_ops import Op
 from twopc.sinks.retry import retrying
@@ -164,6 +164,9 @@ def _read(ops: Sequence[Op], group: Sequence[int], result: Message, answers: lis
             answers[place] = _error(result.exception)
         return
     first = ops[group[0]]
+    if first.condition is not None and not result.HasField("processed"):
+        answers[group[0]] = ignored_condition(first.row)
+        return
     if first.condition is not None or len(first.mutations) > 1:
         answers[group[0]] = bool(result.processed) or first.condition is None
         return

@@ -35,7 +35,13 @@ _TRANSIENT: Final = re.compile(
     r"WrongRegion|MultiActionResultTooLarge|TimeoutIO|CallTimeout|NotAllMetaRegionsOnline|RetryImmediately|"
     r"^IOException|StoppedRpcClient|ScannerReset|UnknownScanner|RpcThrottling|DroppedSnapshot|ServerTooBusy"
 )
+_IGNORED: Final = "ConditionIgnored"
 REMEDIES: Final = remedies(
+    (
+        _IGNORED,
+        ConfigurationError,
+        "Use HBase 2.4 or newer on all servers. If the row is in the data table, check it",
+    ),
     ("AbsentTableError", ConfigurationError, "Create the table, or check the name"),
     ("AccessDenied|AccessControl", ConfigurationError, "Grant the user the permissions that docs/hbase.md lists"),
     ("FatalConnection|BadAuth|Sasl", ConfigurationError, "The cluster requires Kerberos, which is not supported"),
@@ -47,6 +53,13 @@ REMEDIES: Final = remedies(
         "The column does not contain a counter. Fix the cell, or use another column",
     ),
 )
+
+
+def ignored_condition(row: bytes) -> RemoteError:
+    """Build the error for a server without conditions in ``Multi``. A start meets it in the sink's own table, before any data."""
+    return RemoteError(
+        _IGNORED, f"HBase is older than 2.4 and ignores conditions, so it changed row {row!r} without a check"
+    )
 
 
 def is_transient(answer: object) -> bool:
