@@ -16,6 +16,11 @@ FAILURES: Final = (RedisError, exceptions.RedisClusterException, OSError)
 #: The advice by error text, because an error inside a script has no class.
 REMEDIES: Final = remedies(
     (
+        r"No master found.*(WRONGPASS|NOAUTH|NOPERM|[Aa]uthentication|[Ii]nvalid (username|password))",
+        ConfigurationError,
+        "Check the user and password of the Sentinels in sentinel_options",
+    ),
+    (
         r"WRONGPASS|NOAUTH|[Ii]nvalid (username|password)|[Aa]uthentication",
         ConfigurationError,
         "Check the user and password in the url",

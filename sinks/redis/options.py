@@ -82,6 +82,17 @@ def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> Non
     _require_constructible(url, {name: value for name, value in options.items() if name not in _OF_CLUSTER})
 
 
+def require_valid_for_sentinels(options: Mapping[str, Any]) -> None:
+    """Check the options for connections to Sentinels. Their addresses come without a scheme, so ``ssl`` turns on TLS.
+
+    Raises:
+        ConfigurationError: see :func:`require_valid`.
+    """
+    for name in sorted(options.keys() - {"ssl"}):
+        if why := _objection(name, "rediss", cluster=False, is_text=False):
+            raise _wrong("sentinel_options", f"{name!r} {why}")
+
+
 def _wrong(argument: str, advice: str) -> ConfigurationError:
     return ConfigurationError(f"RedisSink({argument}=…): {advice}")
 

@@ -14,7 +14,7 @@ from redis.sentinel import Sentinel
 
 from twopc.sinks.redis.client import RedisClient, Safety
 from twopc.sinks.redis.mappings import Mapping
-from twopc.sinks.redis.options import require_valid
+from twopc.sinks.redis.options import require_valid, require_valid_for_sentinels
 from twopc.sinks.staged.settings import StagedSettings
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class RedisSettings(StagedSettings):
     cluster: bool = False
     sentinels: tuple[tuple[str, int], ...] = ()
     service: str = ""
+    sentinel_options: collections.abc.Mapping[str, Any] = field(default_factory=dict, repr=False)
     options: collections.abc.Mapping[str, Any] = field(default_factory=dict, repr=False)
     wait_replicas: int = 0
     wait_aof: bool = False
@@ -57,7 +58,12 @@ class RedisSettings(StagedSettings):
             "sentinels",
             "pass sentinels only together with service=…, and never with cluster=True, because a cluster has no Sentinel",
         )
+        self._require(
+            self.sentinels or not self.sentinel_options, "sentinel_options", "pass them only together with sentinels"
+        )
+        require_valid_for_sentinels(self.sentinel_options)
         object.__setattr__(self, "options", dict(self.options))
+        object.__setattr__(self, "sentinel_options", dict(self.sentinel_options))
         object.__setattr__(self, "sentinels", tuple((host, int(port)) for host, port in self.sentinels))
 
     def create_client(self) -> RedisClient:
@@ -80,7 +86,12 @@ class RedisSettings(StagedSettings):
         is_tls = "connection_class" in given
         for name in ("host", "port", "path", "connection_class"):
             given.pop(name, None)
-        watch = {"socket_timeout": timeout_s, "retry": never}
+        watch = {
+            "socket_timeout": timeout_s,
+            "socket_connect_timeout": timeout_s,
+            **self.sentinel_options,
+            "retry": never,
+        }
         sentinel: Any = Sentinel(self.sentinels, sentinel_kwargs=watch)  # type: ignore[no-untyped-call]
         primary: redis.Redis = sentinel.master_for(self.service, retry=never, **{"ssl": is_tls, **common, **given})
         return primary

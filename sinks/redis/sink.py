@@ -36,6 +36,8 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
         cluster: whether Redis is a cluster.
         sentinels: ``(host, port)`` of each Sentinel; needs ``service``.
         service: the name of the primary in Sentinel.
+        sentinel_options: redis-py keyword arguments for the connections to the Sentinels, such as ``password``; ``ssl=True`` for
+            TLS. The Sentinels do not get the user and password in ``url``.
         options: redis-py keyword arguments, such as ``ssl_ca_certs``.
         wait_replicas: the number of replicas that must have a write before the sink treats it as safe (``WAIT``).
         wait_aof: whether a write must also be on the primary's disk, in its append-only file (``WAITAOF``, Redis 7.2).

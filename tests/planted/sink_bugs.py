@@ -842,6 +842,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/redis/test_durability.py -k requested_copy",
     ),
     one_edit(
+        "Redis: the Sentinels get no password",
+        0,
+        "sinks/redis/settings.py",
+        "            **self.sentinel_options,\n",
+        "",
+        model=False,
+        protocol="tests/live/redis/test_topology.py -k password_of_its_own",
+    ),
+    one_edit(
         "Redis Cluster: a script follows the moving slot to a node that lacks the data",
         0,
         "sinks/redis/client.py",

@@ -128,3 +128,23 @@ def test_a_cluster_accepts_its_own_options() -> None:
     assert sink(
         "redis://h/0?client_name=a", {"require_full_coverage": False, "reinitialize_steps": 1}, cluster=True
     ).cluster
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"retry": None}, "'retry' is reserved"),
+        ({"pasword": "secret"}, "'pasword' is not an option"),
+        ({"socket_timeout": 1}, "'socket_timeout' is reserved"),
+    ],
+)
+def test_an_invalid_option_of_the_sentinels_is_reported_without_its_value(options: dict[str, Any], words: str) -> None:
+    given: dict[str, Any] = {"sentinels": (("h", 1),), "service": "shop", "sentinel_options": options}
+    with pytest.raises(ConfigurationError, match=rf"sentinel_options=…\): {words}") as raised:
+        RedisSink(name="s", url="redis://", mapping=ListPush("rows", "v"), **given)
+    assert "secret" not in str(raised.value)
+
+
+def test_the_sentinels_options_need_sentinels() -> None:
+    with pytest.raises(ConfigurationError, match=r"sentinel_options.*only together with sentinels"):
+        RedisSink(name="s", url="redis://h", mapping=ListPush("rows", "v"), sentinel_options={"ssl": True})

@@ -386,6 +386,24 @@ def test_a_commit_outlasts_a_primary_that_hangs_until_sentinel_replaces_it() -> 
         assert second.execute("GET", "n") == b"200"
 
 
+def test_a_sentinel_may_have_a_password_of_its_own() -> None:
+    with LocalRedis() as primary:
+        watch = {"sentinel monitor": f"shop 127.0.0.1 {primary.port} 1"}
+        with LocalRedis(options=watch, arguments=["--sentinel"]) as sentinel:
+            sentinel.execute("ACL", "SETUSER", "default", "resetpass", ">of-sentinel")
+
+            def sink_with(**arguments: Any) -> RedisSink:
+                places = (("127.0.0.1", sentinel.port),)
+                return sink_of("redis://", IncrBy("n"), sentinels=places, service="shop", **arguments)
+
+            with pytest.raises(ConfigurationError, match=r"No master found.* the Sentinels in sentinel_options$"):
+                sink_with().create_committer().inspect()
+            sink = sink_with(sentinel_options={"password": "of-sentinel"})
+            assert apply(sink, batch(id=[1, 2])) == [Evidence.COMMITTED]
+            assert primary.execute("GET", "n") == b"2"
+            assert "of-sentinel" not in repr(sink)
+
+
 def test_behind_sentinel_the_url_supplies_user_database_and_tls() -> None:
     sink = sink_of("rediss://ann:secret@ignored:1/3", IncrBy("n"), sentinels=(("h", 1),), service="shop")
     client: Any = sink.connect()
