@@ -36,7 +36,13 @@ REMEDIES: Final = remedies(
         BadRecordError,
         "A row exceeds Redis's size limit: raise proto-max-bulk-len, or make the row smaller",
     ),
-    ("Cluster mode is not enabled", ConfigurationError, "The server is not a cluster: remove cluster=True"),
+    # redis-py gives the same answer to every error after CLUSTER SLOTS.
+    (
+        "Cluster mode is not enabled",
+        ConfigurationError,
+        "The server is not part of a cluster, or the user may not run CLUSTER SLOTS. In the first case, remove cluster=True. "
+        "In the second case, allow the user to run the commands for a cluster in docs/redis.md",
+    ),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -31,11 +32,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.live.redis.services import RedisService
+    from twopc.integration.services.redis import LocalRedis
+    from twopc.sinks.redis import RedisSink
     from twopc.sinks.redis.mappings import Mapping
 
 #: The rights that docs/redis.md lists for an administrator.
 KEYS: Final = "~twopc:* ~data:*"
 COMMANDS: Final = "+eval +evalsha +info +type +unlink +hset +hget +hmget +hgetall +hkeys +hdel +hlen"
+CLUSTER: Final = "+cluster|slots +command"
 KEY: Final = "data:{k}"
 MAPPINGS: Final[tuple[tuple[Mapping, str], ...]] = (
     (Set(KEY, "n"), ""),
@@ -61,11 +65,11 @@ class Users:
         self._made: list[str] = []
         self.client: Any = redis.Redis.from_url(url)
 
-    def url_with(self, rights: str) -> str:
-        """The server's address for a new user with these rights."""
-        name = unique()
+    def url_with(self, rights: str, name: str | None = None) -> str:
+        """The server's address for a user with exactly these rights, by default a new one."""
+        name = name or unique()
         self._made.append(name)
-        self.client.execute_command("ACL", "SETUSER", name, "on", ">secret", *rights.split())
+        self.client.execute_command("ACL", "SETUSER", name, "reset", "on", ">secret", *rights.split())
         return self._url.replace("redis://", f"redis://{name}:secret@")
 
     def close(self) -> None:
@@ -89,6 +93,40 @@ def test_the_documented_rights_are_sufficient(users: Users) -> None:
         for number in (2**62, 1_000):
             rows = batch(k=[key], n=[number])
             assert apply(sink, rows) == [Evidence.COMMITTED], mapping
+
+
+@pytest.fixture(scope="module")
+def cluster_users(redis_cluster: list[LocalRedis]) -> Iterator[list[Users]]:
+    """The users of each node."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(contextlib.closing(Users(server.url))) for server in redis_cluster]
+
+
+def cluster_sink(users: list[Users], rights: str, **arguments: Any) -> RedisSink:
+    """A sink whose user has the same rights on every node."""
+    urls = [one.url_with(f"{KEYS} {COMMANDS} +hset {rights}", name="orders") for one in users]
+    return sink_of(urls[0], HashSet(KEY, ("n",)), cluster=True, **arguments)
+
+
+def test_the_documented_rights_are_sufficient_in_a_cluster(cluster_users: list[Users]) -> None:
+    sink = cluster_sink(cluster_users, CLUSTER)
+    assert apply(sink, batch(k=["1", "2", "3"], n=[1, 2, 3])) == [Evidence.COMMITTED]
+
+
+def test_the_documented_rights_are_sufficient_for_a_database_a_name_and_health_checks(users: Users) -> None:
+    url = urlsplit(users.url_with(f"{KEYS} {COMMANDS} +hset +select +client|setname +ping"))
+    url = url._replace(path="/1", query="client_name=orders&health_check_interval=1")
+    sink = sink_of(url.geturl(), HashSet(KEY, ("n",)))
+    assert apply(sink, batch(k=["1"], n=[1])) == [Evidence.COMMITTED]
+
+
+def test_without_the_right_to_ask_for_the_slots_the_advice_is_not_to_give_up_the_cluster(
+    cluster_users: list[Users],
+) -> None:
+    """redis-py says that the server is not a cluster. Without `cluster=True`, the sink would say that it is one."""
+    sink = cluster_sink(cluster_users, "", timeout_ms=5_000)
+    with pytest.raises(ConfigurationError, match=r"may not run CLUSTER SLOTS.*docs/redis\.md"):
+        apply(sink, batch(k=["1"], n=[1]))
 
 
 def test_without_the_mappings_command_a_batch_stops_before_its_decision(users: Users) -> None:
