@@ -154,8 +154,9 @@ class NoCheckpoint:
 
     Attributes:
         name: the rule's name.
-        for_s: how long the query may go without a completed checkpoint, in seconds. Without new input, Spark does not start
-            a checkpoint, so choose a time longer than the source's longest pause.
+        for_s: how long the query may go without a completed checkpoint, in seconds. Choose at most a third of
+            ``kafka.transaction.timeout.ms``, because decided transactions expire while nothing restarts the query. Without
+            new input, Spark does not start a checkpoint, so if the source pauses for longer, set ``is_of_planned``.
         is_of_planned: whether the rule applies only while a planned checkpoint is not done, and counts from the time
             when that checkpoint was planned. With this setting, the source may pause for any length of time, but the
             rule does not notice a driver that died between two checkpoints.
@@ -165,7 +166,7 @@ class NoCheckpoint:
     """
 
     name: str = "stalled"
-    for_s: float = 1_800.0
+    for_s: float = 300.0  # a third of the default transaction timeout
     is_of_planned: bool = field(default=False)
     every_s: ClassVar[float] = 0.0
     keeps_s: ClassVar[float] = 0.0

@@ -16,7 +16,9 @@ import pytest
 import yaml
 
 from tests.unit.history_support import ended
+from twopc.integration.alerts import NoCheckpoint
 from twopc.integration.history import PrometheusMetrics
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,25 +143,59 @@ def test_promtool_accepts_the_rules(arguments: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def _third_of_the_transaction_timeout_s() -> float:
+    """How long a query may be without a driver: decided transactions expire after three times as long."""
+    sink = KafkaSink(name="orders", topic="orders", bootstrap_servers="broker:9092")
+    return sink.transaction_timeout_ms / 3_000
+
+
+def test_an_alert_for_a_dead_driver_fires_long_before_decided_transactions_expire() -> None:
+    [dead] = [rule for rule in RULES if rule["alert"] == "TwopcNoCheckpointCompleted"]
+    assert float(dead["expr"].rpartition(">")[2]) <= _third_of_the_transaction_timeout_s()
+    assert NoCheckpoint().for_s <= _third_of_the_transaction_timeout_s()
+
+
+def test_the_driver_and_the_executors_of_the_spark_application_mount_the_checkpoint() -> None:
+    spec = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "orders.yaml").read_text())["spec"]
+    assert spec["driver"]["volumeMounts"] == spec["executor"]["volumeMounts"]
+    assert {mount["name"] for mount in spec["driver"]["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
+
+
+def test_the_image_in_the_documents_has_the_program_and_the_spark_version_of_the_spark_application() -> None:
+    spec = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "orders.yaml").read_text())["spec"]
+    text = (ROOT / "docs" / "deployment.md").read_text()
+    [image] = re.findall(r"^```dockerfile\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    program = spec["mainApplicationFile"].removeprefix("local://")
+    assert re.search(rf"^COPY \S+ {re.escape(program)}$", image, re.MULTILINE)
+    assert image.startswith(f"FROM spark:{spec['sparkVersion']}-python3\n")
+
+
 def test_the_spark_application_restarts_forever_and_its_probe_sees_the_last_batch(tmp_path: Path) -> None:
-    """Not run on a cluster. The test checks that it is YAML with the operator's fields, and runs the probe's command."""
+    """Not run on a cluster. The test checks that it is YAML with the operator's fields, and runs the probe's command.
+
+    ``OnFailure``: a query that was stopped with a savepoint ends with status 0, and must not start again.
+    """
     found = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "orders.yaml").read_text())
     assert (found["apiVersion"], found["kind"]) == ("sparkoperator.k8s.io/v1beta2", "SparkApplication")
     policy = found["spec"]["restartPolicy"]
     assert policy["type"] == "OnFailure" and policy["onFailureRetries"] == 2**31 - 1
     [container] = found["spec"]["driver"]["template"]["spec"]["containers"]
     [mount] = found["spec"]["driver"]["volumeMounts"]
-    shell, option, command = container["livenessProbe"]["exec"]["command"]
+    probe = container["livenessProbe"]
+    shell, option, command = probe["exec"]["command"]
+    notices_s = probe["periodSeconds"] * probe["failureThreshold"]
+    notices_s += 60 * int(re.findall(r"-mmin -(\d+)", command)[0])
+    assert max(notices_s, probe["initialDelaySeconds"]) <= _third_of_the_transaction_timeout_s()
     assert mount["mountPath"] in command
     commits = tmp_path / "orders" / "commits"
     commits.mkdir(parents=True)
 
     def is_alive() -> bool:
-        probe = [shell, option, command.replace(mount["mountPath"], str(tmp_path))]
-        return subprocess.run(probe, check=False).returncode == 0
+        asked = [shell, option, command.replace(mount["mountPath"], str(tmp_path))]
+        return subprocess.run(asked, check=False).returncode == 0
 
     assert not is_alive()
     (commits / "7").touch()
     assert is_alive()
-    os.utime(commits / "7", (time.time() - 16 * 60,) * 2)
+    os.utime(commits / "7", (time.time() - 5 * 60,) * 2)
     assert not is_alive()
