@@ -89,8 +89,8 @@ FAILING: Final = (
     Rule(
         "in doubt",
         "A decided checkpoint is not proven complete.",
-        "Do not delete anything. Restart the query. It will complete as much as it can. If the query stops again, the "
-        "error names the transactions and says how to continue.",
+        "Do not delete anything. Restart the query when every broker responds. It will complete as much as it can. If the "
+        "query stops again, the error names the transactions and says how to continue.",
         failures(["InDoubtError", "DecisionInDoubtError", "CommitBlockedError"]),
     ),
     Rule(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.history_support import ended, failed
-from twopc.errors import BadRecordError, CommitBlockedError
+from twopc.errors import BadRecordError, CommitBlockedError, DecisionInDoubtError, InDoubtError
 from twopc.events import Phase, Triggered
 from twopc.integration.history import CheckpointLog, PrometheusMetrics
 from twopc.progress import Cause
@@ -98,6 +98,17 @@ def test_metrics_count_outcomes_rows_and_durations_by_phase(registry: Any) -> No
     metrics.ended(ended(6, orphans_ended=2))
     assert value("orphans_ended_total") == 5
     assert (value("late_acknowledgements_total"), value("checkpoints_total", outcome="expired")) == (2, 1)
+
+
+@pytest.mark.parametrize("error", [InDoubtError, CommitBlockedError, DecisionInDoubtError])
+def test_every_error_after_a_decision_sets_the_metric_in_doubt_until_a_checkpoint_is_completed(
+    registry: Any, error: type[Exception]
+) -> None:
+    metrics = PrometheusMetrics("q", registry=registry)
+    metrics.ended(failed(5, error.__name__, "unproven"))
+    assert registry.get_sample_value("twopc_in_doubt", {"query": "q"}) == 1
+    metrics.ended(ended(5))
+    assert registry.get_sample_value("twopc_in_doubt", {"query": "q"}) == 0
 
 
 def test_the_age_of_open_transactions_is_available_while_they_are_open(registry: Any) -> None:
