@@ -6,10 +6,11 @@ import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.live.rules.schedules import until
-from tests.reader import records
+from tests.reader import committed, records
 from tests.services.mirror_maker2 import MirrorMaker2
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: MirrorMaker 2 first looks for new topics and partitions, on two cores that it shares with two brokers.
 _COPIED_S = 60
+#: The brokers abort the transaction of a dead MirrorMaker after a minute, and look for it every ten seconds.
+_ENDED_S = 120
 
 
 def contents(servers: str, topic: str) -> Counter[tuple[int, bytes | None]]:
@@ -33,6 +36,17 @@ def positions(servers: str, topic: str) -> list[tuple[int, int, bytes | None]]:
     """Partition, offset and value of every record that a reader sees."""
     found = [(one.partition() or 0, one.offset() or 0, one.value()) for one in records(servers, topic)]
     return sorted(found, key=lambda one: one[:2])
+
+
+def ends(servers: str, topic: str, isolation: IsolationLevel) -> dict[int, int]:
+    """The end of each partition, as readers of this isolation level see it."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    asked = {
+        TopicPartition(topic, partition): OffsetSpec.latest()
+        for partition in admin.list_topics(topic).topics[topic].partitions
+    }
+    found = admin.list_offsets(asked, isolation_level=isolation)
+    return {one.partition: answer.result().offset for one, answer in found.items()}
 
 
 class Mirrored:
@@ -58,6 +72,35 @@ class Mirrored:
         [name] = [name for name in self.maker.properties if name.endswith(".topics")]
         self.maker.properties[name] = ",".join(topics)
         self.maker.start()
+
+    def hold_open(self) -> None:
+        """Let the maker copy everything in one transaction after its first start, and leave this transaction open."""
+        [flow] = [name.removesuffix("topics") for name in self.maker.properties if name.endswith("->mirror.topics")]
+        self.maker.properties |= {
+            f"{flow}transaction.boundary": "interval",
+            f"{flow}transaction.boundary.interval.ms": "3600000",
+        }
+
+    def await_written(self, topic: str) -> None:
+        """Wait until the mirror has every committed record of a topic, even if in an open transaction."""
+        wanted = committed(self.former, topic)
+
+        def has_come() -> bool:
+            return not wanted - committed(self.servers, topic, isolation="read_uncommitted")
+
+        assert until(has_come, _COPIED_S), f"{topic} is not copied: {self.maker.log_path.read_text()[-3000:]}"
+
+    def await_ended(self, topic: str) -> None:
+        """Wait until no transaction is open in a topic of the mirror."""
+
+        def is_stable() -> bool:
+            stable, last = (
+                ends(self.servers, topic, level)
+                for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+            )
+            return stable == last
+
+        assert until(is_stable, _ENDED_S), f"a transaction is still open in {topic}"
 
     def await_copied(self, *topics: str) -> None:
         """Wait until the mirror has every committed record of these topics, by default of all."""

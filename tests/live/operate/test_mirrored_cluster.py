@@ -10,21 +10,20 @@ import json
 import shutil
 import time
 from collections import Counter
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import IsolationLevel, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import StreamingQueryException
 
-from tests.live.operate.mirrors import Mirrored, mirroring, positions
+from tests.live.operate.mirrors import Mirrored, ends, mirroring, positions
 from tests.live.operate.support import command
 from tests.live.pipeline import Tasks, create_topic
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import Play, crash, until
 from tests.live.spark_support import Pipeline, finish, spark
-from tests.reader import committed, consumer_of, partitions_of
+from tests.reader import committed
 from twopc import AdoptQuery
 from twopc.errors import DecisionLogDamagedError, RefusedStartError
 from twopc.integration.services.kafka import LocalKafka
@@ -223,18 +222,17 @@ class Failover:
         assert committed(self.servers, self.output) == self.pipeline.given
 
     def ends(self, topic: str) -> str:
-        """The end of each partition on the mirror, as Spark's options take it."""
-        found = Counter(dict.fromkeys(self._partitions(topic), 0))
-        for partition, offset, _ in positions(self.servers, topic):
-            found[partition] = max(found[partition], offset + 1)
+        """The last stable offset of each partition on the mirror, as Spark's options take it."""
+        found = ends(self.servers, topic, IsolationLevel.READ_COMMITTED)
         return json.dumps({topic: {str(partition): end for partition, end in found.items()}})
 
-    def _partitions(self, topic: str) -> list[int]:
-        with closing(consumer_of(self.servers)) as consumer:
-            return partitions_of(consumer, topic)
-
     def reader(self, topic: str) -> dict[str, str]:
-        return {"kafka.bootstrap.servers": self.servers, "subscribe": topic}
+        """As the page says: a mirror that was killed leaves aborted copies."""
+        return {
+            "kafka.bootstrap.servers": self.servers,
+            "kafka.isolation.level": "read_committed",
+            "subscribe": topic,
+        }
 
     def feed_mirror(self, values: Sequence[str]) -> None:
         """Producers send to the mirror what it lacks."""
@@ -337,6 +335,35 @@ def test_a_new_query_that_omits_the_mirrors_rows_loses_and_duplicates_nothing(fa
             failover.run(0)
             two.maker.start()
             assert until(lambda: failover.doubled() == _BATCH, 60)
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(600)
+def test_a_new_query_does_not_see_the_transaction_of_a_mirror_that_was_killed(failover: Failover) -> None:
+    """The mirror copies in transactions, as the page advises, and dies in the middle of one.
+
+    Its brokers abort the transaction. Fails if the new query reads the aborted copies: it would omit rows that no reader sees, and
+    write the events twice that the producers send again.
+    """
+    since_ms = int(time.time() * 1000)
+    failover.run(2 * _BATCH)
+    former = failover.former
+    two = Mirrored(former.bootstrap_servers, failover.mirror, [failover.source, failover.output], exactly_once=True)
+    two.hold_open()
+    with two.maker:
+        for topic in two.topics:
+            two.await_written(topic)
+        two.maker.kill()
+    former.kill()
+    for topic in two.topics:
+        two.await_ended(topic)
+    assert failover.missing() == 2 * _BATCH
+
+    there = failover.written_since(since_ms, failover.ends(failover.output))
+    failover.feed_mirror(list(failover.pipeline.given))
+    start = {"startingTimestamp": str(since_ms), "startingOffsetsByTimestampStrategy": "latest"}
+    failover.go_on(start, without=there)
+    failover.require_exactly_once()
 
 
 @pytest.mark.whole
