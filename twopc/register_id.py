@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from twopc.files import Files
 
 FILE: Final = "registers/id"
-#: An operator who follows the message below writes only the id.
-_BY_HAND: Final = re.compile(rb"[0-9a-f]{32}")
+#: An operator who follows the message below writes only the id. An editor may end the line.
+_BY_HAND: Final = re.compile(rb"([0-9a-f]{32})\s*")
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -32,8 +32,9 @@ def read_id(files: Files) -> str:
     data = files.read(FILE)
     if data is None:
         return ""
-    if _BY_HAND.fullmatch(data):
-        return data.decode()
+    by_hand = _BY_HAND.fullmatch(data)
+    if by_hand is not None:
+        return by_hand[1].decode()
     try:
         return unseal(data, _Identity).id
     except msgspec.DecodeError as error:

@@ -11,6 +11,7 @@ from tests.unit.history_support import T0, ended, failed
 from twopc.errors import ConfigurationError
 from twopc.integration.alerts import ConsecutiveFailures, FailedCheckpoints, NoCheckpoint
 from twopc.integration.alerts.episodes import Episodes, State
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from twopc.integration.alerts.episodes import Alert
@@ -176,3 +177,8 @@ def test_every_rule_links_to_an_entry_in_the_runbook() -> None:
 def test_the_error_of_a_value_out_of_range_mentions_its_key(make: object, key: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{key}: "):
         make()  # type: ignore[operator]
+
+
+def test_by_default_a_stalled_query_is_reported_long_before_its_decided_transactions_expire() -> None:
+    sink = KafkaSink(name="orders", topic="orders", bootstrap_servers="broker:9092")
+    assert NoCheckpoint().for_s <= sink.transaction_timeout_ms / 3_000

@@ -141,12 +141,14 @@ def test_a_damaged_decision_causes_no_loss_and_the_error_identifies_the_file_and
     assert stopped >= 2 * len(kept.files[name]) - harmless
 
 
-def test_the_id_of_the_registers_is_written_again_as_the_error_says() -> None:
+@pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
+def test_the_id_of_the_registers_is_written_again_as_the_error_says(ending: str) -> None:
+    """An editor, or ``echo``, ends the line."""
     cluster = _cluster(World(), {})
     _decided(cluster)
     kept = Kept(cluster.world, _content(cluster.files))
     bound = msgspec.json.decode(kept.files["binding-000001.json"])
-    cluster = kept.restart("registers/id", bound["log_identity"].encode())
+    cluster = kept.restart("registers/id", f"{bound['log_identity']}{ending}".encode())
     cluster.start().run(1, 2)
     assert cluster.store.visible() == all_rows(0, 1, 2)
 
