@@ -30,6 +30,8 @@ LOST_AGAIN: Final = (
     "these rows were written again, but every attempt was also lost. Raise the sinks' transaction timeout "
     "(kafka.transaction.timeout.ms) and restart the query to try again"
 )
+#: The advice to start with a new checkpoint must not duplicate rows or skip rows.
+_NEW_CHECKPOINT: Final = "A new checkpoint begins at the source's startingOffsets. Set them to the offsets of the last batch that the output contains"
 #: This ends a refusal, because a refused start recovers nothing, and a restart alone does not help.
 DEADLINE: Final = (
     "Act soon: decided transactions that are not yet committed will expire (kafka.transaction.timeout.ms), and then "
@@ -63,7 +65,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             f"batch {at} of this checkpoint has different source offsets from those that {log} recorded (at batch "
             f"{highest}). The checkpoint was copied or restored, and another run continued from it. Continuing would "
             "lose or duplicate records. Use the checkpoint of the run that wrote last, or start with a new checkpoint "
-            f"and override=EndQuery({mine!r})"
+            f"and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
         ),
         Position.GAP: (
             f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches after "
@@ -90,7 +92,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         ),
         Position.ENDED: (
             f"query {mine} was ended in {log} when query {other} replaced it. The ended query's checkpoint must not be "
-            f"used again. Start with a new checkpoint and override=EndQuery({other!r}), or rename this sink"
+            f"used again. Start with a new checkpoint and override=EndQuery({other!r}), or rename this sink. {_NEW_CHECKPOINT}"
         ),
     }
     return RefusedStartError(f"{label}: {texts[position]}. Nothing was written", case=position.value)

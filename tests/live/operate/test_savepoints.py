@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.live import spark_query
-from tests.live.file_query import Query, adding, counters
+from tests.live.file_query import BATCHES, Query, adding, counters, kafka_sink, values
 from tests.live.operate.support import ask, command, spark_files
 from tests.live.pipeline import Tasks
 from tests.live.redis.conftest import redis_server
@@ -252,3 +252,32 @@ def test_batches_that_the_ledger_lacks_are_in_no_savepoint_and_no_restored_check
     assert [one["text"] for one in done.facts["repeated"]] == [
         f"nothing is duplicated: batch 0 is the last batch that {play.name!r} received"
     ]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("removed", ["kafka", "redis"])
+def test_a_sink_is_removed_with_a_savepoint_and_the_other_sink_has_every_row_once(
+    removed: str, spark: SparkSession, kafka: KafkaService, redis_server: RedisService, tmp_path: Path
+) -> None:
+    """Without the Kafka sink, the decisions move from its ledger to the checkpoint."""
+    events, totals = kafka_sink(kafka.bootstrap_servers), adding(redis_server)
+    query = Query(spark, tmp_path / "query", (events, totals))
+    query.directory.mkdir()
+    for rows in BATCHES[:2]:
+        query.feed(*rows)
+    query.run()
+    taken = create_savepoint(query.directory / "checkpoint", tmp_path / "kept")
+    shutil.move(query.directory / "checkpoint", tmp_path / "old")
+    done = restore_savepoint(taken.path, query.directory / "checkpoint")
+    query.sinks = (totals,) if removed == "kafka" else (events,)
+    query.feed(*BATCHES[2])
+    assert "name in use" in query.refused()  # without the settings that `restore` prints
+    query.settings = {"override": [AdoptQuery(done.query_id), EndQuery(taken.manifest.query_id)]}
+    query.run()
+    before = BATCHES[:2] if removed == "kafka" else BATCHES
+    assert values(events) == Counter(str(row["n"]) for rows in before for row in rows)
+    before = BATCHES[:2] if removed == "redis" else BATCHES
+    sums = Counter[str]()
+    for row in (row for rows in before for row in rows):
+        sums[row["id"]] += row["n"]
+    assert counters(redis_server, totals.name) == sums
