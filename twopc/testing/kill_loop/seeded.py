@@ -50,8 +50,7 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
             locked.
         directory: an empty directory for the input, the checkpoint and the logs.
         foreach_batch: the function that ``foreachBatch`` calls, ``function(frame, batch_id)``; a callable or
-            ``"module:name"``. A callable is pickled. The object that ``exactly_once`` returns cannot be pickled, so
-            create it in ``query``.
+            ``"module:name"``. A callable is pickled.
         query: instead of ``foreach_batch``, a function ``function(frame, checkpoint)`` that returns the
             ``DataStreamWriter``. The loop adds the checkpoint and the trigger, and starts the query.
         source: the source that the query reads; JSON files by default. See :mod:`twopc.testing.kill_loop.records`.
