@@ -31,7 +31,9 @@ LOST_AGAIN: Final = (
     "(kafka.transaction.timeout.ms) and restart the query to try again"
 )
 #: The advice to start with a new checkpoint must not duplicate rows or skip rows.
-_NEW_CHECKPOINT: Final = "A new checkpoint begins at the source's startingOffsets. Set them to the offsets of the last batch that the output contains"
+_NEW_CHECKPOINT: Final = (
+    "A new checkpoint begins at the source's startingOffsets. Set them to the offsets of the last batch in the output"
+)
 #: This ends a refusal, because a refused start recovers nothing, and a restart alone does not help.
 DEADLINE: Final = (
     "Act soon: decided transactions that are not yet committed will expire (kafka.transaction.timeout.ms), and then "
@@ -103,7 +105,7 @@ def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
     return DecisionLogDamagedError(
         f"the decision log {log} is damaged: {view.damage}. Nothing was written, and visible rows stay visible. Without "
         "the log, it is impossible to tell whether the last batch is complete. Restore the log from a backup. If "
-        "there is no backup, check the output, then start with a new checkpoint and a new sink name"
+        f"there is no backup, check the output, then start with a new checkpoint and a new sink name. {_NEW_CHECKPOINT}"
     )
 
 

@@ -20,8 +20,9 @@ from twopc.integration.verify.deciding import NOTHING_KNOWN
 from twopc.integration.verify.history import history_of
 from twopc.integration.verify.transactions import decided_in
 from twopc.records import LogContents
+from twopc.sinks.kafka.errors import on_ids
 from twopc.sinks.kafka.prepared import await_visible, end_all, fence
-from twopc.sinks.kafka.reports import NONE
+from twopc.sinks.kafka.reports import NONE, NOT_AUTHORIZED
 from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from twopc.integration.verify.deciding import QueryFacts
     from twopc.sinks.kafka import KafkaSink
+    from twopc.sinks.kafka.handle import KafkaHandle
 
 _NEVER: Final = "Nothing was done, and --force does not change that"
 _FORCE: Final = "Nothing was done. If you are sure, add --force --reason TEXT"
@@ -161,10 +163,16 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction], facts: QueryFacts
             handle.transaction not in unproven,
             "committed, and readers see it"
             if handle.transaction not in unproven
-            else f"the coordinator said {reports[handle]}; {unproven[handle.transaction].text}",
+            else f"{_refusal(handle, reports[handle])}; {unproven[handle.transaction].text}",
         )
         for handle in handles
     ]
+
+
+def _refusal(handle: KafkaHandle, report: str) -> str:
+    if report == NOT_AUTHORIZED:
+        return f"not authorized. Allow {on_ids('Write', handle.transactional_id)}"
+    return f"the coordinator said {report}"
 
 
 def abort(

@@ -91,8 +91,8 @@ class Cluster:
         tid = f"{self.sink.name}.verify"
         if self.transactions.describe([tid])[tid].error == NOT_AUTHORIZED:
             raise ConfigurationError(
-                f"the principal has no permission to see the transactions of sink {self.sink.name!r}, so verify would miss open "
-                "transactions. Allow "
+                f"the principal has no permission to see the transactions of sink {self.sink.name!r}, so this command would "
+                "miss open transactions. Allow "
                 f"{on_ids('Describe', tid)}"
             )
 

@@ -40,8 +40,10 @@ REMEDIES: Final = remedies(
     (
         "Cluster mode is not enabled",
         ConfigurationError,
-        "The server is not part of a cluster, or the user may not run CLUSTER SLOTS. In the first case, remove cluster=True. "
-        "In the second case, allow the user to run the commands for a cluster in docs/redis.md",
+        (
+            "The server is not part of a cluster, or the user may not run CLUSTER SLOTS. In the first case, remove cluster=True. "
+            "In the second case, allow the user to run the commands for a cluster in docs/redis.md"
+        ),
     ),
 )
 

@@ -44,7 +44,11 @@ RIGHTS = documented()
 ROWS, LATER = [["a", "b"], ["c"], []], [["d"], ["e"]]
 ALL = Counter("abcde")
 #: The parts whose rights a principal also has, in addition to the rights in its own rows.
-AND_THOSE_OF = {"preflight": ("tasks", "driver"), "migrate preflight": ("tasks", "driver", "preflight")}
+AND_THOSE_OF = {
+    "preflight": ("tasks", "driver"),
+    "migrate preflight": ("tasks", "driver", "preflight"),
+    "transactions commit": ("status",),
+}
 #: The rights that `make test` removes; `make whole` removes each right in turn.
 SAMPLE = {
     "tasks: Write on topic orders-enriched",
@@ -57,6 +61,8 @@ class Part:
     """One part at work, with a principal for each role that takes part."""
 
     roles: tuple[str, ...]
+    #: The option before the sink's name in a command of this part; empty if the name has no option.
+    option: tuple[str, ...] = ("--sink",)
 
     def __init__(self, kafka: LocalKafka, root: Path, options: dict[str, Any]) -> None:
         self._kafka, self._options, self._root = kafka, options, root
@@ -86,7 +92,7 @@ class Part:
     def command(self, role: str, *words: str) -> tuple[int, str]:
         sink, file = self.sink(role), self._root / "client.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in sink.options.items()))
-        given = ["--bootstrap-servers", sink.bootstrap_servers, "--sink", sink.name, "--config-file", str(file)]
+        given = ["--bootstrap-servers", sink.bootstrap_servers, *self.option, sink.name, "--config-file", str(file)]
         result = CliRunner().invoke(app, [*words, *given, "--timeout", "12"])
         return result.exit_code, " ".join(result.output.split())
 
@@ -142,6 +148,33 @@ class Verify(Part):
 
     def work(self) -> str:
         status, said = self.command("verify", "verify")
+        return said if status else ""
+
+
+class Status(Part):
+    roles = ("status",)
+    option = ()
+
+    def prepare(self) -> None:
+        self.run_plainly()
+
+    def work(self) -> str:
+        status, said = self.command("status", "status")
+        return said if status else ""
+
+
+class Commit(Part):
+    """The query has died after its decision."""
+
+    roles = ("transactions commit",)
+    option = ()
+
+    def prepare(self) -> None:
+        with pytest.raises(InjectedFault), at("driver.decided", die):
+            self.play.driver().process(self.play.batch(0), Tasks(self.play, ROWS + LATER))
+
+    def work(self) -> str:
+        status, said = self.command("transactions commit", "transactions", "commit", "--yes")
         return said if status else ""
 
 
@@ -233,7 +266,7 @@ class Probe(Part):
         assert self.play.open_transactions() == ()
 
 
-PARTS = (Query, Verify, Preflight, MigratePreflight, Cutover, Rollback, Probe)
+PARTS = (Query, Verify, Status, Commit, Preflight, MigratePreflight, Cutover, Rollback, Probe)
 PART_OF = {role: part for part in PARTS for role in part.roles}
 
 

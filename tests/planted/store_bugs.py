@@ -215,4 +215,13 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_alerts.py -k by_default",
         model=False,
     ),
+    one_edit(
+        "an operator who may not commit is not told which permission is missing",
+        0,
+        "integration/operate/acts.py",
+        "    if report == NOT_AUTHORIZED:\n",
+        "    if not report:\n",
+        protocol="tests/live/test_security_rights.py -k commit",
+        model=False,
+    ),
 )

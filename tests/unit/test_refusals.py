@@ -60,6 +60,16 @@ def test_a_new_query_may_be_an_old_one_without_its_checkpoint() -> None:
     assert "If the old checkpoint still exists, set the query's checkpointLocation to it" in str(error)
 
 
+def test_an_error_that_advises_a_new_checkpoint_says_where_it_begins() -> None:
+    """By default, it would write every row again, or skip rows."""
+    texts = [
+        str(refusal(position, "", view(OTHER), batch_of(5), "the-log"))
+        for position in (Position.COPIED, Position.ENDED)
+    ]
+    for text in (*texts, str(damaged(LogView(damage="x"), "the-log"))):
+        assert "new checkpoint" in text and "startingOffsets" in text
+
+
 @pytest.mark.parametrize(("position", "log", "batch", "history", "way_out"), CASES, ids=lambda case: str(case)[:20])
 def test_the_quoted_setting_resolves_the_refusal(
     position: Position, log: LogView, batch: int, history: str, way_out: str
