@@ -121,7 +121,7 @@ class Subject:
     Attributes:
         sinks: the Kafka sinks; empty without a connection, or if the checkpoint has no Kafka sinks.
         checkpoint: the facts from the checkpoint, if a checkpoint was given.
-        stores: the sinks without a ledger that the user has passed.
+        stores: those of the user's sinks that have no ledger.
         left_out: the checkpoint's other Kafka sinks, each with the id of its cluster, which the user has not passed.
         query: what the user has told about the query, which may lead to decisions on another cluster.
         strangers: topics that have a ledger's name but cannot belong to a sink, such as copies, or topics that a killed

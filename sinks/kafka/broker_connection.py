@@ -59,7 +59,7 @@ class _WithoutSecrets(logging.Filter):
         return not is_secret
 
 
-#: The loggers of kafka-python 3.0 that log data sent or received, or settings.
+#: The loggers of kafka-python 3.0 that log settings, or the data that is sent or received.
 for _name in ("kafka.net.connection", "kafka.protocol.parser", "kafka.admin.client"):
     logging.getLogger(_name).addFilter(_WithoutSecrets())
 

@@ -109,8 +109,8 @@ def require_exact(rows: pa.RecordBatch) -> None:
     earliest_ms = pc.min(columns["timestamp"]).as_py() if "timestamp" in columns else None
     if earliest_ms is not None and earliest_ms <= 0:
         raise BadRecordError(
-            "a time at or before 1970-01-01 00:00:00.000 UTC in the 'timestamp' column, which the Kafka client cannot "
-            "write. Use null for the time of writing"
+            "the 'timestamp' column has a time at or before 1970-01-01 00:00:00.000 UTC, and the Kafka client cannot write "
+            "such a time. Use null to get the time of writing"
         )
     if "headers" in columns:
         _require_names(columns["headers"])

@@ -31,7 +31,7 @@ __all__ = ["redis_server", "spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 SETTING: Final = "spark.sql.session.timeZone"
-#: Time zones with their offsets in hours. Arrow and Python know only the last four, and the fifth has summer time.
+#: Time zones with their offsets in hours. Arrow and Python know only the last four.
 ZONES: Final = {
     "GMT+8": 8,
     "UTC+01:00": 1,

@@ -191,7 +191,7 @@ def test_a_fenced_driver_rolls_back_no_vote_of_its_successor(database: str) -> N
 
 
 def test_a_fenced_driver_rolls_back_its_own_vote(database: str, connection: Connection) -> None:
-    """The successor may have swept already. Then its next batch would meet the vote's locks."""
+    """The successor may have swept already. If the vote stayed, the successor's next batch would wait for its locks."""
     case = prepared_of(database)
     loser, handle, _ = confirmed(case.sink, 1)
     Driver(case.sink)
