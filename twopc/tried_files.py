@@ -48,7 +48,7 @@ def _try(files: Files) -> tuple[str, object] | None:
         doing = "reading a file"
         if (found := files.read(name)) != b"1":
             return doing, f"the file contains {found!r}, but b'1' was written"
-        doing = "creating a file whose name is taken"
+        doing = "checking that an existing file cannot be replaced"
         if files.put_if_absent(name, b"2") and files.is_atomic:
             return doing, "the first file was replaced, so two drivers could both decide"
         doing = "listing the directory"

@@ -90,7 +90,7 @@ class AppendingWriter(Listener):
 
 
 class ObjectWriter(Listener):
-    """Writes one object for many checkpoints on HDFS or an object store, because :class:`Files` cannot append.
+    """Collects the records of many checkpoints and writes them as one object, because HDFS and object stores cannot append.
 
     If the driver is killed, the records that it has not yet written are lost. A failed checkpoint is written
     immediately.

@@ -195,11 +195,11 @@ def _require_records_of_the_batch_before(
     if any(has_record_since(sink, topic, bounds, since_ms) for topic, bounds in topics.items()):
         return
     raise ConfigurationError(
-        f"Batch {before} had input, but {', '.join(topics)} has no record with a timestamp from that batch or later. Either the "
-        "query sets the timestamps itself, so that they do not show where the last batch begins. Or batch "
-        f"{before} wrote no rows, or retention has deleted its rows. Nothing was done. Pass the offsets where batch "
-        f"{handover.batch_id} begins, for each topic: --start-offsets. If batch {handover.batch_id} wrote no rows either, these "
-        "offsets are the ends of the partitions"
+        f"Batch {before} had input, but {', '.join(topics)} has no record with a timestamp from that batch or later. The query "
+        "may set the timestamps itself, so they do not show where the last batch begins. Or "
+        f"batch {before} may have written no rows, or retention may have deleted its rows. Nothing was done. "
+        f"Pass the offsets where batch {handover.batch_id} begins, for each topic: --start-offsets. "
+        f"If batch {handover.batch_id} wrote no rows either, these offsets are the ends of the partitions"
     )
 
 

@@ -28,7 +28,7 @@ _MANIFEST_CODEC: Final = "write.avro.compression-codec"
 METRICS: Final = "write.metadata.metrics."
 _MOST: Final = 2**63 - 1
 
-#: Each property that is an integer, with its least value and its default.
+#: Each integer property, with its minimum and its default.
 _INTEGERS: Final = {
     _FILE_SIZE: (1, 512 * 2**20),
     "write.parquet.row-group-limit": (1, 2**20),

@@ -99,8 +99,8 @@ def warn_of_weakness(admin: AdminClient, topic: str, *, timeout_ms: float) -> No
     weak = {name: value for name, value in _WEAK.items() if settings.get(name) == value}
     if weak:
         logger.warning(
-            "the topic %s has %s, so brokers may lose rows that they have acknowledged, and the sink would not notice the loss. Set "
-            "min.insync.replicas=2, with 3 replicas, and %s=false",
+            "the topic %s has %s, so brokers may lose rows that they have acknowledged, and the sink would not notice the loss. "
+            "Set min.insync.replicas=2, with 3 replicas, and %s=false",
             topic,
             _listed(weak),
             _UNCLEAN,

@@ -40,10 +40,10 @@ class Recording(Listener):
 
 class Broken(Listener):
     def triggered(self, checkpoint: Triggered) -> None:
-        raise OSError(f"no space left, at {checkpoint.batch_id}")
+        raise OSError(f"no space left at checkpoint {checkpoint.batch_id}")
 
     def ended(self, checkpoint: Checkpoint) -> None:
-        raise OSError(f"no space left, at {checkpoint.batch_id}")
+        raise OSError(f"no space left at checkpoint {checkpoint.batch_id}")
 
     def close(self) -> None:
         raise OSError("no space left")
@@ -187,7 +187,7 @@ def test_a_listener_that_fails_stops_nothing_and_is_reported_once(
     assert cluster.store.visible() == all_rows(0, 1)
     assert len(seen.told) == 4
     assert [record.getMessage() for record in caplog.records if "Broken" in record.getMessage()] == [
-        "Broken failed. The query continues. This warning appears only once. Cause: OSError('no space left, at 0')"
+        "Broken failed. The query continues. This warning appears only once. Cause: OSError('no space left at checkpoint 0')"
     ]
 
 

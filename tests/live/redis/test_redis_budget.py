@@ -1,4 +1,4 @@
-"""The cost of a batch for Redis, limited by bounds on its round trips, which do not depend on the machine."""
+"""Limit the round trips to Redis that a batch may take. Unlike a duration, their number does not depend on the machine."""
 
 from __future__ import annotations
 

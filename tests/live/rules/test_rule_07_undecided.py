@@ -1,7 +1,7 @@
 """Rule 7: if anything stops a batch between its first prepared row and its decision, none of its transactions stays open.
 
-Without this rule, the rows of an attempt that can no longer be decided hold back every reader of the output, until the next
-start or until they time out. Transactions that may be decided are spared (rule 12).
+Without this rule, the rows of an attempt that can no longer be decided hold back every reader of the output until the next
+start, or until the attempt's transactions time out. Transactions that may be decided are spared (rule 12).
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def test_attempts_of_the_same_driver_never_repeat(play: Play) -> None:
 
 
 def test_two_attempts_of_a_task_share_no_transaction_and_only_the_accepted_one_is_visible(play: Play) -> None:
-    """Fails if an attempt's handle is named by (batch, attempt, task) instead of a UUID."""
+    """Fails if an attempt's handle is named after (batch, attempt, task) instead of a UUID."""
     engine = Speculating(play, [["a"], ["b"]])
     play.driver().process(play.batch(0), engine)
     losers, winners = zip(*engine.handles, strict=True)
@@ -129,7 +129,7 @@ def test_two_attempts_of_a_task_share_no_transaction_and_only_the_accepted_one_i
 def test_two_attempts_of_a_task_share_no_staged_file_and_only_the_accepted_one_is_published(
     play: Play, tmp_path: Path
 ) -> None:
-    """Fails if a staged file is named by its task or batch: the loser's rows would be published."""
+    """Fails if a staged file is named after its task or batch: the loser's rows would be published."""
     location = tmp_path / "staging"
     staging = Staging(str(location))
     engine = Speculating(play, [["a"], ["b"]], location)
@@ -150,7 +150,7 @@ def test_two_attempts_of_a_task_share_no_staged_file_and_only_the_accepted_one_i
 
 
 def test_a_dead_drivers_staged_files_are_not_its_successors(play: Play, tmp_path: Path) -> None:
-    """Fails if staged files are only named by batch: releasing them would drop a later driver's staged files, too."""
+    """Fails if staged files are named only after the batch: releasing them would drop a later driver's staged files, too."""
     location = tmp_path / "staging"
     staging = Staging(str(location))
     dead = Speculating(play, [["a"]], location)
