@@ -57,8 +57,9 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def lacks_decisions(self, scan_start: JsonObject) -> bool:
         """Whether this sink's store was restored to an earlier state, without decisions before the log's newest decision.
 
-        This method only reads. It is called whenever :meth:`has_newer_decision` is called. If only the newest decision is
-        lost, recovery detects the loss.
+        This method only reads. It is called before and after :meth:`acquire` if the log's newest decision is this query's and
+        includes this sink, even if the store names another owner: a backup may be older than this query's first start. If
+        only the newest decision is lost, recovery detects the loss.
         """
         del scan_start
         return False

@@ -77,7 +77,12 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
 def _check_read_only(setup: Setup, batch: Batch) -> Owners:
     """Run every check that needs no fence, because the previous driver may be healthy. Return each sink's last owner."""
     owners = setup.participants.inspect()
-    require_same_owner(setup, owners, batch)
+    try:
+        require_same_owner(setup, owners, batch)
+    except RefusedStartError:
+        # A restored store names its owner at the time of the backup. To end that query would not bring the lost rows back.
+        _require_kept(setup, owners, _view_of(setup.log, setup.log.inspect), batch)
+        raise
     if setup.binding.is_listed_at_once:
         _check_binding(setup, 0)  # before reading a log that may belong to another sink
     decided = _view_of(setup.log, setup.log.inspect)
@@ -141,6 +146,7 @@ def _require_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners
     case = lookup(view.status, Outcome.COMMITTED, position, staged=False)
     if case.step.stops:
         raise refused(case, position, view, batch, setup.log.name)
+    _require_kept(setup, owners, view, batch)
     _require_newest(setup, owners, view, batch)
 
 
@@ -168,40 +174,51 @@ def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
             raise _name_in_use(f"sink {name!r}", last, batch)
 
 
-def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
-    """Refuse the start if a sink and the log disagree about this query's decisions.
+def _require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
+    """Refuse the start if a sink's store was restored, and lacks decisions of this query.
 
-    The sink or the log is then outdated.
+    This holds for every owner: if this query took the sink over after the backup, the restored store names an earlier owner.
+
+    Raises:
+        RefusedStartError: a sink does not show a decision that is in the log.
+    """
+    mine = batch.query_id
+    if view.begin is None or view.begin.query_id != mine:
+        return  # a sink need not keep an ended query's decisions
+    for name, committer in setup.participants.committers.items():
+        # A sink that is not in the newest decision was added later.
+        scan_start = view.scan_start.get(name)
+        if scan_start is not None and committer.lacks_decisions(scan_start):
+            raise RefusedStartError(
+                f"older store: sink {name!r} no longer has decisions that {setup.log.name} has (up to batch "
+                f"{view.highest_batch}). Its store was restored from a backup, or a failover lost acknowledged writes, "
+                "so the rows of these batches are lost. Continuing would leave an unnoticed gap. Restore a newer "
+                "state of the store, or restore the checkpoint and the query's other sinks to the time of the backup. "
+                f"To accept the gap instead, start with a new checkpoint and override=EndQuery({owners[name] or mine!r}). "
+                "Nothing was written",
+                case="older store",
+            )
+
+
+def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
+    """Refuse the start if the log lacks a decision that a sink shows. The checkpoint is then outdated.
 
     ``owners`` was read before the sinks were acquired.
 
     Raises:
-        RefusedStartError: a sink shows a decision that is not in the log, or does not show a decision that is in the log.
+        RefusedStartError: a sink shows a decision that is not in the log.
     """
     mine = batch.query_id
-    is_own = view.begin is not None and view.begin.query_id == mine  # a sink need not keep an ended query's decisions
     for name, committer in setup.participants.committers.items():
         # A sink that is not in the newest decision was added later.
         scan_start = view.scan_start.get(name) if view.kept else {}
-        if owners[name] != mine or scan_start is None:
-            continue
-        if committer.has_newer_decision(scan_start):
+        if owners[name] == mine and scan_start is not None and committer.has_newer_decision(scan_start):
             raise RefusedStartError(
                 f"older copy: sink {name!r} shows a decision that this checkpoint (at batch {batch.batch_id}) does not have. "
                 "The checkpoint was copied or restored, and another run continued from it. Continuing would write batches "
                 "twice. Use the checkpoint of the run that wrote last, or start with a new checkpoint and "
                 f"override=EndQuery({mine!r}). Nothing was written",
                 case="older copy",
-            )
-        if is_own and committer.lacks_decisions(scan_start):
-            raise RefusedStartError(
-                f"older store: sink {name!r} no longer has decisions that {setup.log.name} has (up to batch "
-                f"{view.highest_batch}). Its store was restored from a backup, or a failover lost acknowledged writes, "
-                "so the rows of these batches are lost. Continuing would leave an unnoticed gap. Restore a newer "
-                "state of the store, or restore the checkpoint and the query's other sinks to the time of the backup. "
-                f"To accept the gap instead, start with a new checkpoint and override=EndQuery({mine!r}). Nothing was "
-                "written",
-                case="older store",
             )
 
 

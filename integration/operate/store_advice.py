@@ -116,7 +116,7 @@ def _of_binding(state: StoreState, seen: Observation, checkpoint: CheckpointStat
 
 def _of_owner(seen: Observation, checkpoint: CheckpointState) -> Advice | None:
     last = seen.record.query_id
-    if last in {"", checkpoint.query_id}:
+    if seen.is_behind or last in {"", checkpoint.query_id}:  # a restored store may name an earlier owner
         return None
     what = f"the checkpoint belongs to query {checkpoint.query_id}, but query {last} used the sink last"
     action = (

@@ -134,10 +134,14 @@ def _observed(sink: TwoPhaseCommitSink[Any], view: LogView, query_id: str) -> Ob
         seen = committer.observe(decided, scan_start or {})
     if seen is None:
         return None
-    is_comparable = seen.record.query_id == query_id and scan_start is not None
+    is_comparable = scan_start is not None
+    is_owner = seen.record.query_id == query_id
     is_own = view.begin is not None and view.begin.query_id == query_id
+    # A restored store may name an earlier owner, so only a store that is ahead must name this query.
     return replace(
-        seen, is_ahead=seen.is_ahead and is_comparable, is_behind=seen.is_behind and is_comparable and is_own
+        seen,
+        is_ahead=seen.is_ahead and is_comparable and is_owner,
+        is_behind=seen.is_behind and is_comparable and is_own,
     )
 
 

@@ -184,23 +184,22 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         bound = super().binding()
         return {**bound, "table": self._table_id}
 
-    def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
-        """See :class:`StepCommitter`.
+    def lacks_decisions(self, scan_start: Mapping[str, Any]) -> bool:
+        """See :class:`StepCommitter`. The table has no reserved versions, so its published outcome counts instead.
 
         Raises:
             RefusedStartError: the table is older than the checkpoint.
         """
-        known = scan_start or NO_ATTEMPT
         with self._try("reading the table's newest decision"), self.step() as step:
             record = control.decode(self.load(step))
-            is_behind = is_older(record, step.view.outcome, known)
+            is_behind = is_older(record, step.view.outcome, scan_start or NO_ATTEMPT)
         if is_behind:
             raise RefusedStartError(
                 f"sink {self.name!r}: {self._table} is older than this checkpoint: {self.words.lost}. Nothing was written. "
                 "Restore the table's newer state, or use a new checkpoint and a new sink name",
                 case="older table",
             )
-        return super().has_newer_decision(scan_start)
+        return False
 
     def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
         """See :class:`StepCommitter`. Also check that the table still accepts the files, because a decision is final."""
@@ -265,7 +264,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         found = dataclasses.replace(
             found,
             bound={**found.bound, "table": view.table_id},
-            is_behind=found.is_behind or is_older(record, published, scan_start),
+            is_behind=is_older(record, published, scan_start),
             evidence=evidence | dict.fromkeys(lost, Evidence.ABORTED),
         )
         history = self.history(step)

@@ -12,17 +12,21 @@ import pytest
 
 from tests.contract import cases
 from twopc.attempt import Attempt, Claim, Evidence, Owner, TaskAttempt
-from twopc.errors import ConfigurationError, FencedError, RetriableError
+from twopc.errors import ConfigurationError, FencedError, RefusedStartError, RetriableError
+from twopc.override import Overrides
+from twopc.settings import Settings
 from twopc.testing import crash_points
-from twopc.testing.contract.drivers import QUERY_ID, Driver
+from twopc.testing.contract.drivers import QUERY_ID, Driver, Query, all_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from twopc.testing.contract import Case
 
 ROWS = [1, 2, 3]
 DEATH_TIMEOUT_S = 60
+ENDING = Settings(overrides=Overrides(end_query_id=QUERY_ID))
 
 
 @pytest.fixture
@@ -89,6 +93,28 @@ def test_a_database_without_a_table_is_refused_before_any_driver_is_fenced(table
     _execute(guide, f"DROP TABLE {table}")
     with pytest.raises(ConfigurationError, match=rf"no such table: {table}.*create_tables"):
         guide.sink.create_committer().inspect()
+
+
+@pytest.mark.parametrize("settings", [None, ENDING], ids=["no override", "override still in the code"])
+def test_a_store_that_was_restored_to_before_a_takeover_is_refused(
+    guide: Case, tmp_path: Path, settings: Settings | None
+) -> None:
+    """The restored record names the ended query. Obeying "name in use" would hide that batches are lost."""
+    Query(guide, tmp_path / "ended").run(0)
+    _copy(guide.sink.path, tmp_path / "backup")  # type: ignore[attr-defined]
+    query = Query(guide, tmp_path / "query", query_id="query-b")
+    query.run(0, 1, 2, settings=ENDING)
+    _copy(tmp_path / "backup", guide.sink.path)  # type: ignore[attr-defined]
+    with pytest.raises(
+        RefusedStartError, match=r"older store: sink 'payments' no longer has .*up to batch 2.*EndQuery\('query-a'\)"
+    ):
+        query.run(2, settings=settings)
+    assert guide.visible() == all_rows(0)
+
+
+def _copy(one: str | Path, other: str | Path) -> None:
+    with contextlib.closing(sqlite3.connect(one)) as db, contextlib.closing(sqlite3.connect(other)) as copy:
+        db.backup(copy)
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "an older copy of the checkpoint is healthy",
         _STORES,
-        "is_ahead=seen.is_ahead and is_comparable",
+        "is_ahead=seen.is_ahead and is_comparable and is_owner",
         "is_ahead=False",
         "tests/unit/test_stores.py -k stays_ahead",
     ),
@@ -40,6 +40,13 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         "is_behind=seen.is_behind and is_comparable and is_own",
         "is_behind=False",
         f"{_LIVE}::test_a_store_that_returned_to_an_earlier_state_is_detected[delta]",
+    ),
+    _bug(
+        "a store that was set back to an earlier owner is that query's store",
+        _STORES,
+        "is_behind=seen.is_behind and is_comparable and is_own",
+        "is_behind=seen.is_behind and is_comparable and is_own and is_owner",
+        "tests/unit/test_stores.py -k before_a_takeover",
     ),
     _bug(
         "a running query is judged by a single look",

@@ -96,6 +96,21 @@ def test_a_table_that_was_created_again_is_refused_at_the_start(shop: LakeShop, 
     assert (shop.values(), shop.commits()) == ([], 0)
 
 
+@pytest.mark.parametrize("settings", [None, ending(QUERY_ID)], ids=["no override", "override still in the code"])
+def test_a_table_that_was_restored_to_before_a_takeover_is_refused(
+    shop: LakeShop, case: Case, tmp_path: Path, settings: Settings | None
+) -> None:
+    """The restored table names the ended query as its owner, but it lacks decisions of the query that ended it."""
+    Query(case, tmp_path / "query").run(0)
+    backup, commits = shop.backup(), shop.commits()
+    other = Query(case, tmp_path / "other", query_id="query-b")
+    other.run(0, 1, settings=ending(QUERY_ID))
+    shop.restore(backup)
+    with pytest.raises(RefusedStartError, match=r"sink 'orders': .*orders is older than this checkpoint"):
+        other.run(1, settings=settings)
+    assert (shop.values(), shop.commits()) == (all_rows(0), commits)
+
+
 def test_a_driver_that_decided_and_died_commits_its_batch(shop: LakeShop, case: Case, tmp_path: Path) -> None:
     query = Query(case, tmp_path / "query")
     query.run(0)

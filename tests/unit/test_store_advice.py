@@ -87,6 +87,7 @@ def unseen(**changes: Any) -> StoreState:
         (replace(seen(rows={8: 90}), decided={9: (4, 100)}), HEALTHY, "published"),  # its snapshot has expired
         (seen(is_ahead=True), REFUSED, "older copy"),
         (seen(is_behind=True), REFUSED, "are missing from the store"),
+        (seen(is_behind=True, record=OF_ANOTHER), REFUSED, "are missing from the store"),
         (seen(bound={"id": "i", "table": "8"}), REFUSED, "bound to table 7, but the store has table 8"),
         (seen(bound={"id": "j"}), REFUSED, "bound to id i, but the store has id j"),
         (seen(record=OF_ANOTHER), REFUSED, "query other used the sink last"),

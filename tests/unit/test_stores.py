@@ -147,6 +147,18 @@ def test_a_store_that_stays_ahead_is_reported(sink: Sink, owner: Markers) -> Non
     assert sink.looks == 2
 
 
+def test_a_store_restored_to_before_a_takeover_is_reported_as_behind_and_not_as_another_querys(sink: Sink) -> None:
+    ended, owner, log = Markers(sink.store, list), Markers(sink.store, list), Log()
+    ended.acquire(SECOND, ended.inspect())
+    backup = sink.store.held
+    owner.acquire(FIRST, owner.inspect())
+    publish(owner, log, 0)
+    publish(owner, log, 1)
+    sink.store.held = backup
+    _, [advice] = look(sink, log)
+    assert "decisions from the query's log, which ends with batch 1, are missing from the store" in advice.what
+
+
 def test_a_query_that_overtakes_each_observation_is_not_compared_but_needs_no_operator(
     sink: Sink, owner: Markers
 ) -> None:

@@ -20,10 +20,11 @@ from twopc.errors import (
     RefusedStartError,
     RetriableError,
 )
+from twopc.override import Overrides
 from twopc.sealed import seal, unseal
 from twopc.settings import Settings
 from twopc.testing.contract import numbers
-from twopc.testing.contract.drivers import Driver, Query, all_rows, opened
+from twopc.testing.contract.drivers import QUERY_ID, Driver, Query, all_rows, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -256,6 +257,28 @@ def test_a_database_gets_its_lost_newest_batch_again_but_is_refused_after_losing
             with pytest.raises(RefusedStartError, match=r"older store: sink 'orders' no longer has .*up to batch 3"):
                 query.run(4)
         assert case.visible() == all_rows(0, 1)
+
+
+def test_a_database_that_was_restored_to_before_a_takeover_is_refused_if_it_lacks_more_than_the_newest_batch(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    """The control record names the ended query again. Ending that query once more must not hide the loss."""
+    case = case_of(database)
+    Query(case, tmp_path / "ended").run(0)
+    back_up(connection)
+    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    query = Query(case, tmp_path / "query", query_id="query-b")
+    query.run(0, settings=ending)
+    put_back(connection)
+    query.run(0, settings=ending)  # only the newest batch was lost, so it is written again
+    query.run(1)
+    put_back(connection)
+    for settings in (ending, None):
+        with pytest.raises(
+            RefusedStartError, match=r"older store: sink 'orders' no longer has .*up to batch 1.*EndQuery\('query-a'\)"
+        ):
+            query.run(1, settings=settings)
+    assert case.visible() == all_rows(0)
 
 
 @pytest.mark.parametrize("lost", [1, 2])
