@@ -65,10 +65,7 @@ def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -
 
 
 def named_error(name: str, message: str) -> Exception:
-    """Build an error from its class name.
-
-    Build a FatalError if the class is not in ``twopc.errors``, because a sink defines it.
-    """
+    """Build an error from the name of its class (:func:`twopc.errors.public_class`); a FatalError if the name is unknown."""
     return getattr(errors, name, FatalError)(message)
 
 

@@ -19,7 +19,7 @@ from pyspark import TaskContext
 
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.engine import Publish, Repair, Write
-from twopc.errors import FatalError
+from twopc.errors import FatalError, RetriableError, public_class
 from twopc.integration.spark.kept import keep
 from twopc.integration.spark.plan_partitions import PARTITION, Counted, Stretch, stretches
 from twopc.integration.spark.staging import StagedFileWriter
@@ -127,9 +127,10 @@ class PrepareTask:
         began = time.monotonic()
         decided = self.mode.tasks[number] if isinstance(self.mode, Publish) else None
         partition = decided.partition if decided else self.first_task + number
-        writers = self._create_writers(partition)
+        writers: dict[str, SinkWriter[Any]] = {}
         size = _Input(batches)
         try:
+            writers.update(self._create_writers(partition))  # one by one, so that all are closed if the next one fails
             report = self._publish(decided, size, writers) if decided else self._prepare(partition, size, writers)
             for writer in writers.values():
                 writer.hand_over()
@@ -137,30 +138,38 @@ class PrepareTask:
                 report=report, size_bytes=size.bytes, acknowledgement=self._vote(report, size, attempt, began)
             )
         except FatalError as error:
-            return TaskResult(error=(type(error).__name__, f"task {partition}: {error}"))
+            return TaskResult(error=(public_class(error).__name__, f"task {partition}: {error}"))
+        except RetriableError as error:
+            if (public := public_class(error)) is type(error):
+                raise
+            # Spark sends the driver only the name of the class, which tells it nothing about a class of the sink's own.
+            raise public(str(error)) from error
         finally:
             # Close before `run` yields. Otherwise Spark could close the generator and so abort a handed-over transaction
             # (rule 6).
             for writer in writers.values():
                 writer.close()
 
-    def _create_writers(self, partition: int) -> dict[str, SinkWriter[Any]]:
-        return {
-            sink.name: sink.create_writer(
-                TaskAttempt(
-                    query_id=self.query_id,
-                    batch_id=self.batch_id,
-                    attempt=self.attempt,
-                    partition=self.first_number + partition,
-                    driver_epoch=self.driver_epochs[sink.name],
-                    committed_through=self.committed_through,
-                    is_repair=not isinstance(self.mode, Write),
-                    ends_at=self.ends_at if self.is_direct else math.inf,
-                )
+    def _create_writers(self, partition: int) -> Iterator[tuple[str, SinkWriter[Any]]]:
+        return (
+            (
+                sink.name,
+                sink.create_writer(
+                    TaskAttempt(
+                        query_id=self.query_id,
+                        batch_id=self.batch_id,
+                        attempt=self.attempt,
+                        partition=self.first_number + partition,
+                        driver_epoch=self.driver_epochs[sink.name],
+                        committed_through=self.committed_through,
+                        is_repair=not isinstance(self.mode, Write),
+                        ends_at=self.ends_at if self.is_direct else math.inf,
+                    )
+                ),
             )
             for sink in self.sinks
             if self._writes_to(sink.name, partition)
-        }
+        )
 
     def _writes_to(self, sink: str, partition: int) -> bool:
         if isinstance(self.mode, Repair):  # only its rows show which partitions a task has

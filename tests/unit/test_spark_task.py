@@ -17,7 +17,7 @@ from tests.unit.fake_sink import FakeSink, FakeWriter, World
 from twopc.attempt import Attempt
 from twopc.crash_points import arm
 from twopc.engine import Publish, Repair, Write
-from twopc.errors import BadRecordError, RetriableError
+from twopc.errors import BadRecordError, RetriableError, UnavailableError
 from twopc.integration.spark import task
 from twopc.integration.spark.kept import Runs
 from twopc.integration.spark.plan_partitions import PARTITION as PLAN_PARTITION
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from twopc.attempt import TaskAttempt
     from twopc.engine import Mode
     from twopc.records import TaskReport
 
@@ -223,6 +224,53 @@ def test_a_permanent_error_is_returned_and_any_other_is_left_to_spark(
     with pytest.raises(RetriableError, match="no answer"):
         result(task_of(FakeSink(world)), given((1, 5)))
     assert {one.state for one in world.store().transactions.values()} == {"aborted"}
+
+
+class StoreBusyError(UnavailableError):
+    """A class that a sink of the user's own derives."""
+
+
+class FencedError(BadRecordError):  # noqa: N818, RUF100 - its name is also that of another class in twopc.errors
+    """As above."""
+
+
+@pytest.mark.parametrize("step", ["create_writer", "write", "pre_commit"])
+def test_an_error_of_a_sinks_own_class_reaches_the_driver_as_its_nearest_public_class(
+    world: World, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def fail(error: Exception) -> None:
+        def stop(*_: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(FakeSink if step == "create_writer" else FakeWriter, step, stop)
+
+    fail(StoreBusyError("it is busy"))
+    with pytest.raises(UnavailableError, match="it is busy") as raised:
+        result(task_of(FakeSink(world)), given((1, 5)))
+    assert type(raised.value) is UnavailableError
+    fail(FencedError("it is too large"))
+    assert result(task_of(FakeSink(world)), given((1, 5))).error == (
+        "BadRecordError",
+        f"task {PARTITION}: it is too large",
+    )
+    assert {one.state for one in world.store().transactions.values()} <= {"aborted"}
+
+
+def test_a_writer_that_cannot_be_created_leaves_no_other_writer_open(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+
+    def create(sink: FakeSink, attempt: TaskAttempt) -> FakeWriter:
+        if sink.name == "two":
+            raise BadRecordError("no")
+        return FakeWriter(world, sink.name, attempt)
+
+    monkeypatch.setattr(FakeSink, "create_writer", create)
+    monkeypatch.setattr(FakeWriter, "close", lambda writer: closed.append(writer._name))
+    made = task_of(FakeSink(world, "one"), FakeSink(world, "two"))
+    assert result(made, given((1, 5))).error == ("BadRecordError", f"task {PARTITION}: no")
+    assert closed == ["one.0.0"]
 
 
 def test_a_worker_does_not_import_the_drivers_modules() -> None:
