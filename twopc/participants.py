@@ -11,15 +11,17 @@ from contextlib import ExitStack
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from twopc.attempt import Claim, Evidence, Owner, TaskKey
     from twopc.committer import SinkCommitter
     from twopc.decision_log import DecisionLog
-    from twopc.records import TaskReport
+    from twopc.records import Decision, TaskReport
     from twopc.sink import TwoPhaseCommitSink
 
     #: The handle of every transaction of an attempt or a decision.
@@ -61,12 +63,29 @@ class Participants:
 
     def decode(self, tasks: Iterable[TaskReport]) -> Handles:
         """Decode each sink's handles from the tasks' reports."""
-        return {
-            (name, task.partition): self.sinks[name].decode_handle(stored)
-            for task in tasks
-            for name, stored in task.handles.items()
-            if name in self.sinks
-        }
+        tasks = tuple(tasks)
+        return {key: handle for sink in self.sinks.values() for key, handle in _decoded(sink, tasks).items()}
+
+    def decode_decided(self, decision: Decision | None) -> Handles:
+        """Decode the handles of the last decision, which an older version of a sink's code may have stored.
+
+        Raises:
+            ConfigurationError: a sink's handles have changed.
+        """
+        found: Handles = {}
+        if decision is None:
+            return found
+        for name, sink in self.sinks.items():
+            try:
+                found |= _decoded(sink, decision.tasks)
+            except msgspec.ValidationError as error:
+                raise ConfigurationError(
+                    f"sink {name!r} cannot read its handles of batch {decision.batch_id} as {sink.handle_type.__name__}: "
+                    f"{error}. The batch is decided, and another version of the sink stored these handles. Nothing was "
+                    "written, and the batch stays decided. Give every new field a default value, and keep the names and "
+                    "types of the old fields. Or start the previous version of the sink again with this checkpoint"
+                ) from error
+        return found
 
     # -- recovery ------------------------------------------------------------------------------------------------------
 
@@ -193,3 +212,11 @@ class Participants:
     def _each(self, handles: Handles) -> Iterator[tuple[str, SinkCommitter[Any], Handles]]:
         for name, committer in self.committers.items():
             yield name, committer, {key: handle for key, handle in handles.items() if key[0] == name}
+
+
+def _decoded(sink: TwoPhaseCommitSink[Any], tasks: Sequence[TaskReport]) -> Handles:
+    return {
+        (sink.name, task.partition): sink.decode_handle(task.handles[sink.name])
+        for task in tasks
+        if sink.name in task.handles
+    }

@@ -64,7 +64,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     bound = _check_binding(setup, _binding_of(view, batch))
     _require_still_startable(setup, view, batch, owners)
     decision = view.decision
-    handles = setup.participants.decode(decision.tasks if decision else ())
+    handles = setup.participants.decode_decided(decision)
     evidence = setup.participants.recover(handles, view.scan_start)
     crash_point("driver.recovered")
     run = DriverRun(setup, bound, log_epoch, driver_epochs, view, handles, evidence)
@@ -89,6 +89,7 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
     _check_binding(setup, _binding_of(decided, batch))
     decided = _startable(setup, decided, batch, owners)
     require_same_log_owner(setup, decided, batch)
+    setup.participants.decode_decided(decided.decision)
     highest = decided.highest_batch_of(batch.query_id)
     if highest is None or highest < batch.batch_id:
         _require_unwritten(setup, batch)

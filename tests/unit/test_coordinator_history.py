@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from tests.unit.coordinator_support import DRIVER_POINTS, OTHER, die_at, fingerprint, records
@@ -26,7 +28,7 @@ from tests.unit.fake_sink import (
 from twopc import crash_points
 from twopc.attempt import Owner
 from twopc.coordinator import Coordinator
-from twopc.errors import FencedError, RefusedStartError
+from twopc.errors import ConfigurationError, FencedError, RefusedStartError
 from twopc.files import LocalFiles
 from twopc.override import Overrides
 from twopc.records import Begin
@@ -308,6 +310,29 @@ def test_a_query_that_replaces_another_one_may_bring_a_new_store_even_if_its_fir
     assert owned.store.visible() == all_rows(0, 7)
     with pytest.raises(RefusedStartError, check=lambda error: error.case == "older store"):
         owned.start(settings=ending).run(1, query_id=OTHER)
+
+
+@dataclass(frozen=True)
+class ChangedHandle:
+    """The handle in a new version of the sink's code: its new field has no default value."""
+
+    transaction: str
+    bucket: str
+
+
+def test_a_start_that_cannot_decode_the_last_decisions_handles_is_refused_and_fences_nobody(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = cluster.start()
+    running.run(0)
+    with monkeypatch.context() as changed:
+        changed.setattr(FakeSink, "decode_handle", lambda _, stored: msgspec.convert(stored, ChangedHandle))
+        with pytest.raises(
+            ConfigurationError, match=r"sink 'fake' cannot read its handles of batch 0.*missing required field `bucket`"
+        ):
+            cluster.start().run(1)
+    running.run(1)
+    assert cluster.store.visible() == all_rows(0, 1)
 
 
 def test_the_ended_querys_last_decision_is_committed_first(cluster: Cluster) -> None:
