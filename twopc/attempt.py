@@ -29,7 +29,10 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """One task of one attempt, with the fields that identify a writer's transaction.
+    """One task of one attempt.
+
+    The fields do not identify a writer's transaction: if Spark runs a task again, or twice at the same time, all runs of the
+    task have equal fields. So take the transaction's name from :func:`twopc.fenced_committer.transaction_name`.
 
     Attributes:
         partition: the task number in the batch. A repair numbers its tasks above the tasks in the decision (see

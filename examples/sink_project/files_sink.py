@@ -170,7 +170,11 @@ class FileCommitter(FencedCommitter[Prepared, Path]):
 
     def is_prepared(self, step: Path, handle: Prepared) -> bool:
         """See :class:`FencedCommitter`."""
-        return (step / "prepared" / handle.transaction).exists()
+        try:
+            with (step / "prepared" / handle.transaction).open() as file:
+                return sum(1 for _ in file) == handle.rows
+        except FileNotFoundError:
+            return False
 
     def publish(self, step: Path, handle: Prepared, version: int) -> None:
         """See :class:`FencedCommitter`."""

@@ -78,7 +78,10 @@ def guide(request: pytest.FixtureRequest) -> Case:
 
     def rows(values: Sequence[int]) -> pa.RecordBatch:
         return pa.record_batch(
-            {"customer": pa.array(map(str, values), pa.string()), "cents": pa.array(values, pa.int64())}
+            {
+                "customer": pa.array([f"c{value}" for value in values], pa.string()),
+                "cents": pa.array(values, pa.int64()),
+            }
         )
 
     def visible() -> list[int]:

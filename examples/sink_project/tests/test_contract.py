@@ -66,3 +66,12 @@ class TestFilesSink(SinkContract):
         driver.committer.recover_and_abort([])
         with pytest.raises(RetriableError, match="swept"):
             writer.write_rows(case.rows([2])) if step == "write" else writer.snapshot_state(0)
+
+    def test_a_prepared_file_without_all_rows_is_not_confirmed(self, case: Case) -> None:
+        """The file is in the right place, but a row is missing."""
+        driver = Driver(case.sink)
+        handle = driver.prepare(case.rows([1, 2, 3]))
+        path = Path(case.sink.directory, "prepared", handle.transaction)  # type: ignore[attr-defined]
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+        with pytest.raises(RetriableError, match="no longer complete"):
+            driver.committer.confirm([handle], 0)

@@ -22,6 +22,7 @@ from twopc.testing.contract.case import Case, Crash, die, numbers
 from twopc.testing.contract.drivers import Driver, Engine, Query, close_opened
 from twopc.testing.contract.queries import QueryContract
 from twopc.testing.contract.transactions import TransactionContract
+from twopc.testing.contract.writers import WriterContract
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Case", "Crash", "Driver", "Engine", "Query", "SinkContract", "die", "numbers"]
 
 
-class SinkContract(TransactionContract, QueryContract):
+class SinkContract(TransactionContract, WriterContract, QueryContract):
     """The suite. Subclass it as ``Test…`` and define the ``case`` fixture. To test several sinks, parametrize the fixture."""
 
     @pytest.fixture
