@@ -90,7 +90,10 @@ class Checkpointed:
 
     def plan(self, batch: int, end: int, *, skips: bool) -> None:
         """Plan a batch, if no other driver has."""
-        if self.offsets.setdefault(batch, end) == end and skips:
+        if batch in self.offsets:
+            return
+        self.offsets[batch] = end
+        if skips:
             self.skipped.add(batch)
 
     def rows_of(self, batch: int) -> range:
