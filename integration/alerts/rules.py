@@ -156,7 +156,8 @@ class NoCheckpoint:
         name: the rule's name.
         for_s: how long the query may go without a completed checkpoint, in seconds. Choose at most a third of
             ``kafka.transaction.timeout.ms``, because decided transactions expire while nothing restarts the query. Without
-            new input, Spark does not start a checkpoint, so if the source pauses for longer, set ``is_of_planned``.
+            new input, Spark does not start a checkpoint. If the source pauses for longer, or the trigger interval is longer, set
+            ``is_of_planned``.
         is_of_planned: whether the rule applies only while a planned checkpoint is not done, and counts from the time
             when that checkpoint was planned. With this setting, the source may pause for any length of time, but the
             rule does not notice a driver that died between two checkpoints.

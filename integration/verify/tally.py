@@ -64,7 +64,7 @@ class Tally:
         The check read the history (``before``), then the output's end offsets, and then the history again (``after``).
         """
         for history in (before, after):
-            self._incomplete = self._incomplete or self._why_incomplete(history)
+            self._incomplete = self._incomplete or self._why_incomplete(history, sink.name)
             for key, batch in history.batches.items():
                 decided, proven = Counter[frozenset[str]](), Counter[frozenset[str]]()
                 for _, encoded in batch.handles(sink.name):
@@ -77,9 +77,9 @@ class Tally:
                 if history is before:
                     self._proven[key] = proven
 
-    def _why_incomplete(self, history: History) -> str | None:
+    def _why_incomplete(self, history: History, sink: str) -> str | None:
         """Say why the tally may have missed one of the sink's batches. Return None if the tally has every batch."""
-        if any(_has_plain_rows(batch) for batch in history.batches.values()):
+        if any(_has_plain_rows(batch, sink) for batch in history.batches.values()):
             return "rows were written without a transaction (a weaker guarantee), and no decision counts these rows"
         if history.elsewhere:
             return f"earlier batches were decided in {', '.join(sorted(set(history.elsewhere.values())))}"
@@ -141,9 +141,14 @@ def check_count(
             yield Finding(kind, where, f"{counted(count, 'record')} for {counted(decided, 'decided row')}; {strays}")
 
 
-def _has_plain_rows(batch: Batch) -> bool:
-    """Whether a task wrote its rows without a transaction in any sink. A repair also removes lost transactions from its batch."""
-    return not batch.repairs and any(task.rows and not task.handles for task in batch.decision.tasks)
+def _has_plain_rows(batch: Batch, sink: str) -> bool:
+    """Whether the sink may have written rows of the batch without a transaction.
+
+    All tasks of a run have the same guarantee, so one transaction shows that the sink had no weaker one: tasks without a
+    transaction wrote to another sink. A repair also removes lost transactions from its batch.
+    """
+    is_proven = batch.repairs or any(batch.handles(sink))
+    return not is_proven and any(task.rows and not task.handles for task in batch.decision.tasks)
 
 
 def _why_not(cluster: Cluster, group: frozenset[str], read: Mapping[str, Tail]) -> str | None:

@@ -168,7 +168,7 @@ def test_the_image_in_the_documents_has_the_program_and_the_spark_version_of_the
     assert image.startswith(f"FROM spark:{spec['sparkVersion']}-python3\n")
 
 
-def test_the_spark_application_restarts_forever_and_its_probe_sees_the_last_batch(tmp_path: Path) -> None:
+def test_the_spark_application_restarts_forever_and_its_probe_notices_a_batch_that_hangs(tmp_path: Path) -> None:
     """Not run on a cluster. The test checks that it is YAML with the operator's fields, and runs the probe's command.
 
     ``OnFailure``: a query that was stopped with a savepoint ends with status 0, and must not start again.
@@ -185,15 +185,20 @@ def test_the_spark_application_restarts_forever_and_its_probe_sees_the_last_batc
     notices_s += 60 * int(re.findall(r"-mmin -(\d+)", command)[0])
     assert max(notices_s, probe["initialDelaySeconds"]) <= _third_of_the_transaction_timeout_s()
     assert mount["mountPath"] in command
-    commits = tmp_path / "orders" / "commits"
-    commits.mkdir(parents=True)
+    planned, finished = (tmp_path / "orders" / name for name in ("offsets", "commits"))
 
     def is_alive() -> bool:
         asked = [shell, option, command.replace(mount["mountPath"], str(tmp_path))]
         return subprocess.run(asked, check=False).returncode == 0
 
     assert not is_alive()
-    (commits / "7").touch()
+    for directory in (planned, finished):
+        directory.mkdir(parents=True)
     assert is_alive()
-    os.utime(commits / "7", (time.time() - 5 * 60,) * 2)
-    assert not is_alive()
+    for batch in (9, 10):
+        (planned / str(batch)).touch()
+        assert is_alive()
+        os.utime(planned / str(batch), (time.time() - 5 * 60,) * 2)
+        assert not is_alive()
+        (finished / str(batch)).touch()
+        assert is_alive()  # no batch is due, however long ago the last one was finished

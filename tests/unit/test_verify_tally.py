@@ -72,9 +72,12 @@ def test_visible_rows_are_proven_and_all_rows_are_decided() -> None:
 
 
 def test_rows_without_a_transaction_make_the_count_incomplete() -> None:
-    """A weaker guarantee writes rows that no decision counts. After a repair, the lost task has no transaction either."""
+    """A weaker guarantee writes rows that no decision counts. After a repair, the lost task has no transaction either.
+
+    A transaction of the sink shows that the sink had no weaker guarantee: the other task's rows went to another sink.
+    """
     plain, idle = TaskReport(partition=0, rows=5, checksum=0), TaskReport(partition=1, rows=0, checksum=0)
-    for tasks, incomplete in (((plain, wrote(1, 7)), True), ((idle, wrote(1, 7)), False)):
+    for tasks, incomplete in (((plain, idle), True), ((plain, wrote(1, 7)), False), ((idle, wrote(1, 7)), False)):
         tally, found = Tally(), history(BEGIN, decision(0, *tasks))
         tally.record(found, found, SINK, ())
         assert (tally.expected().incomplete is not None) == incomplete
