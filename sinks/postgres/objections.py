@@ -194,7 +194,8 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
             f"the constraint {where} exists only on one partition, so a stage does not have it: add the constraint to "
             f"{table.title}"
         )
-    late = {column.name: column for column in publishing.left_to_the_table if column.name in constraint.columns}
+    used = _with_sources(constraint.columns, table)
+    late = {column.name: column for column in publishing.left_to_the_table if column.name in used}
     if late:
         kind = "identity" if all(column.is_identity for column in late.values()) else "serial"
         return (
@@ -222,10 +223,16 @@ def _computed(publishing: Publishing) -> Iterator[str]:
 
 def _is_mixed(columns: Iterable[str], publishing: Publishing) -> bool:
     """Return whether an upsert changes some of these columns in an existing row and keeps others."""
-    used = set(columns)
-    for column in publishing.table.columns:
-        used |= set(column.sources) if column.name in used else set()
+    used = _with_sources(columns, publishing.table)
     return not used.isdisjoint(publishing.changed) and not used.isdisjoint(publishing.kept)
+
+
+def _with_sources(columns: Iterable[str], table: Table) -> set[str]:
+    """Add the columns from which the generated ones among these columns are computed."""
+    used = set(columns)
+    for column in table.columns:
+        used |= set(column.sources) if column.name in used else set()
+    return used
 
 
 def _partitioned(table: Table) -> Iterator[str]:

@@ -15,6 +15,7 @@ from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, Sl
 from tenacity import wait_exponential
 
 from twopc.sinks.redis.errors import FAILURES, REMEDIES, NotReplicatedError, SlotMovingError, is_transient
+from twopc.sinks.retry import retrying
 from twopc.sinks.staged.client import StoreClient
 
 if TYPE_CHECKING:
@@ -101,8 +102,9 @@ class RedisClient(StoreClient[Call]):
         self._safety = safety
 
     def server_info(self) -> list[Mapping[str, Any]]:
-        """Read ``INFO`` from every primary. Raises one of ``FAILURES`` if a primary does not respond."""
-        return [node.info() for node in self._primaries()]
+        """Read ``INFO`` from every primary. Raises one of ``FAILURES`` if a primary does not respond in time."""
+        again = retrying(is_transient, timeout_s=self._timeout_s, backoff=self.backoff)
+        return again(lambda: [node.info() for node in self._primaries()])
 
     def largest_argument_bytes(self) -> int:
         """Return the maximum size of a command's argument in bytes.

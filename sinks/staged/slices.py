@@ -77,9 +77,10 @@ class SliceState(Enum):
 #: The driver applies only complete slices. A slice that has lost a chunk may be proven lost and written again.
 APPLICABLE: Final = frozenset({SliceState.PREPARED, SliceState.APPLYING})
 
-#: These slices may still have rows to apply, but not now. If the order of slices matters, later slices must wait. A lost slice
-#: holds nothing back: if it is written again, its rows come last.
-WAITING: Final = frozenset({SliceState.UNANSWERED, SliceState.TORN, SliceState.STALE})
+#: These slices may still have rows to apply, but not now. If the order of slices matters, later slices must wait. A slice that is
+#: lost or torn holds nothing back. If a lost slice is written again, its rows come last. A torn one is never applied further, and
+#: a backup that contains its rest also applies the later slices again.
+WAITING: Final = frozenset({SliceState.UNANSWERED, SliceState.STALE})
 
 
 def combine(places: Collection[SliceState]) -> SliceState:

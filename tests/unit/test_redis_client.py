@@ -1,4 +1,4 @@
-"""A call that a cluster redirects is sent again in the right way."""
+"""A call that a cluster redirects is sent again in the right way, and a start asks again for the facts of a slow server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from redis.exceptions import AskError, MovedError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from twopc.sinks.redis.client import Call, RedisClient, Safety
 
@@ -44,3 +45,18 @@ def test_only_ask_opens_a_slot_that_a_node_imports(last: Exception, sent: list[A
     client = RedisClient(connect, timeout_ms=1, safety=Safety())
     client._send(node, [Call(1, ("HGET", "key", "field"))], [(0, None)], answers)
     assert (node, answers) == (sent, [b"OK"])
+
+
+def test_a_server_that_does_not_respond_at_once_is_asked_again_for_its_facts() -> None:
+    answers: list[Any] = [RedisTimeoutError("Timeout reading from socket"), {"redis_version": "7.2.0"}]
+
+    class Server:
+        def info(self) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    server: Any = Server()
+    client = RedisClient(lambda: server, timeout_ms=5_000, safety=Safety())
+    assert client.server_info() == [{"redis_version": "7.2.0"}]

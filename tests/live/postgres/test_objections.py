@@ -92,6 +92,10 @@ _DANGEROUS = [
         [f"{_TARGET}, n int GENERATED ALWAYS AS IDENTITY CHECK (n > 1))"],
         "uses the identity column 'n', which gets its value only after the decision",
     ),
+    (
+        [f"{_TARGET}, n serial UNIQUE, twice int GENERATED ALWAYS AS (n * 2) STORED CHECK (twice > 2))"],
+        "uses the serial column 'n', which gets its value only after the decision",
+    ),
 ]  # fmt: skip
 
 

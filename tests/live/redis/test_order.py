@@ -61,21 +61,32 @@ def test_a_blocked_task_holds_back_the_tasks_after_it(redis_server: RedisService
     assert client.hget(tasks.key, "v") == b"new"
 
 
+def show_first_as(state: SliceState, tasks: TwoTasks, patch: pytest.MonkeyPatch) -> None:
+    look = type(tasks.committer)._look
+
+    def changed(handles: Sequence[RedisHandle], version: int, *, durable: bool) -> Mapping[RedisHandle, SliceState]:
+        return {**look(tasks.committer, handles, version, durable=durable), tasks.handles[0]: state}
+
+    patch.setattr(tasks.committer, "_look", changed)
+
+
+def test_a_task_that_is_torn_holds_nothing_back(
+    redis_server: RedisService, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but a backup helps the first task. If the user abandons it, the second task's rows must be visible."""
+    tasks = TwoTasks(redis_server.url)
+    show_first_as(SliceState.TORN, tasks, monkeypatch)
+    assert tasks.commit() == [Evidence.UNKNOWN, Evidence.COMMITTED]
+    assert client.hget(tasks.key, "v") == b"new"
+
+
 def test_a_task_without_an_answer_holds_back_the_tasks_after_it(
     redis_server: RedisService, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a cluster, where only the node of the first task's rows may be down."""
     tasks = TwoTasks(redis_server.url)
-    look = type(tasks.committer)._look
-
-    def silent(handles: Sequence[RedisHandle], version: int, *, durable: bool) -> Mapping[RedisHandle, SliceState]:
-        return {
-            **look(tasks.committer, handles, version, durable=durable),
-            tasks.handles[0]: SliceState.UNANSWERED,
-        }
-
     with monkeypatch.context() as patch:
-        patch.setattr(tasks.committer, "_look", silent)
+        show_first_as(SliceState.UNANSWERED, tasks, patch)
         assert tasks.commit() == [Evidence.UNKNOWN] * 2
     assert client.hget(tasks.key, "v") is None
     assert "some slices cannot be read: Redis does not respond" in tasks.committer.blockers()[0]
