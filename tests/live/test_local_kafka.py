@@ -202,6 +202,7 @@ def test_a_bad_property_fails_the_start_with_the_end_of_the_log(tmp_path: Path) 
         LocalKafka(data_dir=tmp_path, properties={"num.io.threads": "many"}).start()
 
 
+@pytest.mark.whole
 def test_a_port_occupied_before_the_broker_binds_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     ports = free_ports(4)
     choices = [ports[:2], ports[2:]]

@@ -148,6 +148,7 @@ def test_the_command_reports_its_missing_extra(base: Installed) -> None:
     assert "pip install 'spark-twopc[verify]'" in done.stderr
 
 
+@pytest.mark.whole
 def test_verify_needs_only_its_own_extra(wheel: Path, tmp_path: Path) -> None:
     installed = _installed(wheel, tmp_path / "env", "verify")
     assert "--bootstrap-servers" in installed("twopc", "verify", "--help").stdout

@@ -69,6 +69,7 @@ def test_a_paused_hbase_can_be_stopped_and_started_on_its_ports_and_data(tmp_pat
 
 
 # Master, region server and ZooKeeper each log an occupied port in their own words.
+@pytest.mark.whole
 @pytest.mark.parametrize("at", [pytest.param(0, marks=pytest.mark.whole), pytest.param(1, marks=pytest.mark.whole), 2])
 def test_a_port_occupied_before_the_server_binds_it_is_replaced(at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ports = free_ports(6)

@@ -63,6 +63,7 @@ def test_a_half_written_batch_is_completed_by_content(pipeline: OldPipeline, spa
     assert recorded is not None
 
 
+@pytest.mark.whole
 def test_the_command_may_be_repeated(pipeline: OldPipeline, spark: SparkSession) -> None:
     pipeline.feed(60)
     write_half_of_batch_1(pipeline, spark)
@@ -151,6 +152,7 @@ def test_rows_that_differ_in_each_attempt_are_recognized_by_their_key(
     assert pipeline.visible_ids() == Counter(pipeline.given)
 
 
+@pytest.mark.whole
 def test_a_key_that_is_not_unique_is_refused(pipeline: OldPipeline, spark: SparkSession) -> None:
     pipeline.feed(100)
     write_half_of_batch_1(pipeline, spark)

@@ -35,6 +35,7 @@ _NAME = re.compile(r"`(?:CheckpointConfig\.)?([a-z]+(?:_[a-z]+)+|[A-Z][a-z]+(?:[
 _NUMBERS = re.compile(r"\d+")
 
 
+@pytest.mark.whole
 def test_the_page_runs_from_its_first_command_to_its_last(
     old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:

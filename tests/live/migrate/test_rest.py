@@ -113,7 +113,7 @@ def test_the_rows_of_a_task_stay_together_and_in_order(output: Output, spark: Sp
         assert holder[place : place + len(wanted)] == wanted
 
 
-@pytest.mark.parametrize("key", [None, "value"])
+@pytest.mark.parametrize("key", [None, pytest.param("value", marks=pytest.mark.whole)])
 def test_a_record_from_just_before_the_batch_proves_nothing(
     key: str | None, output: Output, spark: SparkSession
 ) -> None:
@@ -155,6 +155,7 @@ def test_headers_belong_to_the_content(output: Output, spark: SparkSession) -> N
     assert found == [("a", [b"2"]), ("b", [])]
 
 
+@pytest.mark.whole
 def test_the_same_row_in_two_topics_is_two_rows(output: Output, spark: SparkSession) -> None:
     other = Output(output.servers)
     output.write({"value": "a"})
@@ -166,7 +167,7 @@ def test_the_same_row_in_two_topics_is_two_rows(output: Output, spark: SparkSess
     assert (numbers.elsewhere, numbers.unidentified) == (1, 0)
 
 
-@pytest.mark.parametrize("key", [None, "key"])
+@pytest.mark.parametrize("key", [None, pytest.param("key", marks=pytest.mark.whole)])
 def test_the_records_that_select_produces_are_compared_and_the_batchs_own_columns_are_passed_on(
     key: str | None, output: Output, spark: SparkSession
 ) -> None:

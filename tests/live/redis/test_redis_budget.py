@@ -63,6 +63,7 @@ class Counted(RedisSink):
         return counted_writer(super().create_writer, task, *SENT, self.into)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("partitions", PLANS)
 def test_a_batch_of_many_partitions_takes_the_round_trips_of_its_few_writers(
     redis_server: RedisService, spark: SparkSession, tmp_path: Path, partitions: int
