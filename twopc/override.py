@@ -82,17 +82,15 @@ class Overrides:
     Attributes:
         adopt_query_id: see :class:`AdoptQuery`.
         end_query_id: see :class:`EndQuery`.
-        resume_at_batch, resume_query_id: see :class:`ResumeAt`.
-        abandon_batch, abandon_query_id: see :class:`Abandon`.
+        resume_at: see :class:`ResumeAt`.
+        abandon: see :class:`Abandon`.
         add_sink: see :class:`AddSink`.
     """
 
     adopt_query_id: str | None = None
     end_query_id: str | None = None
-    resume_at_batch: int | None = None
-    resume_query_id: str | None = None
-    abandon_batch: int | None = None
-    abandon_query_id: str | None = None
+    resume_at: ResumeAt | None = None
+    abandon: Abandon | None = None
     add_sink: str | None = None
 
     @classmethod
@@ -102,40 +100,42 @@ class Overrides:
         Raises:
             ConfigurationError: a value is not an override, or two overrides have the same kind.
         """
-        found: dict[str, str | int | None] = {}
+        found: dict[str, str | ResumeAt | Abandon] = {}
         for one in given if isinstance(given, Sequence) and not isinstance(given, str) else (given,):
-            fields = _fields_of(one)
-            if not found.keys().isdisjoint(fields):
+            field, value = _field_of(one)
+            if field in found:
                 raise ConfigurationError(f"override={given!r}: pass each kind of override only once")
-            found |= fields
+            found[field] = value
         return cls(**found)  # type: ignore[arg-type]  # checked one by one
 
     def resumes_at(self, query_id: str, batch_id: int, ended: Collection[str]) -> bool:
         """Whether the user lets this query continue at this batch, after a gap. ``ended``: see :attr:`LogView.ended`."""
-        return self.resume_at_batch == batch_id and _means(self.resume_query_id, query_id, ended)
+        return _means(self.resume_at, query_id, batch_id, ended)
 
     def abandons(self, query_id: str, batch_id: int, ended: Collection[str]) -> bool:
         """Whether the user abandons this query's batch. ``ended``: see :attr:`LogView.ended`."""
-        return self.abandon_batch == batch_id and _means(self.abandon_query_id, query_id, ended)
+        return _means(self.abandon, query_id, batch_id, ended)
 
 
-def _means(named: str | None, query_id: str, ended: Collection[str]) -> bool:
+def _means(one: ResumeAt | Abandon | None, query_id: str, batch_id: int, ended: Collection[str]) -> bool:
+    if one is None or one.batch_id != batch_id:
+        return False
     # A number alone may have been meant for a batch of an ended query.
-    return not ended if named is None else named == query_id
+    return not ended if one.query_id is None else one.query_id == query_id
 
 
-def _fields_of(one: object) -> dict[str, str | int | None]:
+def _field_of(one: object) -> tuple[str, str | ResumeAt | Abandon]:
     match one:
         case AdoptQuery(str(query_id)):
-            return {"adopt_query_id": query_id}
+            return "adopt_query_id", query_id
         case EndQuery(str(query_id)):
-            return {"end_query_id": query_id}
+            return "end_query_id", query_id
         case AddSink(str(name)):
-            return {"add_sink": name}
-        case ResumeAt(int(batch_id), str() | None as of) if not isinstance(batch_id, bool):
-            return {"resume_at_batch": batch_id, "resume_query_id": of}
-        case Abandon(int(batch_id), str() | None as of) if not isinstance(batch_id, bool):
-            return {"abandon_batch": batch_id, "abandon_query_id": of}
+            return "add_sink", name
+        case ResumeAt(int(batch_id), str() | None) if not isinstance(batch_id, bool):
+            return "resume_at", one
+        case Abandon(int(batch_id), str() | None) if not isinstance(batch_id, bool):
+            return "abandon", one
     raise ConfigurationError(
         f"override={one!r} is not an override. Pass EndQuery(id), AdoptQuery(id), ResumeAt(batch, id), Abandon(batch, id) or "
         "AddSink(name), with the values from the error message"

@@ -14,7 +14,7 @@ from twopc.integration.migrate.cutover import last_batch
 from twopc.integration.migrate.deciding import sinks_of
 from twopc.integration.migrate.handover import Handover, Handovers, Kind
 from twopc.integration.spark.checkpoint import query_id, read_batch
-from twopc.override import Overrides
+from twopc.override import Overrides, ResumeAt
 from twopc.recovery import Outcome
 from twopc.settings import Settings
 
@@ -58,7 +58,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     name = query_id(files)
     batch = read_batch(files, name, batch_id)
     # This run decides nothing, so a gap before the batch (from a second cut-over) does no harm.
-    settings = Settings(overrides=Overrides(adopt_query_id=name, resume_at_batch=batch_id, resume_query_id=name))
+    settings = Settings(overrides=Overrides(adopt_query_id=name, resume_at=ResumeAt(batch_id, name)))
     with closing(Coordinator(sinks_of(name, sink, own), own, settings=settings)) as coordinator:
         run = coordinator.recover(batch)  # commits the last decision again, and sweeps
         if run.outcome is not Outcome.COMMITTED:

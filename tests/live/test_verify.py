@@ -23,7 +23,7 @@ from twopc.integration.verify.expressions import parse
 from twopc.integration.verify.findings import Kind, Severity
 from twopc.integration.verify.output import Output, RecordChecks
 from twopc.integration.verify.verifier import Verifier, VerifyOptions
-from twopc.override import Overrides
+from twopc.override import Abandon, Overrides
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def test_an_abandoned_batch_is_neither_lost_nor_missing(play: Play) -> None:
     lost, kept = play.decided(0)
     play.fence(lost.transactional_id)
     assert until(lambda: play.end(kept, commit=True) == "NONE")
-    given_up = Settings(overrides=Overrides(abandon_batch=0))
+    given_up = Settings(overrides=Overrides(abandon=Abandon(0)))
     play.driver(given_up).process(play.batch(1), Tasks(play, [["c"]]))
     report = report_of(play, record_checks=RecordChecks(key=parse("key")), sole_writer=True)
     assert kinds(report) == [Kind.ABANDONED]

@@ -24,7 +24,7 @@ from twopc.errors import (
     RetriableError,
     TwoPhaseCommitError,
 )
-from twopc.override import Overrides
+from twopc.override import Abandon, Overrides, ResumeAt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,8 +109,8 @@ class History:
         self._is_replaced = random.Random(f"replaced {seed}").random() < _REPLACED
         if chance.random() < (_LEFT_FOR_THE_NEXT if self._is_replaced else _LEFT_IN_CODE):
             left = chance.randrange(self.shape.batches)
-            self.query.overrides = Overrides(abandon_batch=left)
-            self.judge.allowed.add(("abandon_batch", None, left))
+            self.query.overrides = Overrides(abandon=Abandon(left))
+            self.judge.allowed.add(Abandon(left))
         self._replaced: list[Checkpointed] = []
         self.started = 0
         self._drivers: list[tuple[Process, Strand]] = []
@@ -221,14 +221,14 @@ class History:
         if found is None or not isinstance(error, TwoPhaseCommitError):
             return False
         resumes, batch, query_id = found[1] == "ResumeAt", int(found[2]), found[3]
-        setting, of = ("resume_at_batch", "resume_query_id") if resumes else ("abandon_batch", "abandon_query_id")
         if not resumes and self.simulation.chance.random() < patience:
             return False
         self.nemesis.struck[Fault.RESUME] += resumes
-        self.judge.allowed.add((setting, query_id, batch))
-        change: dict[str, Any] = {setting: batch, of: query_id}
+        named = ResumeAt(batch, query_id) if resumes else Abandon(batch, query_id)
+        self.judge.allowed.add(named)
+        change: dict[str, Any] = {"resume_at" if resumes else "abandon": named}
         self.query.overrides = replace(self.query.overrides, **change)
-        self.simulation.trace.append(f"== the user sets {setting}={batch} for {query_id}")
+        self.simulation.trace.append(f"== the user sets {named}")
         return True
 
     def _copy_the_checkpoint(self) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.model.network import NETWORK
 from tests.model.query import LEDGER, OUTPUT, ModelViolation
 from twopc.codec import decode
+from twopc.override import Abandon, ResumeAt
 from twopc.records import Begin, Decision, Repair
 
 if TYPE_CHECKING:
@@ -27,8 +29,7 @@ class Judge:
     """Checks that only decided transactions commit, no row is visible twice, and a start that must be refused fences no driver.
 
     Attributes:
-        allowed: what the user has allowed so far: the name of the setting, the query, and the batch. Without a query, it is
-            the first query that decides anything.
+        allowed: the overrides that the user has set so far. One without a query is for the first query that decides anything.
         abandoned: the batches that are recorded as abandoned.
     """
 
@@ -37,7 +38,7 @@ class Judge:
         self._decided: dict[tuple[str, int], _Batch] = {}  # the batch of each transaction
         self._highest: dict[str, int] = {}
         self._last: _Batch | None = None
-        self.allowed: set[tuple[str, str | None, int]] = set()
+        self.allowed: set[ResumeAt | Abandon] = set()
         self.abandoned: set[_Batch] = set()
         self._seen: Counter[int] = Counter()
         cluster.on_commit = self._on_commit
@@ -58,7 +59,7 @@ class Judge:
         values = [(e.offset, e.value) for e in entries if e.producer_id == known.producer_id and e.value is not None]
         for _, record in decode(values):
             if isinstance(record, Begin) and record.abandons:
-                self._allow("abandon_batch", record.query_id, record.first_batch - 1)
+                self._require_allowed(Abandon(record.first_batch - 1, record.query_id))
                 self.abandoned.add((record.query_id, record.first_batch - 1))
             if isinstance(record, Decision):
                 self._on_decision(record.query_id, record.batch_id)
@@ -70,14 +71,14 @@ class Judge:
                         record.batch_id,
                     )
 
-    def _allow(self, setting: str, query_id: str, batch: int) -> None:
-        is_first = next(iter(self._highest), query_id) == query_id
-        if {(setting, query_id, batch), *([(setting, None, batch)] if is_first else [])}.isdisjoint(self.allowed):
-            raise ModelViolation(f"the user has not set {setting}={batch} for {query_id}")
+    def _require_allowed(self, override: ResumeAt | Abandon) -> None:
+        is_first = next(iter(self._highest), override.query_id) == override.query_id
+        if {override, *([replace(override, query_id=None)] if is_first else [])}.isdisjoint(self.allowed):
+            raise ModelViolation(f"the user has not set {override}")
 
     def _on_decision(self, query_id: str, batch: int) -> None:
         if batch > self._highest.get(query_id, -1) + 1:
-            self._allow("resume_at_batch", query_id, batch)
+            self._require_allowed(ResumeAt(batch, query_id))
         if (query_id, batch) in self.abandoned:
             raise ModelViolation(f"batch {batch} of {query_id} was given up, and is decided again")
         self._highest[query_id] = batch

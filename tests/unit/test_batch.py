@@ -8,7 +8,7 @@ from tests.unit.fake_sink import batch_of, offsets_of
 from twopc.attempt import Attempt
 from twopc.batch import Batch, Position, locate
 from twopc.log_view import LogView
-from twopc.override import Overrides
+from twopc.override import Overrides, ResumeAt
 from twopc.records import Begin, Decision
 
 NONE = Overrides()
@@ -74,25 +74,25 @@ def test_a_next_batch_is_copied_when_the_checkpoint_no_longer_has_its_predecesso
 def test_a_gap_is_accepted_only_at_the_given_batch_and_in_the_same_history(
     batch: int, named: int, history: str, position: Position
 ) -> None:
-    overrides = Overrides(resume_at_batch=named)
+    overrides = Overrides(resume_at=ResumeAt(named))
     assert locate(log(5), batch_of(batch, query_id="a", history=history), overrides) is position
 
 
 def test_a_gap_is_accepted_after_the_checkpoint_has_forgotten_the_offsets_before_it() -> None:
     forgetful = Batch(query_id="a", batch_id=300, offsets=offsets_of(300), offsets_of=lambda _: None)
-    assert locate(log(5), forgetful, Overrides(resume_at_batch=300)) is Position.FIRST
+    assert locate(log(5), forgetful, Overrides(resume_at=ResumeAt(300))) is Position.FIRST
     assert locate(log(5), forgetful, NONE) is Position.GAP
 
 
 @pytest.mark.parametrize(("query_id", "position"), [("a", Position.FIRST), ("z", Position.GAP), (None, Position.GAP)])
 def test_a_gap_of_a_later_query_is_accepted_only_with_its_id(query_id: str | None, position: Position) -> None:
     """A setting without an id may have been left in the code by the query that this one has replaced."""
-    overrides = Overrides(resume_at_batch=17, resume_query_id=query_id)
+    overrides = Overrides(resume_at=ResumeAt(17, query_id))
     assert locate(log(5, ended="z"), batch_of(17, query_id="a"), overrides) is position
 
 
 def test_another_query_is_not_accepted_because_of_its_batch_number() -> None:
-    assert locate(log(5), batch_of(17, query_id="b"), Overrides(resume_at_batch=17)) is Position.NEW_QUERY
+    assert locate(log(5), batch_of(17, query_id="b"), Overrides(resume_at=ResumeAt(17))) is Position.NEW_QUERY
 
 
 def test_a_query_without_decisions_continues_with_its_first_batch() -> None:

@@ -12,14 +12,14 @@ from tests.unit.fake_sink import PARTITIONS, QUERY_ID, Cluster, Crash, FakeCommi
 from twopc import crash_points
 from twopc.attempt import Evidence
 from twopc.errors import CommitBlockedError, InDoubtError
-from twopc.override import Overrides
+from twopc.override import Abandon, Overrides
 from twopc.records import Begin
 from twopc.settings import Settings
 from twopc.testing.crash_points import arm
 
 
 def abandoning(batch: int, *, end: str | None = None) -> Settings:
-    return Settings(overrides=Overrides(abandon_batch=batch, end_query_id=end))
+    return Settings(overrides=Overrides(abandon=Abandon(batch), end_query_id=end))
 
 
 def lose_some(cluster: Cluster) -> list[int]:
@@ -129,12 +129,12 @@ def test_a_setting_left_in_the_code_does_not_abandon_the_next_querys_batch_with_
 
 def test_the_next_query_may_abandon_a_batch_with_a_number_that_the_previous_query_abandoned(cluster: Cluster) -> None:
     kept = lose_some(cluster)
-    both = Overrides(abandon_batch=0, end_query_id=QUERY_ID)
+    both = Overrides(abandon=Abandon(0), end_query_id=QUERY_ID)
     die_at(cluster, cluster.start(settings=Settings(overrides=both)), "driver.decided", 0, query_id=OTHER)
     cluster.store.expire(1)
     with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0, 'query-b'\)\."):
         cluster.start(settings=Settings(overrides=both)).run(1, query_id=OTHER)
-    named = Settings(overrides=replace(both, abandon_query_id=OTHER))
+    named = Settings(overrides=replace(both, abandon=Abandon(0, OTHER)))
     cluster.start(settings=named).run(1, query_id=OTHER)
     assert cluster.store.visible() == sorted(kept + kept + all_rows(1))
     assert abandoned(cluster) == [0, 0]

@@ -30,7 +30,7 @@ from twopc.attempt import Owner
 from twopc.coordinator import Coordinator
 from twopc.errors import ConfigurationError, FencedError, RefusedStartError
 from twopc.files import LocalFiles
-from twopc.override import Overrides
+from twopc.override import Abandon, Overrides, ResumeAt
 from twopc.records import Begin
 from twopc.settings import Settings
 from twopc.testing.crash_points import arm
@@ -175,7 +175,7 @@ def test_the_setting_that_the_error_names_lets_the_query_resume_after_a_gap_once
     cluster.start().run(0, 1)
     with pytest.raises(RefusedStartError, match=r"override=ResumeAt\(4, 'query-a'\)\."):
         cluster.start().run(4)
-    named = Settings(overrides=Overrides(resume_at_batch=4))
+    named = Settings(overrides=Overrides(resume_at=ResumeAt(4)))
     query = cluster.start(settings=named)
     query.run(4, 5)
     assert cluster.store.visible() == all_rows(0, 1, 4, 5)
@@ -193,7 +193,7 @@ def test_the_setting_that_the_error_names_lets_the_query_resume_after_a_gap_once
 @pytest.mark.parametrize("point", DRIVER_POINTS)
 def test_a_crash_while_the_query_resumes_after_a_gap_leaves_each_row_visible_once(point: str, cluster: Cluster) -> None:
     cluster.start().run(0)
-    named = Settings(overrides=Overrides(resume_at_batch=4))
+    named = Settings(overrides=Overrides(resume_at=ResumeAt(4)))
     arm(point, cluster.world.crash)
     with contextlib.suppress(Crash):
         cluster.start(settings=named).run(4)
@@ -204,13 +204,13 @@ def test_a_crash_while_the_query_resumes_after_a_gap_leaves_each_row_visible_onc
 
 def test_the_last_decision_before_a_gap_is_finished_first(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.decided", 0)
-    cluster.start(settings=Settings(overrides=Overrides(resume_at_batch=4))).run(4)
+    cluster.start(settings=Settings(overrides=Overrides(resume_at=ResumeAt(4)))).run(4)
     assert cluster.store.visible() == all_rows(0, 4)
 
 
 def test_a_gap_is_still_detected_after_truncation(cluster: Cluster) -> None:
     cluster.start().run(0)
-    settings = Settings(overrides=Overrides(resume_at_batch=4), keep_batches=1)
+    settings = Settings(overrides=Overrides(resume_at=ResumeAt(4)), keep_batches=1)
     cluster.start(settings=settings).run(*range(4, 8))
     cluster.start().run(7, 8)
     assert cluster.store.visible() == all_rows(0, 4, 5, 6, 7, 8)
@@ -288,7 +288,7 @@ def test_a_query_that_crashed_after_abandoning_a_batch_does_not_yet_count_as_an_
     """Its backup counts as an older copy once another run has continued the query."""
     die_at(owned, owned.start(), "driver.committing", 0)
     owned.store.expire(1)
-    die_at(owned, owned.start(settings=Settings(overrides=Overrides(abandon_batch=0))), "driver.confirmed", 1)
+    die_at(owned, owned.start(settings=Settings(overrides=Overrides(abandon=Abandon(0)))), "driver.confirmed", 1)
     backup = shutil.copytree(owned.files.location, tmp_path / "backup")
     owned.start().run(1)
     with pytest.raises(RefusedStartError, check=lambda error: error.case == "older copy"):

@@ -30,7 +30,7 @@ from twopc.integration.operate.request import request_savepoint
 from twopc.integration.services.server import wait_until
 from twopc.integration.verify.history import History
 from twopc.log_view import LogView
-from twopc.override import Overrides
+from twopc.override import Overrides, ResumeAt
 from twopc.records import Begin
 from twopc.sealed import with_check
 from twopc.settings import Settings
@@ -464,7 +464,7 @@ def test_a_savepoint_of_a_query_that_ignores_errors_is_refused(cluster: Cluster,
         create_savepoint(source, tmp_path / "kept")
     assert "No savepoint was taken" in str(refused.value)
     assert not list((tmp_path / "kept").glob("*"))
-    cluster.start(settings=Settings(overrides=Overrides(resume_at_batch=6))).run(6)  # the user knows of the gap
+    cluster.start(settings=Settings(overrides=Overrides(resume_at=ResumeAt(6)))).run(6)  # the user knows of the gap
     add_batch(source, 6)
     assert create_savepoint(source, tmp_path / "kept").manifest.batch_id == 6
 

@@ -11,7 +11,7 @@ from tests.live.postgres.support import run
 from tests.live.postgres.votes import no_vote_is_left, prepared_of, votes
 from twopc import crash_points
 from twopc.errors import CommitBlockedError, RestoredError
-from twopc.override import Overrides
+from twopc.override import Abandon, Overrides
 from twopc.settings import Settings
 from twopc.sinks.postgres.votes import finish_votes
 from twopc.testing.contract.drivers import Query, all_rows
@@ -108,5 +108,5 @@ def test_the_vote_of_an_abandoned_batch_is_rolled_back(
     with pytest.raises(CommitBlockedError):
         query.run(1)
     assert votes(connection) == doomed
-    query.run(2, settings=Settings(overrides=Overrides(abandon_batch=1)))
+    query.run(2, settings=Settings(overrides=Overrides(abandon=Abandon(1))))
     assert (votes(connection), case.visible()) == ([], all_rows(0, 2))

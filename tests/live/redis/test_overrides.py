@@ -11,7 +11,7 @@ import redis
 from tests.contract.cases import redis_counters
 from twopc import crash_points
 from twopc.errors import InDoubtError, RefusedStartError
-from twopc.override import Overrides
+from twopc.override import Abandon, Overrides
 from twopc.settings import Settings
 from twopc.testing.contract import Crash
 from twopc.testing.contract.drivers import QUERY_ID, Query, all_rows
@@ -47,7 +47,7 @@ def test_an_older_copy_adds_nothing_a_second_time_while_the_adoption_is_still_in
 def test_a_lost_batch_that_was_left_behind_is_abandoned_and_the_query_continues_after_a_crash(
     client: Any, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    case, given_up = redis_counters(request), Settings(overrides=Overrides(abandon_batch=0))
+    case, given_up = redis_counters(request), Settings(overrides=Overrides(abandon=Abandon(0)))
     query = Query(case, tmp_path)
     crash_points.arm("driver.decided", case.crash)
     with pytest.raises(Crash):

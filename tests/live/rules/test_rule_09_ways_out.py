@@ -23,7 +23,7 @@ from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, InDoubtError
 from twopc.files import LocalFiles
-from twopc.override import Overrides
+from twopc.override import Abandon, Overrides
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def named_setting(error: object) -> Settings:
     """The override that an error names, exactly as it stands there."""
     ((batch, query_id),) = set(re.findall(r"restart with override=Abandon\((\d+), '(\S+)'\)", str(error)))
-    return Settings(overrides=Overrides(abandon_batch=int(batch), abandon_query_id=query_id))
+    return Settings(overrides=Overrides(abandon=Abandon(int(batch), query_id)))
 
 
 def test_the_setting_that_the_error_names_abandons_a_lost_batch_that_was_left_behind(play: Play) -> None:

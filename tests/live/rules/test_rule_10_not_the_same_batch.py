@@ -22,7 +22,7 @@ from twopc.coordinator import Coordinator
 from twopc.errors import RefusedStartError
 from twopc.files import LocalFiles
 from twopc.integration.spark.checkpoint import query_id, source_offsets
-from twopc.override import Overrides
+from twopc.override import Overrides, ResumeAt
 from twopc.records import Begin
 from twopc.settings import Settings
 
@@ -98,7 +98,7 @@ def test_a_gap_is_accepted_only_at_the_batch_given_in_the_refusal(play: Play) ->
         RefusedStartError, match=r"override=ResumeAt\(4, 'query-\w+'\)\..*will expire \(kafka.transaction.timeout.ms\)"
     ):
         play.driver().process(play.batch(4), Tasks(play, [["4"]]))
-    named = Settings(overrides=Overrides(resume_at_batch=4))
+    named = Settings(overrides=Overrides(resume_at=ResumeAt(4)))
     crash(play.driver(named), play, 4, [["4"]], "driver.decided")
     play.driver(named).process(play.batch(4), Tasks(play, [["other"]]))
     play.driver(named).process(play.batch(5), Tasks(play, [["5"]]))
