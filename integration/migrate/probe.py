@@ -2,7 +2,7 @@
 
 The probe commits a record to each partition, and waits until the group has committed an offset past this record. The
 group's offset shows that the group reads the partition. Most groups commit offsets at intervals, so the probe then commits a
-second record at once, and the wait for the next offset shows how long an interval is. Then the probe writes another record
+second record immediately, and the wait for the next offset shows how long an interval is. Then the probe writes another record
 in a transaction, and keeps the transaction open for longer than the second wait. A group under ``read_committed`` cannot
 move past this record. A group under ``read_uncommitted`` reads the record, and commits an offset past it. Finally, the
 probe aborts the transaction.

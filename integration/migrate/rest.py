@@ -50,8 +50,8 @@ class Numbers:
         surplus: records that occur more often in the output than in the batch. These duplicates from earlier attempts stay in
             the output.
         others: records that are as new as the batch, but are not the batch's rows.
-        unclear: rows that only records from just before the batch equal. Depending on the clocks, those records are from this
-            batch or from an earlier batch. A key does not tell: with an aggregate, for example, each batch has the same keys.
+        unclear: rows whose only equal records are from just before the batch. Depending on the clocks, those records are from
+            this batch or from an earlier one. A key does not help: with an aggregate, for example, each batch has the same keys.
         unidentified: rows in which the key expression finds nothing.
         ambiguous: keys that several rows with different contents share.
         elsewhere: rows for topics that the hand-over does not name.
@@ -137,7 +137,7 @@ class Comparison:
         # Of several equal rows, the first are in the output, because the old sink wrote each task's rows in order.
         missing = ranked.where(sf.col(_RANK) > sf.coalesce(sf.col(_THERE), sf.lit(0)))
         ordered = missing.repartition(_TASK).sortWithinPartitions(_PLACE)
-        return ordered.select(*_numbers(len(self._columns))).toDF(*self._columns)
+        return ordered.select(*_places(len(self._columns))).toDF(*self._columns)
 
     def written_again(self, afterward: Handover) -> int:
         """Count the records within other bounds that are rows of the batch."""
@@ -179,15 +179,16 @@ def _identify(frame: DataFrame, sink: KafkaSink, handover: Handover, select: Map
     }
     made = arranged.base.selectExpr("*", *(f"{sql} AS `{name}`" for name, sql in written.items()))
     # PySpark refers to columns by name, which fails for names with dots and for names that occur twice.
-    numbered = made.toDF(*map(str, range(len(made.columns))))
-    own, given = _numbers(len(frame.columns)), numbered.columns[-len(written) :]
+    numbered = made.toDF(*_places(len(made.columns)))
+    own, given = _places(len(frame.columns)), numbered.columns[-len(written) :]
     identity = partial(_identity, written=tuple(written), topic=topic, handover=handover)
     # A plain function gets strings as Java reads them. Only the written columns go to Python, which lacks some of Spark's types.
     each = sf.udf(identity, st.StructType(list(_ADDED)), useArrow=False)
     return numbered.select(*own, each(*given).alias(_BOTH)).select(*own, f"{_BOTH}.*")
 
 
-def _numbers(count: int) -> list[str]:
+def _places(count: int) -> list[str]:
+    """Name columns by their places."""
     return [str(number) for number in range(count)]
 
 

@@ -134,7 +134,7 @@ class Cluster:
             raise ConfigurationError(
                 f"the ledger {self.ledger.name} belongs to sink {error.owners}, not to sink {self.sink.name!r}, so it says "
                 "nothing about this sink's transactions. Nothing was done. Omit --ledger-topic. If the sink has a ledger_topic, "
-                "name that topic, or pass the query's --checkpoint, which knows it"
+                "name that topic, or pass the query's --checkpoint, which names it"
             ) from error
 
     def read(self, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[list[Message]]:
@@ -170,5 +170,5 @@ class Cluster:
 
 
 def _held(found: LogContents) -> LogContents:
-    """Read a complete ledger in one pass, because the driver may truncate it while verify compares the batches."""
+    """Keep a ledger's records, read in one pass, because the driver may truncate it while verify compares the batches."""
     return LogContents(found.start, tuple(found.entries))

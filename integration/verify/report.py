@@ -35,9 +35,8 @@ class Report:
     acquisitions: int = 0  #: the number of acquisitions that the sink's own ledger keeps
     first_batch: int | None = None  #: the oldest batch with a retained decision; None if no decision is retained
     last_batch: int | None = None  #: the newest batch with a retained decision
-    last_offsets: tuple[
-        str, ...
-    ] = ()  #: where this batch ends, one entry for each source; a named source's has its name
+    #: where this batch ends, one entry for each source; the entry of a named source begins with ``name:``
+    last_offsets: tuple[str, ...] = ()
     complete: bool = False  #: whether the log keeps every decision since its topic was created
     batches: int = 0  #: the number of batches with a retained decision
     rewritten: int = 0  #: the number of batches that were lost completely and decided again

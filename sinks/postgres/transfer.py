@@ -74,7 +74,7 @@ class Transfer:
         marked = len(step.execute(insert).fetchall())
         if min(marked, len(self.whole(step, handles))) < len(names):
             raise RetriableError(
-                f"sink {self._settings.name!r}, a slice is missing. Nothing was decided, and a new attempt rewrites the batch"
+                f"sink {self._settings.name!r}: a slice is missing. Nothing was decided, and a new attempt rewrites the batch"
             )
         table = self._locked_table(step)
         self.require_unaltered(table, handles)

@@ -24,7 +24,7 @@ from redis.exceptions import RedisError
 from twopc.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _CONNECTIONS: Final = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSocketConnection}
 _RETRIES: Final = "a redis-py retry would apply a command twice"
@@ -71,9 +71,7 @@ def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> Non
         raise _wrong("url", "a cluster has no socket file: the url must start with redis:// or rediss://")
     in_url = _options_of(url)
     for argument, names in (("url", in_url), ("options", options)):
-        for name in sorted(names):
-            if why := _objection(name, scheme, cluster=cluster, is_text=argument == "url"):
-                raise _wrong(argument, f"{name!r} {why}")
+        _require_allowed(argument, names, scheme, cluster=cluster)
     for name in sorted(in_url.keys() & options):
         raise _wrong("options", f"{name!r} is also in the url: pass it only once")
     for argument, has_database in (("url", in_url.get("db", "0").strip("0")), ("options", "db" in options)):
@@ -88,9 +86,13 @@ def require_valid_for_sentinels(options: Mapping[str, Any]) -> None:
     Raises:
         ConfigurationError: see :func:`require_valid`.
     """
-    for name in sorted(options.keys() - {"ssl"}):
-        if why := _objection(name, "rediss", cluster=False, is_text=False):
-            raise _wrong("sentinel_options", f"{name!r} {why}")
+    _require_allowed("sentinel_options", options.keys() - {"ssl"}, "rediss", cluster=False)
+
+
+def _require_allowed(argument: str, names: Iterable[str], scheme: str, *, cluster: bool) -> None:
+    for name in sorted(names):
+        if why := _objection(name, scheme, cluster=cluster, is_text=argument == "url"):
+            raise _wrong(argument, f"{name!r} {why}")
 
 
 def _wrong(argument: str, advice: str) -> ConfigurationError:

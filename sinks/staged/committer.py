@@ -47,10 +47,8 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         self._settings = settings
         self._client = client
         self.failures = client.failures
-        self._proven: tuple[Sequence[StagedHandleT], int] = (
-            (),
-            0,
-        )  # the last decision's committed slices, and its version
+        # The last decision's committed slices, and its version.
+        self._proven: tuple[Sequence[StagedHandleT], int] = ((), 0)
         self._unanswered: Exception = UnavailableError(f"{client.system} does not respond")
 
     def observed(

@@ -74,7 +74,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_spark_task.py -k sinks_own_class",
     ),
     one_edit(
-        "the suite writes the rows of a task at once",
+        "the suite writes all rows of a task with one write",
         0,
         "twopc/testing/contract/writers.py",
         "_WRITES, _ROWS_PER_WRITE = 3, 100",

@@ -205,7 +205,7 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
     ),
     one_edit(
-        "Redis: a user without the right to ask for the slots is told that the server is not a cluster",
+        "Redis: the error for a user without permission for CLUSTER SLOTS says that the server is not a cluster",
         0,
         "sinks/redis/errors.py",
         "or the user may not run CLUSTER SLOTS. In the first case",

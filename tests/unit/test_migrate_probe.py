@@ -17,7 +17,7 @@ WANTED: Final = probe.Probe(group="billing", topic="orders", wait_s=120, hold_s=
 
 
 class Cluster:
-    """A partition, and a group that reads every record at once and commits its position at certain times."""
+    """A partition, and a group that reads every record immediately and commits its position at certain times."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, commits_at: Callable[[float], bool], *, committed: bool

@@ -137,7 +137,7 @@ def test_a_transaction_that_may_still_be_decided_is_aborted_only_with_force(stan
 
 
 def test_without_the_decisions_force_is_not_enough() -> None:
-    blind = replace(STATE, problem="there is no topic")
+    blind = replace(STATE, problem="the topic does not exist")
     with pytest.raises(ForbiddenError, match=r"its rows are lost.*add --without-decisions"):
         require_decisions_read(blind, [one(Standing.UNJUDGED)], is_blind=False)
     require_decisions_read(blind, [one(Standing.UNJUDGED)], is_blind=True)
@@ -178,7 +178,7 @@ def proof(evidence: Evidence) -> Proof:
     ("changes", "expected"),
     [
         ({}, (Urgency.NONE, "healthy")),
-        ({"problem": "there is no topic"}, (Urgency.ACT, "the-ledger-is-lost-or-damaged")),
+        ({"problem": "the topic does not exist"}, (Urgency.ACT, "the-ledger-is-lost-or-damaged")),
         (
             {"problem": "they are elsewhere", "is_elsewhere": True},
             (Urgency.WATCH, "the-decisions-are-on-another-cluster"),

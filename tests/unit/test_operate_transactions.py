@@ -56,10 +56,10 @@ def listing() -> Answer:
         (aborting, {}, 0),
         (aborting, {"proofs": (proof(Evidence.ABORTED),)}, 0),  # no abort changes that
         (aborting, {"is_complete": False}, 1),
-        (aborting, {"problem": "there is no topic", "transactions": (OPEN,)}, 1),
+        (aborting, {"problem": "the topic does not exist", "transactions": (OPEN,)}, 1),
         (listing, {}, 0),
         (listing, {"is_complete": False}, 1),
-        (listing, {"problem": "there is no topic"}, 1),
+        (listing, {"problem": "the topic does not exist"}, 1),
         (listing, {"problem": "they are on another cluster", "is_elsewhere": True}, 0),
     ],
 )

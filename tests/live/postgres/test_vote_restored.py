@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from twopc.coordinator import Coordinator
+    from twopc.testing.contract import Case
+
     Connection = psycopg.Connection[Any]
 
 __all__ = ["no_vote_is_left"]
@@ -60,13 +63,19 @@ def restore(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Callable
     return restored
 
 
+def begun(database: str, directory: Path) -> tuple[Case, Query, Coordinator]:
+    """Write batches 0 and 1 with prepared votes. Return the case, the query, and its running driver."""
+    case = prepared_of(database)
+    query = Query(case, directory)
+    running = query.start()
+    query.continue_with(running, 0, 1)
+    return case, query, running
+
+
 def test_a_running_query_notices_that_a_committed_vote_is_open_again(
     database: str, tmp_path: Path, restore: Callable[[int], None]
 ) -> None:
-    case = prepared_of(database)
-    query = Query(case, tmp_path)
-    running = query.start()
-    query.continue_with(running, 0, 1)
+    case, query, running = begun(database, tmp_path)
     restore(1)
     with pytest.raises(RestoredError, match="its store was restored to an older state"):
         query.continue_with(running, 2)
@@ -78,10 +87,7 @@ def test_a_running_query_notices_that_a_committed_vote_is_open_again(
 def test_a_start_commits_an_open_vote_that_was_decided_before_the_last_decision(
     database: str, tmp_path: Path, restore: Callable[[int], None]
 ) -> None:
-    case = prepared_of(database)
-    query = Query(case, tmp_path)
-    running = query.start()
-    query.continue_with(running, 0, 1)
+    case, query, running = begun(database, tmp_path)
     crash_points.arm("driver.decided", lambda: restore(1))
     with pytest.raises(CommitBlockedError, match="was restored to an older state"):
         query.continue_with(running, 2)
