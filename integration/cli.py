@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path  # noqa: TC003 - typer evaluates annotations at run time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from twopc.integration.history.commands import app as history
 from twopc.integration.migrate.commands import app as migrate
 from twopc.integration.operate import commands as operate
 from twopc.integration.operate.savepoint_commands import app as savepoint
+
+if TYPE_CHECKING:
+    from twopc.sinks.kafka import KafkaSink
 
 app = typer.Typer(
     name="twopc",
@@ -187,6 +190,7 @@ def verify(  # noqa: PLR0913 - options of a command line
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.subject import Connection  # noqa: PLC0415
     from twopc.integration.verify import command  # noqa: PLC0415
+    from twopc.integration.verify.checkpoint import bound_ledger  # noqa: PLC0415
     from twopc.integration.verify.output import RecordChecks  # noqa: PLC0415
     from twopc.integration.verify.verifier import VerifyOptions  # noqa: PLC0415
 
@@ -198,7 +202,11 @@ def verify(  # noqa: PLR0913 - options of a command line
         sole_writer=sole_writer,
     )
     pace = command.Pace(is_online=online, every_s=interval, for_s=seconds)
-    described = describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)
+
+    def described() -> KafkaSink:
+        topic = ledger_topic or (None if options.checkpoint is None else bound_ledger(options.checkpoint, sink))
+        return describing(bootstrap_servers, sink, topic, config, config_file, timeout)()
+
     raise typer.Exit(
         command.main(described, options, pace, as_json=as_json, beside=lambda: Connection(None, sinks=sinks).kafka)
     )

@@ -22,7 +22,7 @@ from twopc.integration.verify.transactions import decided_in
 from twopc.records import LogContents
 from twopc.sinks.kafka.errors import on_ids
 from twopc.sinks.kafka.prepared import await_visible, end_all, fence
-from twopc.sinks.kafka.reports import NONE, NOT_AUTHORIZED
+from twopc.sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED
 from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from twopc.integration.verify.deciding import QueryFacts
     from twopc.sinks.kafka import KafkaSink
-    from twopc.sinks.kafka.handle import KafkaHandle
 
 _NEVER: Final = "Nothing was done, and --force does not change that"
 _FORCE: Final = "Nothing was done. If you are sure, add --force --reason TEXT"
@@ -127,8 +126,9 @@ def require_decisions_read(state: SinkState, wanted: Sequence[OpenTransaction], 
     unread = [one for one in wanted if state.problem is not None or one.standing is Standing.UNMARKED]
     if unread and not is_blind:
         problem = state.problem or (
-            f"their markers are not in {state.ledger}, so another ledger may have their decisions. If the sink has a "
-            "ledger_topic, add --ledger-topic, or add --checkpoint"
+            f"their markers are not in {state.ledger}: their tasks died while they wrote, or another ledger has their decisions. "
+            "If the query is not running, start it. It ends them correctly. If the sink has another ledger, add --ledger-topic, "
+            "or name the query's checkpoint"
         )
         raise ForbiddenError(
             f"the decisions of sink {state.sink!r} could not be read, so "
@@ -163,16 +163,16 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction], facts: QueryFacts
             handle.transaction not in unproven,
             "committed, and readers see it"
             if handle.transaction not in unproven
-            else f"{_refusal(handle, reports[handle])}; {unproven[handle.transaction].text}",
+            else f"{_refusal(handle.transactional_id, reports[handle])}; {unproven[handle.transaction].text}",
         )
         for handle in handles
     ]
 
 
-def _refusal(handle: KafkaHandle, report: str) -> str:
+def _refusal(transactional_id: str, report: str) -> str:
     if report == NOT_AUTHORIZED:
-        return f"not authorized. Allow {on_ids('Write', handle.transactional_id)}"
-    return f"the coordinator said {report}"
+        return f"not authorized. Allow {on_ids('Write', transactional_id)}"
+    return "no broker responded" if report == NO_ANSWER else f"the coordinator said {report}"
 
 
 def abort(
@@ -195,14 +195,14 @@ def abort(
         _require_still_undecided(sink, wanted, facts)
     before()
     with closing(TransactionClient(sink.committing_config())) as client:
-        unfenced = set(fence(client, [one.identity for one in wanted], timeout_ms=sink.timeout_ms))
+        unfenced = fence(client, [one.identity for one in wanted], timeout_ms=sink.timeout_ms)
     return [
         Ended(
             one.transactional_id,
             one.transactional_id not in unfenced,
-            "aborted, and its writer is fenced"
-            if one.transactional_id not in unfenced
-            else "no broker responded: check again, and retry the abort",
+            f"not aborted: {_refusal(one.transactional_id, unfenced[one.transactional_id])}. Check again, and retry the abort"
+            if one.transactional_id in unfenced
+            else "aborted, and its writer is fenced",
         )
         for one in wanted
     ]

@@ -175,8 +175,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             Urgency.WATCH,
             f"{_count(unmarked)} open without a marker in {state.ledger}; {_expiry(unmarked)}: their tasks died while they "
             "wrote, or another ledger has their decisions",
-            "If the sink has a ledger_topic, add --ledger-topic, or name the query's checkpoint. Otherwise, the next batch "
-            "sweeps these transactions.",
+            "If the query is not running, start it. The start commits what is decided, and the next batch sweeps the rest. If "
+            "the sink has another ledger, add --ledger-topic, or name the query's checkpoint.",
             "the-sink-has-another-ledger",
         )
     if foreign_ids := by_standing[Standing.FOREIGN]:

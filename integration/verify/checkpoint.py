@@ -69,6 +69,17 @@ def finished_batches(files: Files) -> frozenset[int]:
         return frozenset(_batches(files, "commits"))
 
 
+def bound_ledger(files: Files, sink: str) -> str | None:
+    """Return a sink's ledger, according to a checkpoint, or None if the checkpoint is not bound to this Kafka sink.
+
+    Raises:
+        ConfigurationError: the checkpoint cannot be read.
+        DecisionLogDamagedError, RefusedStartError: the binding is torn, altered, or from a newer version.
+    """
+    with _reading(files):
+        return Binding(LocalFiles(f"{files.location}/twopc")).sinks.get(sink, {}).get("ledger")
+
+
 def facts_of(files: Files | None, sinks: tuple[KafkaSink, ...] = ()) -> QueryFacts:
     """Collect the facts about the query of a checkpoint, if there is one. ``sinks`` are the query's Kafka sinks.
 

@@ -143,12 +143,12 @@ def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collect
     return len(orphans) - len(unfenced)
 
 
-def fence(client: TransactionClient, identities: Sequence[ProducerIdentity], *, timeout_ms: float) -> list[str]:
-    """Abort the transactions and stop their writers. Return the ids whose abort is not proven.
+def fence(client: TransactionClient, identities: Sequence[ProducerIdentity], *, timeout_ms: float) -> dict[str, str]:
+    """Abort the transactions and stop their writers. Return the ids whose abort is not proven, each with the last report.
 
     Unlike EndTxn, InitProducerId also stops a writer that is still running somewhere (rule 7).
     """
     by_id = {identity.transactional_id: identity for identity in identities}
     reports = until_final(by_id, lambda ids: client.fence([by_id[tid] for tid in ids]), timeout_ms=timeout_ms)
     done = FENCED | {NONE}
-    return [tid for tid, report in reports.items() if report not in done]
+    return {tid: report for tid, report in reports.items() if report not in done}

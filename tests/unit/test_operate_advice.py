@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from twopc.attempt import Evidence
+from twopc.integration.operate import acts
 from twopc.integration.operate import advice as advice_module
 from twopc.integration.operate import resolve as resolve_module
 from twopc.integration.operate.acts import (
@@ -29,7 +31,7 @@ from twopc.integration.verify.transactions import Decided
 from twopc.recovery import Step
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.handle import KafkaHandle
-from twopc.sinks.kafka.reports import Description
+from twopc.sinks.kafka.reports import NO_ANSWER, NOT_AUTHORIZED, Description
 
 NOW_MS = 1_000_000.0
 SINK = KafkaSink(name="s", bootstrap_servers="localhost:1")
@@ -145,7 +147,7 @@ def test_without_the_decisions_force_is_not_enough() -> None:
 
 
 def test_force_is_not_enough_for_a_transaction_that_another_ledger_may_have_decided() -> None:
-    with pytest.raises(ForbiddenError, match=r"not in twopc-ledger-s, .*--ledger-topic.*add --without-decisions"):
+    with pytest.raises(ForbiddenError, match=r"not in twopc-ledger-s: .*--ledger-topic.*add --without-decisions"):
         require_decisions_read(STATE, [one(Standing.UNMARKED)], is_blind=False)
     require_decisions_read(STATE, [one(Standing.UNMARKED)], is_blind=True)
 
@@ -159,6 +161,23 @@ def test_the_printed_commands_name_a_ledger_that_is_not_the_default() -> None:
 
 def test_orphans_may_be_aborted() -> None:
     require_abortable([one(Standing.ORPHAN), one(Standing.ABANDONED)], is_forced=False)
+
+
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        (NO_ANSWER, "not aborted: no broker responded."),
+        (NOT_AUTHORIZED, "not aborted: not authorized. Allow Write on"),
+        ("NotCoordinatorError", "not aborted: the coordinator said NotCoordinatorError."),
+    ],
+)
+def test_a_failed_abort_says_why(monkeypatch: pytest.MonkeyPatch, report: str, expected: str) -> None:
+    orphan = one(Standing.ORPHAN)
+    monkeypatch.setattr(acts, "TransactionClient", lambda _: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(acts, "fence", lambda *_, **__: {orphan.transactional_id: report})
+    [ended] = acts.abort(SINK, [orphan])
+    assert not ended.is_done
+    assert ended.text.startswith(expected)
 
 
 def test_an_id_without_an_open_transaction_is_reported() -> None:

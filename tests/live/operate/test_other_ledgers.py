@@ -57,6 +57,16 @@ def test_the_checkpoint_names_the_ledger_of_a_sink(play: Play) -> None:
     assert play.visible() == VISIBLE
 
 
+def test_the_checkpoint_names_the_ledger_to_verify(play: Play) -> None:
+    named_ledger(play)
+    play.driver().process(play.batch(0, offsets=('{"in":{"0":0}}',)), Tasks(play, ROWS))  # those of the files
+    checkpoint = str(spark_files(play, finished=0))
+    alone = ask(play, "verify", "--sink", play.name)
+    assert alone.status == 2 and "--checkpoint" in alone.error, alone
+    named = ask(play, "verify", "--sink", play.name, "--checkpoint", checkpoint)
+    assert named.status == 0, named
+
+
 def test_an_earlier_querys_ledger_does_not_turn_a_decided_transaction_into_an_orphan(
     play: Play, tmp_path: Path
 ) -> None:
