@@ -64,11 +64,10 @@ _ENTRIES: Final = {
 class _Walk:
     """One sink's walk: the state, the evidence, and the commits to which the operator agreed."""
 
-    def __init__(self, sink: KafkaSink, query: QueryFacts) -> None:
+    def __init__(self, sink: KafkaSink, query: QueryFacts, state: SinkState) -> None:
         self._sink, self._query = sink, query
-        self.state = observe(sink, query)
+        self.state = state
         self.committed: list[Ended] = []
-        state = self.state
         if state.is_elsewhere:
             raise ConfigurationError(str(state.problem))
         self.lines = [
@@ -100,7 +99,7 @@ def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_su
         TwoPhaseCommitError: no broker responds, or the decisions are on another cluster.
     """
     subject = subject_of(what, connection, checkpoint=checkpoint)
-    walks = [_Walk(sink, subject.query) for sink in subject.with_transactions()]
+    walks = [_Walk(sink, subject.query, observe(sink, subject.query)) for sink in subject.with_transactions()]
     for walk in walks:
         walk.commit(is_sure=is_sure, may_ask=may_ask)
     states = [walk.state for walk in walks]
