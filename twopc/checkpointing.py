@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from typing import TYPE_CHECKING, Final
 
 from twopc.errors import CheckpointExpiredError, RetriableError, release
@@ -33,44 +34,71 @@ logger = logging.getLogger(__name__)
 PASSING: Final = (RetriableError, CheckpointExpiredError)
 
 
-def run_checkpoints(  # noqa: PLR0913, PLR0917 - the parts of a checkpoint
-    config: CheckpointConfig,
-    listeners: Listeners,
-    batch: Batch,
-    run_id: str,
-    checkpoint: Callable[[Pending, int], None],
-    may_repeat: Callable[[Exception], bool],
-    wait_ms: Callable[[int], None],
-) -> None:
-    """Trigger checkpoints of the batch until one is completed. Each checkpoint has its own record.
+class Checkpoints:
+    """Triggers the checkpoints of one run. Each checkpoint has its own record.
 
     Args:
         config: the number of checkpoints that may fail, and the pause between them.
         listeners: the listeners to notify of each checkpoint.
-        batch: the batch.
         run_id: the id of the query's run.
-        checkpoint: makes the batch visible or raises an error. The function's second argument is the number of the
-            batch's checkpoints that have already failed.
-        may_repeat: returns whether this process may write the batch again after an error. The process may do so only if
-            the batch is certainly undecided (:meth:`twopc.coordinator.Coordinator.is_undecided`). The batch's open
-            transactions have ended before this call.
         wait_ms: waits for this many milliseconds, and raises if the query is stopped in the meantime.
     """
-    allowed = config.tolerable_failures
-    for failed in range(allowed + 1):
-        if (left_ms := config.min_pause_ms - listeners.idle_ms) > 0:
-            wait_ms(math.ceil(left_ms))
-        try:
-            with listeners.watching(batch, run_id, failed_before=failed) as pending:
-                checkpoint(pending, failed)
-        except Exception as error:
-            if failed == allowed or not may_repeat(error):
-                raise
-            text = (
-                "checkpoint %d failed. This is consecutive failure %d, and at most %d are tolerated. The batch will be written "
-                "again. Cause: %s"
-            )
-            logger.warning(text, batch.batch_id, failed + 1, allowed, error)
-            release(error)
-        else:
+
+    def __init__(
+        self, config: CheckpointConfig, listeners: Listeners, run_id: str, wait_ms: Callable[[int], None]
+    ) -> None:
+        self._config = config
+        self._listeners = listeners
+        self._run_id = run_id
+        self._wait_ms = wait_ms
+        self._last_ended: float | None = None
+
+    def complete(
+        self, batch: Batch, checkpoint: Callable[[Pending, int], None], may_repeat: Callable[[Exception], bool]
+    ) -> None:
+        """Trigger checkpoints of the batch until one is completed.
+
+        Args:
+            batch: the batch.
+            checkpoint: makes the batch visible or raises an error. The function's second argument is the number of the
+                batch's checkpoints that have already failed.
+            may_repeat: returns whether this process may write the batch again after an error. The process may do so only if
+                the batch is certainly undecided (:meth:`twopc.coordinator.Coordinator.is_undecided`). The batch's open
+                transactions have ended before this call.
+        """
+        allowed = self._config.tolerable_failures
+        for failed in range(allowed + 1):
+            self._pause()
+            try:
+                self._trigger(batch, checkpoint, failed)
+            except Exception as error:
+                if failed == allowed or not may_repeat(error):
+                    raise
+                text = (
+                    "checkpoint %d failed. This is consecutive failure %d, and at most %d are tolerated. The batch will be "
+                    "written again. Cause: %s"
+                )
+                logger.warning(text, batch.batch_id, failed + 1, allowed, error)
+                release(error)
+            else:
+                return
+
+    def close(self) -> None:
+        """Notify the listeners that the query has stopped or will start again with recovery."""
+        self._listeners.close()
+
+    def _pause(self) -> None:
+        if self._last_ended is None:
             return
+        idle_ms = (time.monotonic() - self._last_ended) * 1000
+        if (left_ms := self._config.min_pause_ms - idle_ms) > 0:
+            self._wait_ms(math.ceil(left_ms))
+
+    def _trigger(self, batch: Batch, checkpoint: Callable[[Pending, int], None], failed: int) -> None:
+        with self._listeners.watching(
+            batch, self._run_id, last_ended=self._last_ended, failed_before=failed
+        ) as pending:
+            try:
+                checkpoint(pending, failed)
+            finally:
+                self._last_ended = time.monotonic()

@@ -97,7 +97,12 @@ class Coordinator:
             TwoPhaseCommitError: see ``twopc.errors``. No batch is ever decided in part.
         """
         pending = pending or Pending()
-        pending.counting(self.participants.take_orphans_ended)
+        try:
+            self._process(batch, engine, pending)
+        finally:
+            pending.swept(self.participants.take_orphans_ended())
+
+    def _process(self, batch: Batch, engine: Engine, pending: Pending) -> None:
         run = self.start(batch, pending)
         transaction = BatchTransaction(run, batch, engine, pending)
         with transaction.ending_what_is_open():  # at any error

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from twopc.errors import TwoPhaseCommitError
@@ -50,24 +48,26 @@ class Listeners:
     def __init__(self, listeners: Sequence[Listener] = ()) -> None:
         self._listeners = tuple(listeners)
         self._broken: set[int] = set()
-        self._last_ended: float | None = None
-
-    @property
-    def idle_ms(self) -> float:
-        """The time since the last checkpoint ended, in ms; infinite before the first checkpoint ends."""
-        return math.inf if self._last_ended is None else (time.monotonic() - self._last_ended) * 1000
 
     @contextlib.contextmanager
-    def watching(self, batch: Batch, run_id: str, *, failed_before: int = 0) -> Iterator[Pending]:
+    def watching(
+        self, batch: Batch, run_id: str, *, last_ended: float | None = None, failed_before: int = 0
+    ) -> Iterator[Pending]:
         """Trigger a checkpoint that ends when the body ends.
 
         If the body raises, add the checkpoint's facts to the error.
+
+        Args:
+            batch: the batch.
+            run_id: the id of the query's run.
+            last_ended: see :class:`~twopc.pending.Pending`.
+            failed_before: the number of the batch's checkpoints that have already failed.
         """
         pending = Pending(
             batch.batch_id,
             query_id=batch.query_id,
             run_id=run_id,
-            last_ended=self._last_ended,
+            last_ended=last_ended,
             failed_before=failed_before,
             notify=self._entered,
         )
@@ -91,7 +91,6 @@ class Listeners:
             self._tell(listener, listener.entered, phase)
 
     def _end(self, pending: Pending, error: BaseException | None) -> None:
-        self._last_ended = time.monotonic()
         checkpoint = pending.ended(error)
         for listener in self._listeners:
             self._tell(listener, listener.ended, checkpoint)

@@ -67,11 +67,7 @@ class Pending:
         self._transactions_live_ms: float | None = None
         self._tasks: Sequence[TaskReport] = ()
         self._transactions: tuple[str, ...] = ()
-        self._take_orphans_ended: Callable[[], int] = int
-
-    def counting(self, take_orphans_ended: Callable[[], int]) -> None:
-        """Set the function that counts the transactions that sweeps have ended since the last checkpoint."""
-        self._take_orphans_ended = take_orphans_ended
+        self._orphans_ended = 0
 
     def measured(self, state: tuple[StateSize, ...]) -> None:
         """Record the size of the query's state."""
@@ -107,6 +103,10 @@ class Pending:
         self._tasks = tasks
         self._transactions = tuple([handle.transaction for handle in handles.values()])
 
+    def swept(self, orphans: int) -> None:
+        """Record how many orphans the sweeps have ended since the last checkpoint."""
+        self._orphans_ended = orphans
+
     def attempt_failed(self, error: BaseException) -> None:
         """Record that the attempt failed and will be retried."""
         self._failed = [*self._failed, self._cause(error)][-_ATTEMPTS:]
@@ -136,7 +136,7 @@ class Pending:
             rows=sum([task.rows for task in tasks] or [vote.rows for vote in votes]),
             size_bytes=sum([vote.size_bytes for vote in votes]),
             planned=self._planned,
-            orphans_ended=self._take_orphans_ended(),
+            orphans_ended=self._orphans_ended,
             limit_ms=self._limit_ms,
             limited_by=self._limited_by,
             median_ms=votes[len(votes) // 2].took_ms if votes else 0.0,

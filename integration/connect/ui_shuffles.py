@@ -38,7 +38,7 @@ class Unusable:
         """Reject the attempt. Recovery has already run, so this does not delay a decided batch."""
         raise self._error
 
-    def looking(self, tag: str) -> NoReturn:
+    def look(self, tag: str) -> NoReturn:
         """Reject the attempt."""
         del tag
         raise self._error

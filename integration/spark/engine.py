@@ -24,7 +24,7 @@ from twopc.integration.spark.jobs import cancelled_after, named_error, translate
 from twopc.integration.spark.task import PrepareTask, TaskResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from twopc.integration.spark.kept import Runs
     from twopc.integration.spark.mode import ShuffleCheck, StateCheck, WriterLimit
     from twopc.integration.spark.staging import Staging
+    from twopc.pending import Pending
     from twopc.records import TaskReport
     from twopc.sink import TwoPhaseCommitSink
 
@@ -136,14 +137,15 @@ class SparkEngine:
         with self._cancelled_after(tag, limit.timeout_ms) as is_cancelled:
             for rows in self._jobs(work):
                 task = self._task(rows, work, limit, first_task=len(reports))
-                try:
-                    results = self._results(rows, task, work, tag)
-                except Exception as error:
-                    if is_cancelled():
-                        raise _expired(work, limit, reports) from error
-                    raise _noted(work, translated(error))  # noqa: B904 - translated() sets the cause
-                work.pending.acknowledged([result.acknowledgement for result in results])
-                reports += self._accepted(results, work, limit)
+                with _recording(work.pending):
+                    try:
+                        results = self._results(rows, task, work, tag)
+                    except Exception as error:
+                        if is_cancelled():
+                            raise _expired(work, limit, reports) from error
+                        raise translated(error)  # noqa: B904 - translated() sets the cause
+                    work.pending.acknowledged([result.acknowledgement for result in results])
+                    reports += _accepted(results, work, limit)
                 if is_cancelled():  # a canceled job may still have finished
                     raise _expired(work, limit, reports)
                 stages |= {result.stage for result in results if result.stage is not None}
@@ -155,8 +157,7 @@ class SparkEngine:
                         raise _expired(work, limit, reports) from error
                     raise
                 if is_evaluated:  # the state must be computed from the same shuffles as the rows
-                    with self.shuffles.looking(tag):
-                        pass
+                    self.shuffles.look(tag)
         self.shuffles.check(tag, stages, self.kept_since_ms)
         if self.staging is not None:
             self.staging.require_visible(report.staged for report in reports if report.staged is not None)
@@ -170,17 +171,6 @@ class SparkEngine:
         timeout_ms = min(limits)
         return _Limit(timeout_ms, limits[timeout_ms], time.monotonic() + timeout_ms / 1000)
 
-    def _accepted(self, results: Sequence[TaskResult], work: Work, limit: _Limit) -> list[TaskReport]:
-        """Return the reports of one job's tasks.
-
-        Raises:
-            RetriableError, FatalError: a task failed.
-        """
-        for result in results:
-            if result.error is not None:
-                raise _failure(work, limit, named_error(*result.error))
-        return [result.report for result in results if result.report is not None]
-
     def _results(self, rows: Rows, task: PrepareTask, work: Work, tag: str) -> list[TaskResult]:
         if isinstance(work.mode, Publish):
             return self._publish(task, work.mode)
@@ -193,8 +183,8 @@ class SparkEngine:
             with self._watching(rows):
                 batches = self._collect(wanted, max_bytes, tag)
             if batches is not None:
-                with self.shuffles.looking(tag):
-                    result = replace(task, is_direct=True).execute(0, batches)
+                self.shuffles.look(tag)  # while the driver writes
+                result = replace(task, is_direct=True).execute(0, batches)
                 self.way.learn(rows.name, result.size_bytes)
                 return [result]
             self.way.learn_over(rows.name)
@@ -261,22 +251,34 @@ def _expired(work: Work, limit: _Limit, late: Sequence[TaskReport], why: str = "
     )
 
 
-# The two functions return the error instead of raising it: see ``twopc.errors.release``.
+def _accepted(results: Sequence[TaskResult], work: Work, limit: _Limit) -> list[TaskReport]:
+    """Return the reports of one job's tasks.
+
+    Raises:
+        RetriableError, FatalError: a task failed.
+    """
+    for result in results:
+        if result.error is not None:
+            raise _failure(work, limit, named_error(*result.error))
+    return [result.report for result in results if result.report is not None]
 
 
 def _failure(work: Work, limit: _Limit, error: Exception) -> Exception:
-    """Return the error to raise for a task's error."""
+    """Return the error to raise for a task's error, instead of raising it: see ``twopc.errors.release``."""
     # The driver's writer gives up when its time runs out, because Spark cannot cancel it.
     if isinstance(error, CheckpointExpiredError) and time.monotonic() >= limit.ends_at:
         return _expired(work, limit, (), f". {error}")
-    return _noted(work, error)
-
-
-def _noted(work: Work, error: Exception) -> Exception:
-    """If the error is from a task, record that the task declined the checkpoint."""
-    if isinstance(error, TwoPhaseCommitError):
-        work.pending.declined()
     return error
+
+
+@contextlib.contextmanager
+def _recording(pending: Pending) -> Iterator[None]:
+    """If a task fails in the body, record that it declined the checkpoint. An expired checkpoint is recorded as expired."""
+    try:
+        yield
+    except TwoPhaseCommitError:
+        pending.declined()
+        raise
 
 
 def _run(frame: DataFrame, task: PrepareTask) -> list[TaskResult]:

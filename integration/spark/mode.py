@@ -55,8 +55,8 @@ class ShuffleCheck(Protocol):
     def begin(self) -> None:
         """Record the start of an attempt."""
 
-    def looking(self, tag: str) -> AbstractContextManager[None]:
-        """Watch the jobs with the tag while the body runs."""
+    def look(self, tag: str) -> None:
+        """Begin to observe the jobs with the tag that have ended so far. :meth:`check` waits for the observation."""
 
     def check(self, tag: str, results: Collection[int], kept_since_ms: Callable[[], float | None]) -> None:
         """Check the jobs with the tag after they have succeeded.

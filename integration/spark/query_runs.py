@@ -68,20 +68,19 @@ class QueryRun:
         self.writer = writer
         return True
 
-    def begin(self, call: Call, is_undecided: Callable[[], bool]) -> None:
+    def begin(self, call: Call, *, is_undecided: bool) -> None:
         """Let a call reach the sinks. After a failed call, any rows are safe while the batch is undecided.
 
         Args:
             call: the call.
-            is_undecided: returns whether the batch is certainly undecided. Called only if an earlier call for the batch failed
-                with other rows.
+            is_undecided: whether the batch is certainly undecided.
 
         Raises:
             ConfigurationError: the batch may be decided with other rows.
         """
         failed = self._begun
         if failed is not None and failed.batch_id == call.batch_id and not call.repeats(failed):
-            if not is_undecided():
+            if not is_undecided:
                 raise other_rows(call)
             logger.warning(
                 "the first call for batch %d failed before the batch was decided, so none of its rows are visible. This call "

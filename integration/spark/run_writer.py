@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twopc.checkpointing import PASSING, run_checkpoints
+from twopc.checkpointing import PASSING, Checkpoints
 from twopc.coordinator import Coordinator
 from twopc.errors import CheckpointExpiredError
 from twopc.integration.history.writer import writer_for
@@ -65,7 +65,7 @@ class RunWriter:
         self._participants = participants(sinks, options)
         self._options = options
         self._coordinator: Coordinator | None = None
-        self._listeners: Listeners | None = None
+        self._checkpoints: Checkpoints | None = None
         self._direct = Direct(options.write_by)
         self._last_batch: Batch | None = None
 
@@ -79,14 +79,10 @@ class RunWriter:
         batch = checkpoint.read_batch(files, query.query_id, call.batch_id)
         try:
             with self._mode.resolved(call.frames) as found:
-                run_checkpoints(
-                    self._options.checkpoints,
-                    self._open_listeners(),
+                self._open_checkpoints().complete(
                     batch,
-                    query.run_id,
                     lambda pending, failed: self._attempt(files, call, found, batch, pending, is_repeated=failed > 0),
                     lambda error: self._may_repeat(error, batch),
-                    self._mode.pause,
                 )
         except BaseException:
             self.close()  # so that the next call begins with recovery
@@ -97,9 +93,9 @@ class RunWriter:
         """Close the connections, but do not end any transaction."""
         if self._coordinator is not None:
             self._coordinator.close()
-        if self._listeners is not None:
-            self._listeners.close()
-        self._coordinator = self._listeners = None
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+        self._coordinator = self._checkpoints = None
 
     def _attempt(  # noqa: PLR0913 - the parts of an attempt
         self,
@@ -119,7 +115,8 @@ class RunWriter:
             pending.enter("connect")
             self._coordinator = self._connect(session, staging, batch)
         coordinator, run = self._coordinator, self.run
-        run.begin(call, lambda: _is_undecided(coordinator, batch, pending))
+        coordinator.start(batch, pending)  # only recovery shows what an earlier call has decided
+        run.begin(call, is_undecided=coordinator.is_undecided(batch))
         attempt = Attempt(
             runs=run.among_others,
             shuffles=run.shuffles,
@@ -141,12 +138,15 @@ class RunWriter:
         may_pass = isinstance(error, PASSING) or is_of_cluster(error)
         return may_pass and self._coordinator is not None and self._coordinator.is_undecided(batch)
 
-    def _open_listeners(self) -> Listeners:
-        if self._listeners is None:
+    def _open_checkpoints(self) -> Checkpoints:
+        if self._checkpoints is None:
             own_files = self._mode.open_files(f"{self.location}/twopc")
             writer = writer_for(own_files, is_wanted=self._options.checkpoints.history)
-            self._listeners = Listeners([*([] if writer is None else [writer]), *self._options.listeners])
-        return self._listeners
+            listeners = Listeners([*([] if writer is None else [writer]), *self._options.listeners])
+            self._checkpoints = Checkpoints(
+                self._options.checkpoints, listeners, self.run.query.run_id, self._mode.pause
+            )
+        return self._checkpoints
 
     def _open_staging(self, files: Files, query_id: str) -> Staging | None:
         shared = self._options.staging
@@ -183,8 +183,3 @@ class RunWriter:
             keep_batches=decisions_kept(session, self._options.checkpoints.num_retained),
         )
         return Coordinator(self._participants, own_files, settings=settings, staging=staging)
-
-
-def _is_undecided(coordinator: Coordinator, batch: Batch, pending: Pending) -> bool:
-    coordinator.start(batch, pending)  # only recovery shows what an earlier call has decided
-    return coordinator.is_undecided(batch)

@@ -6,7 +6,6 @@ later stages may mix the rows of two shuffles: some rows were read before the re
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from twopc.integration.spark.outside import OutsideJobs
 from twopc.integration.spark.reports import BEGINNING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
     from twopc.integration.spark.job_history import JobHistory
@@ -108,15 +107,9 @@ class Shuffles:
         with self._history.lock:
             self._began = self._history.begin()
 
-    @contextlib.contextmanager
-    def looking(self, tag: str) -> Iterator[None]:
-        """Watch the jobs while the ``with`` block runs, because collected rows do not show which stage they come from.
-
-        Args:
-            tag: the tag of the attempt's jobs.
-        """
+    def look(self, tag: str) -> None:
+        """See :class:`~twopc.integration.spark.mode.ShuffleCheck`. Collected rows do not show which stage they come from."""
         looked = self._beside.submit(self._look, tag, f"{tag}{_MARK}{next(self._numbers)}")
-        yield
         self._looks = {tag: [*self._looks.get(tag, ()), looked]}
 
     def check(self, tag: str, results: Collection[int], kept_since_ms: Callable[[], float | None]) -> None:

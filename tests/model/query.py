@@ -20,7 +20,7 @@ from tests.tasks import attempt_of, prepare
 from twopc import errors
 from twopc.batch import Batch
 from twopc.checkpoint_config import CheckpointConfig
-from twopc.checkpointing import PASSING, run_checkpoints
+from twopc.checkpointing import PASSING, Checkpoints
 from twopc.coordinator import Coordinator
 from twopc.engine import Publish, Repair
 from twopc.errors import CheckpointExpiredError, FatalError, RetriableError, TwoPhaseCommitError
@@ -193,20 +193,17 @@ class Query:
         files = Files(simulation, kept.files, is_atomic=not self.shape.objects)
         coordinator = Coordinator([self.sink], files, settings=settings, staging=staging)
         run = Run(self, process)
+        checkpoints = Checkpoints(self.checkpoints, Listeners(), process.name, lambda _: None)
         while (batch := self._planned(batches)) is not None:
             if batch in kept.skipped:
                 kept.states.add(batch)
             else:
                 checkpoint = Batch(kept.query_id, batch, kept.offsets_of(batch) or (), kept.offsets_of)
                 engine = Engine(run, batch)
-                run_checkpoints(
-                    self.checkpoints,
-                    Listeners(),
+                checkpoints.complete(
                     checkpoint,
-                    process.name,
                     lambda pending, _, of=checkpoint, by=engine: coordinator.process(of, by, pending),  # type: ignore[misc]
                     lambda error, of=checkpoint: isinstance(error, PASSING) and coordinator.is_undecided(of),  # type: ignore[misc]
-                    lambda _: None,
                 )
             if batch not in kept.states:
                 raise ModelViolation(f"batch {batch} was never fully evaluated: it has no state version")

@@ -170,9 +170,9 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "pause: it counts from the trigger, not from the end",
         0,
-        "twopc/listeners.py",
-        "        self._last_ended = time.monotonic()\n        checkpoint = pending.ended(error)\n",
-        "        self._last_ended = pending._began\n        checkpoint = pending.ended(error)\n",
+        _CHECKPOINTING,
+        "                self._last_ended = time.monotonic()\n",
+        "                self._last_ended = pending._began\n",
         model=False,
         protocol=_UNIT,
     ),

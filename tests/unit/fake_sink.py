@@ -15,7 +15,7 @@ from tests.tasks import prepare_all
 from twopc.attempt import Evidence
 from twopc.batch import Batch
 from twopc.checkpoint_config import CheckpointConfig
-from twopc.checkpointing import PASSING, run_checkpoints
+from twopc.checkpointing import PASSING, Checkpoints
 from twopc.committer import SinkCommitter
 from twopc.coordinator import Coordinator
 from twopc.crash_points import crash_point
@@ -294,21 +294,15 @@ class Query:
 
     coordinator: Coordinator
     engine: FakeEngine
-    listeners: Listeners
-    checkpoints: CheckpointConfig
-    wait_ms: Callable[[int], None]
+    checkpoints: Checkpoints
 
     def run(self, *batches: int, query_id: str = QUERY_ID, history: str = "") -> None:
         for number in batches:
             batch = batch_of(number, query_id=query_id, history=history)
-            run_checkpoints(
-                self.checkpoints,
-                self.listeners,
+            self.checkpoints.complete(
                 batch,
-                "run",
                 lambda pending, _, batch=batch: self.coordinator.process(batch, self.engine, pending),  # type: ignore[misc]
                 lambda error, batch=batch: isinstance(error, PASSING) and self.coordinator.is_undecided(batch),  # type: ignore[misc]
-                self.wait_ms,
             )
 
 
@@ -337,4 +331,5 @@ class Cluster:
         staged = FakeStaging(self.world) if staging else None
         coordinator = Coordinator(made, files or self.files, settings=settings, staging=staged)
         engine = FakeEngine(*made, staging=staging)
-        return Query(coordinator, engine, Listeners(listeners), checkpoints or CheckpointConfig(), wait_ms)
+        config = checkpoints or CheckpointConfig()
+        return Query(coordinator, engine, Checkpoints(config, Listeners(listeners), "run", wait_ms))

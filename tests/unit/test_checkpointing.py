@@ -9,7 +9,7 @@ import pytest
 from tests.unit.coordinator_support import DRIVER_POINTS
 from tests.unit.fake_sink import Cluster, Query, all_rows
 from tests.unit.test_progress import Recording
-from twopc import errors, listeners, pending
+from twopc import checkpointing, errors, pending
 from twopc.checkpoint_config import CheckpointConfig
 from twopc.errors import CheckpointExpiredError, ConfigurationError, FencedError, RetriableError
 from twopc.progress import Checkpoint
@@ -199,7 +199,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(pending, "time", clock)
-    monkeypatch.setattr(listeners, "time", clock)
+    monkeypatch.setattr(checkpointing, "time", clock)
     return clock
 
 
@@ -241,15 +241,14 @@ def test_a_failed_checkpoint_counts_too_and_its_pause_is_the_backoff(
 
 
 def test_a_query_that_is_stopped_during_a_pause_triggers_nothing(
-    cluster: Cluster, seen: Recording, clock: Clock
+    cluster: Cluster, seen: Recording, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query = pausing(cluster, seen, clock, min_pause_ms=500)
-    query.run(0)
-
     def stopped(_: int) -> None:
         raise KeyboardInterrupt
 
-    query.wait_ms = stopped
+    monkeypatch.setattr(clock, "wait_ms", stopped)
+    query = pausing(cluster, seen, clock, min_pause_ms=500)
+    query.run(0)
     with pytest.raises(KeyboardInterrupt):
         query.run(1)
     assert len(seen.told) == 2 and len(query.engine.works) == 1

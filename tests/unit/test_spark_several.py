@@ -69,7 +69,7 @@ def new_run() -> QueryRun:
 def visible_run(writer: Writer, first: Call) -> QueryRun:
     run = new_run()
     assert run.take(first, writer)
-    run.begin(first, lambda: False)
+    run.begin(first, is_undecided=False)
     run.finish(first)
     return run
 
@@ -124,7 +124,7 @@ def test_a_visible_batch_keeps_no_dataframe_alive() -> None:
 def failed_run(first: Call) -> QueryRun:
     run = new_run()
     run.take(first, Writer())
-    run.begin(first, lambda: False)
+    run.begin(first, is_undecided=False)
     return run
 
 
@@ -141,10 +141,10 @@ def test_a_call_with_different_rows_is_refused_after_a_failure_that_may_have_dec
     run = failed_run(call((FRAME, ONE)))
     assert run.take(second, Writer())
     with pytest.raises(ConfigurationError, match="different DataFrames from the first call") as raised:
-        run.begin(second, lambda: False)
+        run.begin(second, is_undecided=False)
     assert "write none by hand, and restart" in str(raised.value)
     repeated = call((Frame("a"), ONE))  # the refused call has decided nothing, so the first one counts
-    run.begin(repeated, lambda: False)
+    run.begin(repeated, is_undecided=False)
 
 
 @pytest.mark.parametrize("second", OTHERS, ids=["other", "other sink", "one more", "other columns"])
@@ -152,7 +152,7 @@ def test_a_call_with_different_rows_is_accepted_after_a_failure_before_the_decis
     second: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = failed_run(call((FRAME, ONE)))
-    run.begin(second, lambda: True)
+    run.begin(second, is_undecided=True)
     assert "Only the rows of this call are written" in caplog.text
     with pytest.raises(ConfigurationError):  # the second call may now be decided
-        run.begin(call((FRAME, ONE)), lambda: False)
+        run.begin(call((FRAME, ONE)), is_undecided=False)

@@ -14,7 +14,7 @@ from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.batches import ROWS, VISIBLE
 from tests.live.rules.schedules import Play, at, writer_of
 from twopc.checkpoint_config import CheckpointConfig
-from twopc.checkpointing import PASSING, run_checkpoints
+from twopc.checkpointing import PASSING, Checkpoints
 from twopc.decision_log import DecisionLog
 from twopc.errors import RetriableError, TwoPhaseCommitError
 from twopc.listeners import Listeners
@@ -58,14 +58,11 @@ class WithStaleTask(Tasks):
 
 def process(driver: Coordinator, play: Play, tasks: Tasks, batch: int, *, tolerable: int = 1) -> None:
     of = play.batch(batch)
-    run_checkpoints(
-        CheckpointConfig(tolerable_failures=tolerable),
-        Listeners(),
+    config = CheckpointConfig(tolerable_failures=tolerable)
+    Checkpoints(config, Listeners(), "run", lambda _: None).complete(
         of,
-        "run",
         lambda pending, _: driver.process(of, tasks, pending),
         lambda error: isinstance(error, PASSING) and driver.is_undecided(of),
-        lambda _: None,
     )
 
 
