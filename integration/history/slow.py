@@ -191,7 +191,8 @@ SLOW: Final = (
     Rule(
         "slow commit",
         "Committing is slow: the transaction coordinators are slow, or a lock in the store blocks the commit.",
-        "Check the brokers that store __transaction_state. Fewer tasks mean fewer transactions: coalesce before the sink.",
+        "Check the brokers that store __transaction_state. Fewer writers mean fewer transactions: "
+        "CheckpointConfig(max_writers=…).",
         slow_phase("commit", share=0.3),
     ),
     Rule(
@@ -240,8 +241,8 @@ SLOW: Final = (
     Rule(
         "too many tasks",
         "Many tasks have few rows each, and each task has its own transaction.",
-        "Call coalesce() before the sink, lower spark.sql.shuffle.partitions, or raise write_by=DriverUpTo(…), so that "
-        "the driver writes the batch in one transaction.",
+        "Set CheckpointConfig(max_writers=…), so that fewer tasks write. Or raise write_by=DriverUpTo(…), so that the driver "
+        "writes the batch in one transaction.",
         _many_tasks,
     ),
     Rule(

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from tests.live.services import KafkaService
 
 
+@pytest.fixture(autouse=True)
+def _in_its_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a checkpoint, a command writes its reason to the current directory."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
     with playing(kafka, tmp_path / "checkpoint") as one:

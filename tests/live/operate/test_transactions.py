@@ -159,12 +159,9 @@ def test_an_abort_notices_that_the_driver_has_decided_in_the_meantime(play: Play
     require_next_batch(play, 1, BOTH)
 
 
-def test_without_a_ledger_nothing_is_judged_and_an_abort_needs_force(
-    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_ledger_nothing_is_judged_and_an_abort_needs_force(play: Play, tmp_path: Path) -> None:
     crash(play.driver(), play, 0, ROWS, "driver.confirmed")
     delete_topic(play.bootstrap_servers, play.sink.ledger)
-    monkeypatch.chdir(tmp_path)
     listed = ask(play, "transactions", "list", play.name, "--json")
     assert {one["decision"] for one in listed.facts[0]["transactions"]} == {"unjudged"}
     unforced = ask(play, "transactions", "abort", play.name, "--yes")

@@ -44,12 +44,6 @@ def other_kafka() -> Iterator[KafkaService]:
         yield KafkaService(kafka.bootstrap_servers, kafka)
 
 
-@pytest.fixture(autouse=True)
-def _in_its_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a checkpoint, a command writes its reason to the current directory."""
-    monkeypatch.chdir(tmp_path)
-
-
 class Pair:
     """A query with two sinks and one checkpoint. The first sink's ledger has the decisions."""
 
