@@ -98,7 +98,8 @@ class Binding:
         gone = sorted(set(bound.sinks) - set(current.sinks))
         if gone:
             raise self._refused(
-                f"the checkpoint is bound to the sinks {sorted(bound.sinks)}, but the query has {sorted(current.sinks)}",
+                f"the checkpoint is bound to the sinks {sorted(bound.sinks)}, but the query writes to "
+                f"{sorted(current.sinks)}",
                 f"Pass {', '.join(gone)} again under the same name, or start with a new checkpoint",
             )
         if added:
@@ -161,8 +162,8 @@ class Binding:
             raise
         except Exception as error:  # any file system error; if the file was written anyway, the next try finds it
             raise RetriableError(
-                f"{self._files.location}/{_name(number)} (the checkpoint's log and sinks) could not be written: {error}. "
-                "No part of this batch is visible or decided. Restart the query when the file system accepts files again"
+                f"{self._files.location}/{_name(number)} (the checkpoint's log and sinks) could not be written: {error}. No "
+                "part of this batch is visible or decided. Restart the query when the file system accepts writes again"
             ) from error
 
     def _listed(self) -> set[int]:
@@ -187,8 +188,8 @@ class Binding:
             raise self._refused(f"{name}: {error}", "No data is lost") from error
         except msgspec.DecodeError as error:
             raise DecisionLogDamagedError(
-                f"{self._files.location}/{name} cannot be read ({error}). Nothing was written. Restore it from a backup of the "
-                "checkpoint"
+                f"{self._files.location}/{name} cannot be read ({error}). Nothing was written. Restore the file from a "
+                "backup of the checkpoint"
             ) from error
 
     def _refused(self, what: str, fix: str) -> RefusedStartError:

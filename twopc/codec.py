@@ -88,8 +88,8 @@ def _parse(offset: int, frame: bytes) -> tuple[str, int, int, bytes]:
     written, digest, index, total, check = (group.decode() for group in match.groups())
     if written != FORMAT:
         raise DecisionLogDamagedError(
-            f"the record at offset {offset} has format {written}, but this version reads {FORMAT}: use the version "
-            "that wrote it"
+            f"the record at offset {offset} is in format {written}, but this version reads only {FORMAT}. Use the version "
+            "that wrote the record"
         )
     if _check(f"{written} {digest} {index}/{total}", body) != check:
         raise DecisionLogDamagedError(f"the record at offset {offset} does not match its checksum")

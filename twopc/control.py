@@ -133,7 +133,8 @@ def require_revision(record: Control, known: int, *, sink: str) -> None:
     """
     if record.revision < known:
         raise restored(
-            sink, f"The sink's control record has revision {record.revision}, and this driver has seen revision {known}"
+            sink,
+            f"The sink's control record is at revision {record.revision}, but this driver has already seen revision {known}",
         )
 
 
@@ -141,7 +142,8 @@ def restored(sink: str, missing: str) -> RestoredError:
     """Build the error for a store that no longer has a write that the running driver has seen. ``missing`` is a sentence."""
     return RestoredError(
         f"sink {sink!r}: its store was restored to an older state while this driver was running. {missing}. A backup was "
-        "restored, or a failover lost acknowledged writes, so rows that were visible may be lost. This driver writes nothing "
-        "more to this store. If the newer state still exists, restore it. Then restart the query. The start compares the "
-        "store with the decisions: it writes the last batch again, or says which batches are lost and what to do"
+        "restored, or a failover lost acknowledged writes, so rows that were visible may be lost. This driver writes "
+        "nothing more to this store. If the newer state still exists, restore it. Then restart the query. At startup, the "
+        "query compares the store with the decisions. It then writes the last batch again, or reports which batches are "
+        "lost and what to do"
     )

@@ -125,18 +125,18 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
         """See :class:`SinkCommitter`. Checks the store's settings, and returns the driver that owned the sink last."""
         with self._try("checking the store"), self.step() as step:
             self.check_store(step)
-        return self._read("reading its owner").owner
+        return self._read("reading the sink's owner").owner
 
     def has_newer_decision(self, scan_start: Mapping[str, Any]) -> bool:
         """See :class:`SinkCommitter`."""
-        return is_ahead(self._read("reading its newest decision"), scan_start)
+        return is_ahead(self._read("reading the sink's newest decision"), scan_start)
 
     def lacks_decisions(self, scan_start: Mapping[str, Any]) -> bool:
         """See :class:`SinkCommitter`.
 
         Versions never decrease, so a store without a known version was restored to an earlier state.
         """
-        return is_behind(self._read("reading its newest decision"), scan_start)
+        return is_behind(self._read("reading the sink's newest decision"), scan_start)
 
     def observe(self, decided: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Observation:
         """See :class:`SinkCommitter`. A subclass can extend :meth:`observed`."""
@@ -263,7 +263,7 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
             if changed is not None:
                 return changed
         raise AssertionError(
-            f"sink {self.name!r}: swap rejected the record that load had just read, {_ROUNDS} times in a row"
+            f"sink {self.name!r}: swap() rejected the record that load() had just read, {_ROUNDS} times in a row"
         )
 
     def _swapped(self, step: StepT, change: Callable[[Control], Control]) -> Control | None:

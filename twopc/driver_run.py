@@ -181,6 +181,6 @@ class DriverRun:
 
 def _interrupted(log: str, error: BaseException) -> DecisionInDoubtError:
     return DecisionInDoubtError(
-        f"{log}: {type(error).__name__} interrupted the write of a decision, so the decision may have been written ({error}). "
-        "No data is lost. Restart the query. The restart will read the outcome"
+        f"{log}: {type(error).__name__} interrupted the write of a decision, so the decision may have been written "
+        f"({error}). No data is lost. Restart the query, which will then find out whether the decision was written"
     )

@@ -80,7 +80,7 @@ class Participants:
                 found |= _decoded(sink, decision.tasks)
             except msgspec.ValidationError as error:
                 raise ConfigurationError(
-                    f"sink {name!r} cannot read its handles of batch {decision.batch_id} as {sink.handle_type.__name__}: "
+                    f"sink {name!r} cannot read its handles for batch {decision.batch_id} as {sink.handle_type.__name__}: "
                     f"{error}. The batch is decided, and another version of the sink stored these handles. Nothing was "
                     "written, and the batch stays decided. Give every new field a default value, and keep the names and "
                     "types of the old fields. Or start the previous version of the sink again with this checkpoint"
@@ -113,7 +113,7 @@ class Participants:
         for one, other in combinations(logs, 2):
             if bound[one] == bound[other]:
                 raise ConfigurationError(
-                    f"sinks {one!r} and {other!r} have the same decision log {logs[one]}, so each would damage the other's "
+                    f"sinks {one!r} and {other!r} share the decision log {logs[one]}, so each would damage the other's "
                     "decisions. Nothing was written. Give each sink its own log (for a Kafka sink, remove ledger_topic)"
                 )
         return bound

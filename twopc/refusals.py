@@ -32,7 +32,8 @@ LOST_AGAIN: Final = (
 )
 #: The advice to start with a new checkpoint must not duplicate rows or skip rows.
 _NEW_CHECKPOINT: Final = (
-    "A new checkpoint begins at the source's startingOffsets. Set them to the offsets of the last batch in the output"
+    "A new checkpoint begins at the source's startingOffsets. Set them to the end offsets of the last batch in the "
+    "output"
 )
 #: This ends a refusal, because a refused start recovers nothing, and a restart alone does not help.
 DEADLINE: Final = (
@@ -70,27 +71,27 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             f"and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
         ),
         Position.GAP: (
-            f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches after "
-            f"{highest} ran without this sink, or the log was replaced. Call the exactly_once object for every batch, "
-            "even if the batch is empty. If the missed batches have no rows for this sink, or were written by other "
-            f"means, pass override=ResumeAt({at}, {mine!r}). Otherwise, their rows are missing, so let the engine run them "
-            f"again. With Spark, delete the files in the checkpoint's offsets/ with a number above {missing} and those in "
-            f"commits/ with a number above {highest}, fix the function, and restart. Do the same if the query "
-            "keeps state (dropDuplicates, windows, stream-stream joins) and the function did not evaluate all of "
-            "these batches. Their state is missing, and ResumeAt does not restore it"
+            f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches after {highest} "
+            "ran without this sink, or the log was replaced. Call the exactly_once object for every batch, even if the "
+            "batch is empty. If the missed batches have no rows for this sink, or were written by other means, pass "
+            f"override=ResumeAt({at}, {mine!r}). Otherwise, rows are missing, so have the engine run these batches again. "
+            f"With Spark, delete the files in the checkpoint's offsets/ whose number is above {missing}, and the files in "
+            f"commits/ whose number is above {highest}. Then fix the function, and restart. Do the same if the query keeps "
+            "state (dropDuplicates, windows, stream-stream joins) and the function did not evaluate all of these batches. "
+            "Their state is missing, and ResumeAt does not restore it"
         ),
         Position.NEW_QUERY: (
-            f"{log} belongs to query {other}, but this is query {mine}. Either this start has a new checkpoint, which "
-            "gave the query a new id, because the old checkpoint was deleted or the query's checkpointLocation is missing or "
-            "has changed. Or two queries use the same sink name. If the old checkpoint still exists, set the query's "
-            f"checkpointLocation to it, and restart. If query {other} has ended for good, pass override=EndQuery({other!r}). "
-            "Otherwise, rename this sink"
+            f"{log} belongs to query {other}, but this is query {mine}. Either this start uses a new checkpoint, which gave "
+            "the query a new id, or two queries use the same sink name. (Spark makes a new checkpoint if the old one was "
+            "deleted, or if the query's checkpointLocation is missing or has changed.) If the old checkpoint still exists, "
+            f"set the query's checkpointLocation to it, and restart. If query {other} has ended for good, pass "
+            f"override=EndQuery({other!r}). Otherwise, rename this sink"
         ),
         Position.UNADOPTED: (
-            f"the checkpoint is at batch {at}, but {log} has no record of the earlier batches. If they were written by other "
-            f"means, pass override=AdoptQuery({mine!r}). If the sink was renamed, restore its previous name. If the "
-            "function did not call the exactly_once object for these batches, fix the function, and start with a "
-            "new checkpoint. This sink has written nothing yet"
+            f"the checkpoint is at batch {at}, but {log} contains no record of the earlier batches. If these batches were "
+            f"written by other means, pass override=AdoptQuery({mine!r}). If the sink was renamed, restore its previous "
+            "name. If the function did not call the exactly_once object for these batches, fix the function, and start with "
+            "a new checkpoint. This sink has written nothing yet"
         ),
         Position.ENDED: (
             f"query {mine} was ended in {log} when query {other} replaced it. The ended query's checkpoint must not be "
@@ -118,8 +119,8 @@ def blocked(decision: Decision, unproven: Sequence[str], blockers: Sequence[str]
     else:
         fix = "No data is lost. Restart the query when every broker responds"
     return CommitBlockedError(
-        f"{what}. {fix}. The query then completes this batch. If this batch can never be proven (because its markers were "
-        f"deleted), {_way_out(decision)}",
+        f"{what}. {fix}. The query then completes this batch. If the batch can never be proven complete (because its "
+        f"markers were deleted), {_way_out(decision)}",
         transactions=unproven,
     )
 

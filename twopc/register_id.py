@@ -40,8 +40,8 @@ def read_id(files: Files) -> str:
     except msgspec.DecodeError as error:
         raise DecisionLogDamagedError(
             f"{files.location}/{FILE} is torn or was altered. Nothing was written, and the registers still contain every "
-            f"decision. The correct id is log_identity in the newest {files.location}/binding-*.json. Write its 32 "
-            "digits into the file"
+            f"decision. The correct id is log_identity in the newest {files.location}/binding-*.json. Write that id's 32 "
+            f"digits into {files.location}/{FILE}"
         ) from error
 
 
@@ -58,5 +58,5 @@ def create_id(files: Files) -> None:
     except Exception as error:  # any file system error; if the file was written anyway, the next try finds it
         raise RetriableError(
             f"{files.location}/{FILE} (the decision log's id) could not be written: {error}. No part of this batch was "
-            "written. Restart the query when the file system accepts files again"
+            "written. Restart the query when the file system accepts writes again"
         ) from error

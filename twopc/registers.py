@@ -50,10 +50,10 @@ def require_atomic(files: Files) -> None:
     """
     if not files.is_atomic:
         raise ConfigurationError(
-            f"{files.location}: no sink of this query keeps the decisions, so the checkpoint would have to keep them. "
+            f"{files.location}: none of this query's sinks keeps the decisions, so the checkpoint would have to keep them. "
             "However, the checkpoint's file system may overwrite an existing file, so two drivers could both decide. "
-            "Nothing was written. Add a Kafka sink to the query (its ledger keeps the decisions), or use a "
-            "checkpoint on a local or shared POSIX path or on HDFS"
+            "Nothing was written. Add a Kafka sink to the query (its ledger keeps the decisions), or use a checkpoint on a "
+            "local or shared POSIX path or on HDFS"
         )
 
 
@@ -159,14 +159,15 @@ class RegisterLog(DecisionLog):
             dropped = found == data and self._reader.is_dropped(number)
         except Exception as error:
             raise DecisionInDoubtError(
-                f"{self._reader.where(number)}: this decision may or may not have been written ({failure or error}). No data is "
-                "lost. Restart the query when the file system responds. The restart will read the outcome"
+                f"{self._reader.where(number)}: this decision may or may not have been written ({failure or error}). No data "
+                "is lost. Restart the query when the file system responds. The query will then find out whether the "
+                "decision was written"
             ) from error
         if found == data and isinstance(failure, NotDurableError):
             raise DecisionInDoubtError(
                 f"{self._reader.where(number)} was written but could not be made durable ({failure}). A power failure may "
                 "remove it, so nothing was committed. No data is lost. Restart the query when the file system is healthy. "
-                "The restart will read the outcome"
+                "The query will then find out whether the decision still exists"
             ) from failure
         if found is None and failure is not None:
             raise RetriableError(f"{self._reader.where(number)} could not be written: {failure}") from failure

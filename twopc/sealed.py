@@ -62,8 +62,8 @@ def unseal(data: bytes, kind: type[_T], *, of_format: int | str | None = None) -
         written = msgspec.json.decode(data, type=_Versioned).format
         if written != of_format:
             raise OtherFormatError(
-                f"the file has format {written}, but this version reads format {of_format}: use the version that "
-                "wrote it"
+                f"the file is in format {written}, but this version reads only format {of_format}. Use the version that "
+                "wrote the file"
             )
     return msgspec.json.decode(data, type=kind)
 

@@ -193,13 +193,13 @@ def require_one(name: str, names: Sequence[str]) -> None:
     found = names.count(name)
     if not found:
         raise SchemaError(
-            f"the DataFrame has no column {name!r} (it has {listed(names)}): include this column in the DataFrame"
+            f"the DataFrame has no column {name!r} (columns: {listed(names)}). Include this column in the DataFrame"
         )
     if found > 1:
         raise SchemaError(
-            f"the DataFrame has {found} columns named {name!r} (it has {listed(names)}), so it is unclear which one to "
-            "write. Nothing was written. Drop or rename the other columns with this name. A join keeps the columns "
-            "from both sides"
+            f"the DataFrame has {found} columns named {name!r} (columns: {listed(names)}), so it is unclear which one to "
+            "write. Nothing was written. Drop or rename the other columns with this name. A join keeps the columns from "
+            "both sides"
         )
 
 

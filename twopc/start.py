@@ -191,12 +191,11 @@ def _require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> 
         scan_start = view.scan_start.get(name)
         if scan_start is not None and committer.lacks_decisions(scan_start):
             raise RefusedStartError(
-                f"older store: sink {name!r} no longer has decisions that {setup.log.name} has (up to batch "
-                f"{view.highest_batch}). Its store was restored from a backup, or a failover lost acknowledged writes, "
-                "so the rows of these batches are lost. Continuing would leave an unnoticed gap. Restore a newer "
-                "state of the store, or restore the checkpoint and the query's other sinks to the time of the backup. "
-                f"To accept the gap instead, start with a new checkpoint and override=EndQuery({owners[name] or mine!r}). "
-                "Nothing was written",
+                f"older store: decisions in {setup.log.name} (up to batch {view.highest_batch}) are missing from the store "
+                f"of sink {name!r}. The store was restored from a backup, or a failover lost acknowledged writes, so the "
+                "rows of these batches are lost. Continuing would leave an unnoticed gap. Restore a newer state of the "
+                "store, or restore the checkpoint and the query's other sinks to the time of the backup. To accept the gap "
+                f"instead, start with a new checkpoint and override=EndQuery({owners[name] or mine!r}). Nothing was written",
                 case="older store",
             )
 
@@ -215,9 +214,9 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
         scan_start = view.scan_start.get(name) if view.kept else {}
         if owners[name] == mine and scan_start is not None and committer.has_newer_decision(scan_start):
             raise RefusedStartError(
-                f"older copy: sink {name!r} shows a decision that this checkpoint (at batch {batch.batch_id}) does not have. "
-                "The checkpoint was copied or restored, and another run continued from it. Continuing would write batches "
-                "twice. Use the checkpoint of the run that wrote last, or start with a new checkpoint and "
+                f"older copy: sink {name!r} shows a decision that this checkpoint (at batch {batch.batch_id}) does not "
+                "contain. The checkpoint was copied or restored, and another run continued from it. Continuing would write "
+                "batches twice. Use the checkpoint of the run that wrote last, or start with a new checkpoint and "
                 f"override=EndQuery({mine!r}). Nothing was written",
                 case="older copy",
             )

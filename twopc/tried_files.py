@@ -33,9 +33,10 @@ def tried(files: Files) -> Files:
         logger.warning(text, files.location, why)
         return tried(UnlinkedFiles(files.location))
     raise ConfigurationError(
-        f"{files.location}, the directory beside the checkpoint, cannot be used, because {doing} failed: {_said(why)}. Nothing "
-        "was written, and no other run was stopped. The driver creates, reads, lists and deletes small files in this directory. "
-        "Allow this, free some space, or use a checkpoint on another file system. Then restart the query"
+        f"{files.location}, the directory beside the checkpoint, cannot be used, because {doing} failed: {_said(why)}. "
+        "Nothing was written, and no other run was stopped. The driver creates, reads, lists and deletes small files in "
+        "this directory. Allow these operations, free some space, or use a checkpoint on another file system. Then restart "
+        "the query"
     ) from (why if isinstance(why, Exception) else None)
 
 

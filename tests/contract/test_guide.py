@@ -106,7 +106,8 @@ def test_a_store_that_was_restored_to_before_a_takeover_is_refused(
     query.run(0, 1, 2, settings=ENDING)
     _copy(tmp_path / "backup", guide.sink.path)  # type: ignore[attr-defined]
     with pytest.raises(
-        RefusedStartError, match=r"older store: sink 'payments' no longer has .*up to batch 2.*EndQuery\('query-a'\)"
+        RefusedStartError,
+        match=r"older store: .*up to batch 2.* are missing from the store of sink 'payments'.*EndQuery\('query-a'\)",
     ):
         query.run(2, settings=settings)
     assert guide.visible() == all_rows(0)

@@ -120,5 +120,5 @@ def test_a_torn_binding_file_counts_as_damage(data: bytes, files: LocalFiles) ->
 
 def test_a_newer_binding_format_is_refused(files: LocalFiles) -> None:
     files.put_if_absent("binding-000001.json", seal(msgspec.structs.replace(BOUND, format=2)))
-    with pytest.raises(RefusedStartError, match="use the version that wrote it"):
+    with pytest.raises(RefusedStartError, match="Use the version that wrote the file"):
         Binding(files)

@@ -187,7 +187,8 @@ def test_a_malformed_header_counts_as_damage(head: str) -> None:
 def test_a_newer_format_is_mentioned_in_the_error() -> None:
     later = ONE[0].replace(b"twopc/2", b"twopc/12", 1)
     with pytest.raises(
-        DecisionLogDamagedError, match=r"twopc/12, but this version reads twopc/2: use the version that wrote it"
+        DecisionLogDamagedError,
+        match=r"twopc/12, but this version reads only twopc/2. Use the version that wrote the record",
     ):
         decode([(0, later)])
 

@@ -56,7 +56,7 @@ def test_a_sink_that_cannot_connect_closes_the_sinks_before_it() -> None:
 
 def test_every_sink_is_closed_if_a_place_cannot_hold_decisions() -> None:
     only = Connected()
-    with pytest.raises(ConfigurationError, match="no sink of this query keeps the decisions"):
+    with pytest.raises(ConfigurationError, match="none of this query's sinks keeps the decisions"):
         Coordinator(sinks(only), Objects())
     assert not only.is_open
 

@@ -201,7 +201,7 @@ def test_the_error_of_a_failure_before_the_decision_identifies_the_sink_and_the_
             del step
             raise UnavailableError("no answer")
 
-    with pytest.raises(UnavailableError, match="sink 's', reading its owner: no answer"):
+    with pytest.raises(UnavailableError, match="sink 's', reading the sink's owner: no answer"):
         Refusing(store).inspect()
     assert str(Committer(store).explain(TimeoutError(), "sink 's', reading")) == "sink 's', reading: TimeoutError"
 

@@ -328,7 +328,8 @@ def test_a_start_that_cannot_decode_the_last_decisions_handles_is_refused_and_fe
     with monkeypatch.context() as changed:
         changed.setattr(FakeSink, "decode_handle", lambda _, stored: msgspec.convert(stored, ChangedHandle))
         with pytest.raises(
-            ConfigurationError, match=r"sink 'fake' cannot read its handles of batch 0.*missing required field `bucket`"
+            ConfigurationError,
+            match=r"sink 'fake' cannot read its handles for batch 0.*missing required field `bucket`",
         ):
             cluster.start().run(1)
     running.run(1)

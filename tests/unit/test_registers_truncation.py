@@ -126,7 +126,7 @@ def test_a_torn_register_counts_as_damage(rest: bytes, log: RegisterLog, files: 
 
 def test_a_newer_register_format_is_mentioned_in_the_error(log: RegisterLog, files: FaultyFiles) -> None:
     files.put_if_absent(name(1), with_check(b'{"format":"twopc-register/2","log":{}}'))
-    with pytest.raises(DecisionLogDamagedError, match="use the version that wrote it"):
+    with pytest.raises(DecisionLogDamagedError, match="Use the version that wrote the file"):
         log.inspect()
 
 

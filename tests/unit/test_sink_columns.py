@@ -26,7 +26,7 @@ def test_a_sink_takes_its_listed_columns_in_the_batchs_order() -> None:
 
 
 def test_a_missing_column_is_reported_with_the_existing_ones() -> None:
-    with pytest.raises(SchemaError, match=r"no column 'id' \(it has 'n', 'other'\)"):
+    with pytest.raises(SchemaError, match=r"no column 'id' \(columns: 'n', 'other'\)"):
         TOTALS.choose_columns(pa.schema({name: kind for name, kind in KINDS.items() if name != "id"}))
 
 

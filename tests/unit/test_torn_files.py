@@ -133,7 +133,7 @@ def test_a_damaged_decision_causes_no_loss_and_the_error_identifies_the_file_and
         stopped += 1
         assert name in said
         assert "Nothing was written" in said
-        assert re.search(r"Restore (it|the log) from a backup|Write its 32 digits into the file", said)
+        assert re.search(r"Restore (the file|the log) from a backup|Write that id's 32 digits into", said)
         assert cluster.store.visible() == visible
         assert _content(cluster.files) == {**kept.files, name: data}
     # A change in the checksum's own name, or a cut there, leaves the rest intact.

@@ -207,16 +207,16 @@ def test_decisions_in_the_checkpoint_are_read(checkpoint: Path) -> None:
     [
         ("metadata", None, "is not a checkpoint of a streaming query"),
         ("metadata", "torn", "The file is torn or was altered"),
-        ("twopc/binding-000001.json", '{"format":', "Restore it from a backup"),
+        ("twopc/binding-000001.json", '{"format":', "Restore the file from a backup"),
         (
             "twopc/binding-000001.json",
             with_check(b'{"format":9,"log":"","log_identity":"","sinks":{}}').decode(),
-            "use the version that wrote it",
+            "Use the version that wrote the file",
         ),
         (
             "twopc/registers/00000000000000000000",
             with_check(b'{"format":"twopc-register/9"}').decode(),
-            "use the version that wrote it",
+            "Use the version that wrote the file",
         ),
         ("twopc/registers/00000000000000000000", "twopc-register/1 x\n", "is torn or was altered"),
     ],

@@ -35,7 +35,7 @@ class QueryContract:
         with contextlib.suppress(Crash):
             query.run(1)
         if crash_points.is_armed(point):
-            pytest.skip(f"this sink has no point {point}")
+            pytest.skip(f"this sink has no crash point {point}")
         query.run(1, 2)
         assert case.visible() == all_rows(0, 1, 2)
 
@@ -46,7 +46,7 @@ class QueryContract:
         with contextlib.suppress(Crash):
             query.run(0)
         if crash_points.is_armed("driver.committing"):
-            pytest.skip("this sink has no point driver.committing")
+            pytest.skip("this sink has no crash point driver.committing")
         query.run(0, 1)
         assert case.visible() == all_rows(0, 1)
 

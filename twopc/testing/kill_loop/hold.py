@@ -25,7 +25,7 @@ def stand_still(reached: str) -> None:
     deadline = time.monotonic() + _HELD_S
     while not _released(reached).exists():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"this process was not killed within {_HELD_S} s of {reached}")
+            raise RuntimeError(f"this process was not killed within {_HELD_S} s after it created {reached}")
         time.sleep(_POLL_S)
 
 

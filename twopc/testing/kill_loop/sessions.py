@@ -101,4 +101,4 @@ class ClassicSessions:
 def tail(log: Path) -> str:
     """Return the last lines of a log, for an error message."""
     lines = log.read_text(errors="replace").splitlines()
-    return "\n".join([f"The last lines of the log, which has {len(lines)} lines:", *lines[-_LOG_LINES:]])
+    return "\n".join([f"The last lines of the log ({len(lines)} lines in total):", *lines[-_LOG_LINES:]])
