@@ -29,7 +29,7 @@ def check_clock(target: Target) -> Iterator[Finding]:
     try:
         ahead_ms = _ahead_ms(target)
     except TwoPhaseCommitError as error:
-        why = f"the clocks were not compared: {error}"
+        why = f"the broker's clock was not compared with this machine's clock: {error}"
         fix = f"Allow Create, Write and Delete on topics with the prefix {target.sink.ledger}, or compare the clocks yourself"
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
         return

@@ -80,7 +80,8 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     planned_ms = planning_time_ms(files, batch_id) if batch_id >= 0 else 0
     if unnamed := wanted.starts.keys() - set(wanted.topics):
         raise ConfigurationError(
-            f"--start-offsets names {', '.join(sorted(unnamed))}, but --topic does not. Nothing was done. Correct one option"
+            f"--start-offsets names {', '.join(sorted(unnamed))}, but --topic does not. Nothing was done. Correct one of the "
+            "two options"
         )
     topics = {
         topic: bounds_of(sink, topic, planned_ms, wanted.clock_skew_ms, wanted.starts.get(topic))
@@ -103,9 +104,10 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     for topic in by_time:
         if undated := tallied.undated[topic]:
             raise ConfigurationError(
-                f"In {topic}, {counted(undated, 'record is', 'records are')} after the batch's first offset despite a timestamp "
-                "from before the batch. Therefore, timestamps do not show where the batch begins (does the query set a "
-                "timestamp column?). Nothing was done. Pass the end of the last finished batch for each topic: --start-offsets"
+                f"In {topic}, {counted(undated, 'record is', 'records are')} after the batch's first offset despite a "
+                "timestamp from before the batch. Therefore, timestamps do not show where the batch begins (does the query "
+                "set a timestamp column?). Nothing was done. Use --start-offsets to pass, for each topic, the offsets where "
+                "the last finished batch ends"
             )
     return _found(place, handover, _source_records(files, batch_id), tallied)
 
@@ -137,8 +139,8 @@ def last_batch(files: Files) -> tuple[int, bool]:
     if planned > 0 and planned - 1 not in offsets:
         raise _incomplete(
             files,
-            f"offsets/ has batch {planned} but not batch {planned - 1}. So the output may have batches that the checkpoint "
-            "does not have",
+            f"offsets/ contains batch {planned} but not batch {planned - 1}. So the output may contain batches that are "
+            "missing from the checkpoint",
         )
     return planned, planned == noted
 
@@ -168,9 +170,9 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
     decided = decided_by(query, sink, sinks_of(query, sink, place.own))
     if decided is not None and decided >= batch_id:
         raise ConfigurationError(
-            f"Batch {batch_id} was handed over before, and the new query has decided to write the rest. Nothing was done. No "
-            "data is at risk. Start the new query: it completes the batch. To return to the old query instead, run `twopc "
-            "migrate rollback`"
+            f"Batch {batch_id} was already handed over, and the new query has decided the rest of the batch. Nothing was "
+            "done. No data is at risk. Start the new query. It will complete the batch. To return to the old query instead, "
+            "run `twopc migrate rollback`"
         )
 
 
@@ -195,11 +197,11 @@ def _require_records_of_the_batch_before(
     if any(has_record_since(sink, topic, bounds, since_ms) for topic, bounds in topics.items()):
         return
     raise ConfigurationError(
-        f"Batch {before} had input, but {', '.join(topics)} has no record with a timestamp from that batch or later. The query "
-        "may set the timestamps itself, so they do not show where the last batch begins. Or "
-        f"batch {before} may have written no rows, or retention may have deleted its rows. Nothing was done. "
-        f"Pass the offsets where batch {handover.batch_id} begins, for each topic: --start-offsets. "
-        f"If batch {handover.batch_id} wrote no rows either, these offsets are the ends of the partitions"
+        f"Batch {before} had input, but {', '.join(topics)} has no record with a timestamp from that batch or later. So "
+        "timestamps do not show where the last batch begins. Perhaps the query sets the timestamps itself, or batch "
+        f"{before} wrote no rows, or retention deleted its rows. Nothing was done. Use --start-offsets to pass, for each "
+        f"topic, the offsets where batch {handover.batch_id} begins. If batch {handover.batch_id} wrote no rows either, pass "
+        "the partitions' end offsets"
     )
 
 

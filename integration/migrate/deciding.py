@@ -43,8 +43,9 @@ def decided_by(query_id: str, sink: KafkaSink, sinks: Iterable[object]) -> int |
         if isinstance(other, KafkaSink) and other.ledger == acquired.deciding_log:
             return _view_of(other).highest_batch_of(query_id)
     raise ConfigurationError(
-        f"the decisions of query {query_id} are in {acquired.deciding_log}, the ledger of a sink that exactly_once() no "
-        "longer has. Nothing was written. Pass that sink again under the same name, such as the dead-letter sink, and restart"
+        f"the decisions of query {query_id} are in {acquired.deciding_log}, the ledger of a sink that is no longer passed to "
+        "exactly_once(). Nothing was written. Pass that sink (it may be the dead-letter sink) again under the same name, "
+        "and restart"
     )
 
 
@@ -103,7 +104,7 @@ def _owner_of(acquired: Acquired, sink: KafkaSink) -> str:
 
 def _elsewhere(what: str, sink: KafkaSink) -> ConfigurationError:
     return ConfigurationError(
-        f"the query also has {what}, which is not on the Kafka cluster {sink.bootstrap_servers}. The command connects only "
+        f"the query also uses {what}, which is not on the Kafka cluster {sink.bootstrap_servers}. The command connects only "
         "to that cluster, so it cannot fence the query. Nothing was done. Start the transactional query again with "
         "trigger(availableNow=True), and wait until it ends on its own. No batch is unfinished then, so you can start the "
         "old query without TakeOver"

@@ -109,10 +109,9 @@ def check_groups(target: Target) -> Iterator[Finding]:
     for topic, groups in readers.items():
         if groups:
             why = (
-                f"{counted(len(groups), 'group has', 'groups have')} offsets in the topic: {', '.join(sorted(groups))}. Under "
-                "read_uncommitted, a reader also sees rows from undecided and aborted attempts. A broker does not know "
-                "which "
-                "isolation level a reader uses"
+                f"{counted(len(groups), 'group has', 'groups have')} committed offsets for the topic: "
+                f"{', '.join(sorted(groups))}. Under read_uncommitted, a reader also sees rows from undecided and aborted "
+                "attempts. A broker does not know which isolation level a reader uses"
             )
             fix = "Set isolation.level=read_committed in each group before the cut-over. Readers without a group are not listed"
             yield Finding("readers", topic, Result.WARN, why, fix)
@@ -135,22 +134,33 @@ def check_partitioner(target: Target) -> Iterator[Finding]:
         count = len(found.partitions)
         sample = list(_sampled(target, topic, [partition.id for partition in found.partitions]))
         if not sample or ours is None:
-            why = f"partitioner={chosen} was not compared" if sample else "no record has a key that could move"
+            why = (
+                f"partitioner={chosen} was not checked, because its partitions cannot be computed here"
+                if sample
+                else "no sampled record has a key, so no key can move to another partition"
+            )
             yield Finding("partitioner", topic, Result.WARN if sample else Result.PASS, why)
             continue
         moved = sum(ours(key) % count != partition for key, partition in sample)
         if not moved:
-            why = f"partitioner={chosen} puts the keys of {len(sample)} sampled records into the same partitions"
+            why = (
+                f"partitioner={chosen} puts the keys of {len(sample)} sampled records into the same partitions as the old "
+                "sink"
+            )
             yield Finding("partitioner", topic, Result.PASS, why)
             continue
         why = (
-            f"partitioner={chosen} puts the keys of {moved} of {len(sample)} sampled records into different partitions"
+            f"partitioner={chosen} puts the keys of {moved} of {len(sample)} sampled records into different partitions than "
+            "the old sink"
         )
         fits = [name for name, of in _PARTITIONERS.items() if all(of(key) % count == where for key, where in sample)]
         fix = (
             f"Set kafka.partitioner={fits[0]} in the sink's options"
             if fits
-            else "Add a 'partition' column with the old sink's partitions, or keys change partitions and lose their order"
+            else (
+                "Add a 'partition' column with the old sink's partitions. Otherwise, keys move to other partitions, and "
+                "their records lose their order"
+            )
         )
         yield Finding("partitioner", topic, Result.FAIL if fits else Result.WARN, why, fix)
 

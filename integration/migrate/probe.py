@@ -226,9 +226,9 @@ def _finding(  # noqa: PLR0913, PLR0917 - everything that was observed
     subject, name = f"{group.topic}[{partition}]", group.wanted.group
     if partition not in read:
         why = (
-            f"group {name} did not commit an offset past each of two committed records within {group.wanted.wait_s:.0f} s, so "
-            "its isolation level is unknown. The group does not read this partition, is too slow, or keeps its offsets "
-            "elsewhere, as Spark does"
+            f"group {name} did not commit an offset past each of two committed records within {group.wanted.wait_s:.0f} s, "
+            "so its isolation level is unknown. Perhaps the group does not read this partition, is too slow, or keeps its "
+            "offsets elsewhere, as Spark does"
         )
         return Finding("reader", subject, Result.WARN, why, "Start the reader, or allow more time with --wait")
     if partition in passed:
@@ -238,8 +238,8 @@ def _finding(  # noqa: PLR0913, PLR0917 - everything that was observed
         )
         return Finding("reader", subject, Result.FAIL, why, _FIX)
     why = (
-        f"group {name} committed an offset past a committed record within {took_s:.1f} s, and did not move past a transaction in "
-        f"{hold_s:.1f} s"
+        f"group {name} committed an offset past a committed record within {took_s:.1f} s, and did not move past an open "
+        f"transaction for {hold_s:.1f} s"
     )
     return Finding("reader", subject, Result.PASS, why)
 

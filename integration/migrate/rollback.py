@@ -52,7 +52,8 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     previous = handovers.newest()
     if previous is None:
         raise ConfigurationError(
-            f"{files.location} has no hand-over, so there is no cut-over to roll back. Nothing was done. Check --checkpoint"
+            f"{files.location} contains no hand-over, so there is no cut-over to roll back. Nothing was done. Check "
+            "--checkpoint"
         )
     batch_id, is_finished = last_batch(files)
     name = query_id(files)
@@ -63,8 +64,8 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
         run = coordinator.recover(batch)  # commits the last decision again, and sweeps
         if run.outcome is not Outcome.COMMITTED:
             raise ConfigurationError(
-                f"the last decision's commit is not proven ({run.outcome.value}). Nothing was recorded. Start the "
-                "transactional query again, to complete the decision or to see what to do"
+                f"it is not proven that the last decision was committed ({run.outcome.value}). Nothing was recorded. Start "
+                "the transactional query again. It will complete the decision, or report what to do"
             )
         run.sweep()
         decided = run.view.highest_batch_of(name)

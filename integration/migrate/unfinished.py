@@ -64,8 +64,9 @@ class TakeOver(Interceptor):
         """
         if tuple(sink_names) != (self._sink.name,):
             raise ConfigurationError(
-                f"TakeOver hands a batch over to one sink, {self._sink.name!r}, but exactly_once() has "
-                f"{', '.join(sink_names)}. The other sinks would miss the rows that {self._sink.name!r} already has. {_SEVERAL}"
+                f"TakeOver hands a batch over to one sink, {self._sink.name!r}, but exactly_once() was called with "
+                f"{', '.join(sink_names)}. The other sinks would miss the rows that {self._sink.name!r} already has. "
+                f"{_SEVERAL}"
             )
 
     def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
@@ -95,7 +96,7 @@ class TakeOver(Interceptor):
         handover = Handovers(open_files(batch.context, f"{location}/twopc")).newest()
         if handover is None:
             raise ConfigurationError(
-                f"{location} has no hand-over. Nothing was written. Stop the old query, run `twopc migrate cutover "
+                f"{location} contains no hand-over. Nothing was written. Stop the old query, run `twopc migrate cutover "
                 "--apply`, and restart"
             )
         kind = _kind_now(files, handover, batch_id)
@@ -248,9 +249,9 @@ def _require_clear(
     if numbers.unclear:
         problems.append(
             f"{counted(numbers.unclear, 'row equals', 'rows equal')} records that were written up to "
-            f"{handover.clock_skew_ms} ms before the batch was planned, and no later record. These records are from an earlier "
-            "batch if all clocks agree. Then pass --clock-skew-ms 0. But if a producer's clock is behind the driver's clock, the "
-            "records may be from this batch. If you know that no earlier batch has rows with the same "
+            f"{handover.clock_skew_ms} ms before the batch was planned, but no later record. These records are from an "
+            "earlier batch if all clocks agree. Then pass --clock-skew-ms 0. But if a producer's clock is behind the "
+            "driver's clock, the records may be from this batch. If you know that no earlier batch has rows with the same "
             f"{handover.key or 'content'}, pass --start-offsets '{json.dumps(first_offsets())}'"
         )
     if numbers.others and not handover.other_writers:
@@ -260,4 +261,6 @@ def _require_clear(
             "If other programs write to the topics, pass --other-writers"
         )
     if problems:
-        raise ConfigurationError(f"{text}. It is not clear which rows the output has: {'; '.join(problems)}. {_AGAIN}")
+        raise ConfigurationError(
+            f"{text}. It is unclear which of the batch's rows are already in the output: {'; '.join(problems)}. {_AGAIN}"
+        )

@@ -128,7 +128,7 @@ class Rehearsal:
         half = 0 < written < self.batch_rows
         self.add(
             "the old sink, killed in a batch",
-            f"{happened}; {written} of {self.batch_rows} records of the batch are written",
+            f"{happened}; {written} of {self.batch_rows} records of the batch were written",
             records=self.output.written(),
             problem="" if half else "the batch is not half-written",
         )
@@ -193,7 +193,8 @@ class Rehearsal:
         kind = first.get("handover", {}).get("kind")
         self.add(
             "twopc migrate rollback",
-            f"{happened}; the old sink gets the checkpoint back: {kind} of batch {first.get('handover', {}).get('batch_id')}",
+            f"{happened}; the checkpoint was returned to the old sink: {kind} of batch "
+            f"{first.get('handover', {}).get('batch_id')}",
             records=len(self.output.records()),
             problem="" if is_same else f"status {status}, {again}: {first} {second}",
         )
@@ -202,7 +203,7 @@ class Rehearsal:
         """Wrap the old query in ``TakeOver`` and run it again, without a kill."""
         query = way_back(self.output.servers, self.output.topic, _NAME)
         self._run("back", query, [])
-        self._count("the old sink again", "not killed, because it writes at least once")
+        self._count("the old sink again", "not killed, because it gives only at-least-once guarantees")
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 

@@ -258,5 +258,7 @@ def _record(message: Any) -> Record:
     number = int(value) if value.isdigit() else _NOWHERE
     record = Record(message.partition(), message.offset(), key.decode(errors="replace"), number)
     if record.number == _NOWHERE or record.key != key_of(number):
-        raise ServiceError(f"{message.topic()} has a record that was never in the query's input: {key!r}, {value!r}")
+        raise ServiceError(
+            f"{message.topic()} contains a record that was never in the query's input: {key!r}, {value!r}"
+        )
     return record

@@ -35,8 +35,8 @@ NOT_RUN: Final = {
         "source, either with a new checkpoint or with a tool that preserves the offsets"
     ),
     "MirrorMaker 2, Confluent Replicator, Cluster Linking": (
-        "MirrorMaker 2 needs broker features that 0.10 does not have. Confluent Replicator and Cluster Linking are not "
-        "available as packages"
+        "MirrorMaker 2 needs broker features that Kafka 0.10 does not support. Confluent Replicator and Cluster Linking are "
+        "not available as packages"
     ),
     "brokers older than 0.10.2, several brokers, other vendors' brokers": (
         "packages for such brokers do not exist, or this machine does not have enough memory to run the brokers"
@@ -168,9 +168,12 @@ def _cut_over_and_back(rehearsal: Rehearsal, scale: Scale, stack: contextlib.Exi
     is_same = sorted(seen) == sorted(there)
     rehearsal.add(
         "a reader, throughout",
-        "read with read_committed from before the cut-over; it got each record once, and no others",
+        "a read_committed reader that started before the cut-over received each record once, and no others",
         records=len(seen),
         problem=""
         if is_same
-        else f"{len(set(seen) - set(there))} of its records are not in the topic, or the reader missed some records",
+        else (
+            f"the reader received {len(set(seen) - set(there))} records that are not in the topic, or missed some of the "
+            "topic's records"
+        ),
     )

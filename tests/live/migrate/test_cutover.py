@@ -177,7 +177,7 @@ def test_a_writer_that_keeps_writing_is_detected(pipeline: OldPipeline, spark: S
 def test_without_the_command_the_query_does_not_start(pipeline: OldPipeline, spark: SparkSession) -> None:
     pipeline.feed(60)
     write_half_of_batch_1(pipeline, spark)
-    assert "has no hand-over" in pipeline.fail_new(spark)
+    assert "contains no hand-over" in pipeline.fail_new(spark)
 
 
 @pytest.mark.whole
