@@ -123,7 +123,7 @@ class Episodes:
         self._failures = [*(time for time in self._failures if time > at_ms - self._keeps_ms), at_ms]
         line = (checkpoint.cause.message.splitlines() or [""])[0][:_LINE]
         name = f"checkpoint {checkpoint.batch_id} {checkpoint.outcome} in phase {checkpoint.cause.phase or 'start'}"
-        self._last_failure = f"The last one: {name}: {checkpoint.cause.error}: {line}"
+        self._last_failure = f"The last failure: {name}: {checkpoint.cause.error}: {line}"
 
     def _facts(self) -> Facts:
         completed_ms = self.watched_ms if self._completed_ms is None else self._completed_ms
@@ -151,7 +151,7 @@ class Episodes:
             self.state.open[rule.name] = now_ms
             yield self._alert(rule, FIRING, now_ms, text)
         elif text is None and since_ms is not None:
-            yield self._alert(rule, OVER, now_ms, f"Over after {duration((now_ms - since_ms) / 1000)}.")
+            yield self._alert(rule, OVER, now_ms, f"Resolved after {duration((now_ms - since_ms) / 1000)}.")
             del self.state.open[rule.name]
 
     def _alert(self, rule: Rule, status: str, now_ms: int, text: str) -> Alert:

@@ -75,7 +75,7 @@ def _parse(text: str) -> RuleFile:
     log, webhook = sections.pop("log", {"": "yes"}), sections.pop("webhook", None)
     channels = [to_log] if _settings("log", log, {"": ("", _switch)}).get("", True) else []
     if not sections:
-        raise ConfigurationError("the file has no rule. Add a rule, such as consecutive.count=3")
+        raise ConfigurationError("the file contains no rules. Add a rule, such as consecutive.count=3")
     return RuleFile(
         tuple(_rule(name, settings) for name, settings in sections.items()),
         (*channels, *([] if webhook is None else [_webhook(webhook)])),

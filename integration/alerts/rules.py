@@ -110,7 +110,7 @@ class FailedCheckpoints:
         failed = count(self.window_s)
         if self.total is not None and failed > self.total:
             return (
-                f"{counted(failed, 'checkpoint')} failed within {duration(self.window_s)}, more than {self.total}. "
+                f"{counted(failed, 'checkpoint')} failed within {duration(self.window_s)}, which is more than {self.total}. "
                 f"{facts.last_failure}"
             )
         now, before = count(self.growth_window_s), count(2 * self.growth_window_s, self.growth_window_s)
@@ -187,7 +187,7 @@ class NoCheckpoint:
         if quiet_s <= self.for_s:
             return None
         known = f" {facts.last_failure}" if facts.in_a_row else ""
-        return f"No checkpoint has been completed for {duration(quiet_s)}, longer than {duration(self.for_s)}.{known}"
+        return f"No checkpoint has been completed for {duration(quiet_s)}, which is longer than {duration(self.for_s)}.{known}"
 
 
 def duration(seconds: float) -> str:

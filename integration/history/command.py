@@ -58,8 +58,8 @@ def show_one(checkpoint: Path, batch_id: int, *, as_json: bool) -> int:
         in_progress = history.in_progress
         if not found and (in_progress is None or in_progress.batch_id != batch_id):
             known = sorted({one.batch_id for one in history.checkpoints})
-            span = f"it has {known[0]} to {known[-1]}" if known else "it is empty"
-            raise HistoryError(f"the history of {checkpoint} has no checkpoint {batch_id}: {span}")
+            span = f"It covers checkpoints {known[0]} to {known[-1]}" if known else "It is empty"
+            raise HistoryError(f"the history of {checkpoint} does not contain checkpoint {batch_id}. {span}")
         if as_json:
             typer.echo(json.dumps({"in_progress": _in_progress(history), "ended": msgspec.to_builtins(found)}))
             return _DONE
@@ -126,7 +126,7 @@ def _in_progress(history: History) -> dict[str, Any] | None:
 
 def _in_progress_line(one: InProgress) -> str:
     return (
-        f"Checkpoint {one.batch_id} was planned at {utc(one.since_ms)} and is not done. The checkpoint is in progress, "
+        f"Checkpoint {one.batch_id} was planned at {utc(one.since_ms)} and is not done yet. The checkpoint is in progress, "
         "or the query has ended and will begin with this checkpoint when it restarts."
     )
 
@@ -189,8 +189,8 @@ def _print_one(one: Checkpoint) -> None:
         )
     facts += [_state_line(size) for size in one.state]
     facts += [
-        f"Task {vote.partition}: Spark's attempt {vote.attempt} counts{f' (on {vote.host})' if vote.host else ''}. The earlier "
-        "attempts failed, and their rows were aborted."
+        f"Task {vote.partition}: only Spark's attempt {vote.attempt} counts{f' (on {vote.host})' if vote.host else ''}. The "
+        "earlier attempts failed, and their rows were aborted."
         for vote in one.retried
     ]
     facts += [f"Query {one.query_id}, run {one.run_id}."]

@@ -116,7 +116,7 @@ FAILING: Final = (
     Rule(
         "restarts",
         "The query is restarted repeatedly.",
-        "The restarts hide the cause: `twopc history --failed` shows the errors.",
+        "The restarts hide the cause. Run `twopc history --failed` to see the errors.",
         _restarting,
     ),
 )

@@ -130,8 +130,8 @@ class PrometheusMetrics(Listener):
         except OSError as error:
             port, address = self._arguments["port"], self._arguments["address"]
             raise OSError(
-                f"port {port} of {address} cannot be opened ({error}), so no metrics are served. Every checkpoint tries again. "
-                "If another query or program has this port, choose another port"
+                f"port {port} of {address} cannot be opened ({error}), so no metrics are served. Every checkpoint tries "
+                "again. If another query or program uses this port, choose another port"
             ) from error
         self._serve = None
 

@@ -86,11 +86,11 @@ def _read(checkpoint: Path) -> History:
     files = sorted(path for path in directory.glob(f"*{SUFFIX}") if path.is_file()) if directory.is_dir() else []
     if not files:
         raise HistoryError(
-            f"{checkpoint} has no directory twopc/history and is not a history itself. Either it is not a checkpoint of "
-            "exactly_once(), or CheckpointConfig(history=False) is set, or its file system keeps a history only with "
+            f"{checkpoint} contains no twopc/history directory, and is not a history itself. Either it is not a checkpoint "
+            "of exactly_once(), or CheckpointConfig(history=False) is set, or a history on its file system requires "
             "CheckpointConfig(history=True)"
             if is_copy
-            else f"{checkpoint} has no history: no batch has ended yet, or CheckpointConfig(history=False) is set"
+            else f"{checkpoint} contains no history. Either no batch has ended yet, or CheckpointConfig(history=False) is set"
         )
     checkpoints: list[Checkpoint] = []
     skipped: list[str] = []
@@ -122,7 +122,7 @@ def _parse(line: bytes, path: Path) -> Checkpoint | None:
     name, _, version = head.partition("/")
     if name == FORMAT.partition("/")[0] and version.isdecimal() and head != FORMAT:
         raise HistoryError(
-            f"{path} has the format {head}, which this release cannot read: use the release that wrote it"
+            f"{path} is in the format {head}, which this release cannot read. Use the release that wrote the file"
         )
     return None
 

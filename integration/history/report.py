@@ -56,7 +56,7 @@ def page(history: History, findings: Sequence[Diagnosis], sinks: str, *, last: i
             f"<h1>Checkpoints of <code>{escape(history.location)}</code></h1>",
             f'<p class="dim">{escape(_span(shown))}</p>',
             _cards(history, shown),
-            section("What slows them down or makes them fail", _findings(findings)),
+            section("What slows checkpoints down or makes them fail", _findings(findings)),
             section("Sinks", sinks),
             section("Timeline", f"{_legend()}\n{timeline(shown)}"),
             section("Rows per second", rates(shown)),

@@ -143,7 +143,7 @@ def _large_state(window: Window) -> Evidence | None:
         return None
     largest = max(judged[-1][1], key=lambda size: size.commit_ms)
     size = max(largest.memory_bytes, largest.sizes.get("rocksdbSstFileSize", 0))
-    held = f"{largest.operator} has {counted(largest.rows, 'row')}, {size / 1e6:,.0f} MB"
+    held = f"{largest.operator} holds {counted(largest.rows, 'row')}, {size / 1e6:,.0f} MB"
     return Evidence(0.55 + 0.4 * share, f"committing the state takes {share:.0%} of the prepare phase; {held}")
 
 
@@ -211,16 +211,17 @@ SLOW: Final = (
     ),
     Rule(
         "slow plan",
-        "Most of the time goes into producing the rows: in the source, in a shuffle, or in the query's functions.",
+        "Most of the time is spent producing the rows: in the source, in a shuffle, or in the query's functions.",
         "The sink is not the cause. Examine the stage in the Spark UI. Add cores, or make the query do less.",
         _reading,
     ),
     Rule(
         "large state",
         "A large state is written with every checkpoint.",
-        "Write only the changes: set spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled, and use RocksDB "
-        "(spark.sql.streaming.stateStore.providerClass). You cannot change the provider of an existing checkpoint. Or keep "
-        "less state: a watermark, a shorter window, or fewer keys. Or put the checkpoint on a faster file system.",
+        "Write only the changes: set spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled, and use "
+        "RocksDB (spark.sql.streaming.stateStore.providerClass). You cannot change the provider of an existing checkpoint. "
+        "Or keep less state: use a watermark, a shorter window, or fewer keys. Or put the checkpoint on a faster file "
+        "system.",
         _large_state,
     ),
     Rule(

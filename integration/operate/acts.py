@@ -70,8 +70,8 @@ def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]
     found = {one.transactional_id: one for one in state.transactions}
     if unknown := sorted(set(ids) - found.keys()):
         raise ForbiddenError(
-            f"sink {state.sink!r} has no open transaction {', '.join(unknown)}: the transaction has ended, or the id is "
-            f"misspelled. `twopc transactions list {state.in_commands}` shows the open transactions"
+            f"sink {state.sink!r} has no open transaction {', '.join(unknown)}. Either the transaction has ended, or the id "
+            f"is misspelled. `twopc transactions list {state.in_commands}` shows the open transactions"
         )
     return tuple(found[tid] for tid in sorted(set(ids)))
 
@@ -91,8 +91,8 @@ def require_committable(state: SinkState, wanted: Sequence[OpenTransaction], *, 
     late = [one for one in wanted if one.batch != state.last_decided]
     if late and not is_forced:
         raise ForbiddenError(
-            f"{late[0].transactional_id} is from batch {late[0].batch}, but batch {state.last_decided} is already "
-            f"decided. Readers would get these rows after the rows of later batches. {_FORCE}"
+            f"{late[0].transactional_id} is from batch {late[0].batch}, but batch {state.last_decided} is already decided. "
+            f"Readers would receive these rows after the rows of later batches. {_FORCE}"
         )
 
 
@@ -106,7 +106,7 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
         if one.standing is Standing.DECIDED:
             raise ForbiddenError(
                 f"{one.transactional_id} must not be aborted: {one.evidence}. The rows would be lost. Commit the "
-                f"transaction, or start the query. The start will commit it. {_NEVER}"
+                f"transaction, or start the query, which will commit it. {_NEVER}"
             )
         if one.standing is Standing.DRIVER:
             raise ForbiddenError(
@@ -126,15 +126,15 @@ def require_decisions_read(state: SinkState, wanted: Sequence[OpenTransaction], 
     unread = [one for one in wanted if state.problem is not None or one.standing is Standing.UNMARKED]
     if unread and not is_blind:
         problem = state.problem or (
-            f"their markers are not in {state.ledger}: their tasks died while they wrote, or another ledger has their decisions. "
-            "If the query is not running, start it. It ends them correctly. If the sink has another ledger, add --ledger-topic, "
-            "or name the query's checkpoint"
+            f"their markers are not in {state.ledger}: either their tasks died while they wrote, or another ledger contains "
+            "their decisions. If the query is not running, start it. It will end these transactions correctly. If the sink "
+            "uses another ledger, add --ledger-topic, or pass the query's checkpoint"
         )
         raise ForbiddenError(
-            f"the decisions of sink {state.sink!r} could not be read, so "
-            f"{counted(len(unread), 'transaction')} may be decided. If you abort a decided transaction, its rows are lost, and "
-            f"readers may see only a part of its batch. --force alone does not abort it. Nothing was done. {problem}. If you "
-            "have compared the output with the source, and accept the loss, add --without-decisions"
+            f"the decisions of sink {state.sink!r} could not be read, so {counted(len(unread), 'transaction')} may already "
+            "have been decided. If you abort a decided transaction, its rows are lost, and readers may see only a part of "
+            f"its batch. --force alone does not abort it. Nothing was done. Cause: {problem}. If you have compared the "
+            "output with the source, and accept the loss, add --without-decisions"
         )
 
 
@@ -161,7 +161,7 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction], facts: QueryFacts
         Ended(
             handle.transactional_id,
             handle.transaction not in unproven,
-            "committed, and readers see it"
+            "committed, and readers see its rows"
             if handle.transaction not in unproven
             else f"{_refusal(handle.transactional_id, reports[handle])}; {unproven[handle.transaction].text}",
         )
@@ -220,8 +220,8 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction],
         query_id = acquired.query_id if acquired is not None else (found.last.query_id if found.last else "")
     if not ledgers.is_own or not query_id:
         raise ForbiddenError(
-            f"the decisions of sink {sink.name!r} are in {ledgers.name}: only that ledger's sink can fence the driver. Nothing "
-            "was done. Start the query to end the transactions, or wait until they expire"
+            f"the decisions of sink {sink.name!r} are in {ledgers.name}, and only that ledger's sink can fence the driver. "
+            "Nothing was done. Start the query to end the transactions, or wait until they expire"
         )
     with closing(sink.create_decision_log()) as log:
         log.acquire(Claim(query_id, uuid.uuid4().hex, deciding_log=ledgers.name, deciding_cluster=here))

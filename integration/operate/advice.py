@@ -69,7 +69,7 @@ def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[
 def not_here(sinks: Mapping[str, str]) -> str:
     """Say that these sinks are on other clusters. Each sink has the id of its cluster."""
     on = "; ".join(f"sink {name!r} is on cluster {cluster}" for name, cluster in sorted(sinks.items()))
-    return f"not examined: {on}, and the command does not know how to reach it"
+    return f"not examined: {on}, and the command does not know how to reach that cluster"
 
 
 def not_reached(sinks: Mapping[str, str]) -> Advice | None:
@@ -86,8 +86,9 @@ def _of_log(state: SinkState) -> Iterator[Advice]:
         are = counted(open_count, "transaction is", "transactions are")
         yield Advice(
             Urgency.ACT if open_count else Urgency.WATCH,
-            f"{f'{are} open and may be decided; {_expiry(state.transactions)}: ' if open_count else ''}{state.problem}",
-            "The query may continue, and may be started.",
+            f"{f'{are} open and may already have been decided; {_expiry(state.transactions)}: ' if open_count else ''}"
+            f"{state.problem}",
+            "You can let the query run, or start it.",
             "the-decisions-are-on-another-cluster",
         )
     elif state.problem is not None:
@@ -101,7 +102,7 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
     if state.query_id not in {None, checkpoint.query_id}:
         yield Advice(
             Urgency.ACT,
-            f"the checkpoint belongs to query {checkpoint.query_id}, but the ledger is open for query {state.query_id}",
+            f"the checkpoint belongs to query {checkpoint.query_id}, but the ledger belongs to query {state.query_id}",
             f"Use the checkpoint of query {state.query_id}. If that query has ended permanently, start the checkpoint's query "
             "with override=EndQuery(…).",
             "the-start-is-refused",
@@ -119,8 +120,8 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
     if decided is not None and finished is not None and finished > decided:
         yield Advice(
             Urgency.ACT,
-            f"Spark has finished batch {finished}, but the last decided batch is {decided}: the query ran without the sink, or "
-            "the ledger lost decisions",
+            f"Spark has finished batch {finished}, but the last decided batch is {decided}, so either the query ran without "
+            "the sink, or the ledger lost decisions",
             "Stop the query, and compare the checkpoint with the ledger: `twopc verify --checkpoint`.",
             "the-start-is-refused",
         )
@@ -143,8 +144,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
     if lost:
         yield Advice(
             Urgency.ACT,
-            f"{counted(len(lost), 'transaction')} of batch {lost[0].batch} {'is' if len(lost) == 1 else 'are'} "
-            "decided and lost: expired, or aborted by another client",
+            f"{counted(len(lost), 'transaction')} of batch {lost[0].batch} {'was' if len(lost) == 1 else 'were'} decided "
+            "and then lost (expired, or aborted by another client)",
             "Start the query. It will repair as much as it can. "
             f"`twopc resolve {state.in_commands}` shows the repair in advance.",
             "a-decided-transaction-is-lost",
@@ -173,10 +174,10 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
     if unmarked := by_standing[Standing.UNMARKED]:
         yield Advice(
             Urgency.WATCH,
-            f"{_count(unmarked)} open without a marker in {state.ledger}; {_expiry(unmarked)}: their tasks died while they "
-            "wrote, or another ledger has their decisions",
-            "If the query is not running, start it. The start commits what is decided, and the next batch sweeps the rest. If "
-            "the sink has another ledger, add --ledger-topic, or name the query's checkpoint.",
+            f"{_count(unmarked)} open without a marker in {state.ledger}; {_expiry(unmarked)}: either their tasks died "
+            "while they wrote, or another ledger contains their decisions",
+            "If the query is not running, start it. It will commit what is decided, and its next batch will sweep the "
+            "rest. If the sink uses another ledger, add --ledger-topic, or pass the query's checkpoint.",
             "the-sink-has-another-ledger",
         )
     if foreign_ids := by_standing[Standing.FOREIGN]:

@@ -62,11 +62,13 @@ def read_checkpoint(path: Path) -> CheckpointState:
     """
     path = local_path(path)
     if not path.is_dir():
-        raise ConfigurationError(f"directory {path} does not exist. Check the checkpoint's path, or name a sink")
+        raise ConfigurationError(
+            f"directory {path} does not exist. Check the checkpoint's path, or pass a sink name instead"
+        )
     files = LocalFiles(path)
     try:
         if files.read("metadata") is None:
-            raise ConfigurationError(f"{path} is not a checkpoint of a streaming query: it has no file 'metadata'")
+            raise ConfigurationError(f"{path} is not a checkpoint of a streaming query: the file 'metadata' is missing")
         binding = Binding(LocalFiles(path / "twopc"))
         log = RegisterLog(LocalFiles(path / "twopc"))
         return CheckpointState(

@@ -45,8 +45,8 @@ _Sinks = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:NAME",
-        help="The query's sinks in your own code: a sink, a list of sinks, or a function that returns sinks. The command "
-        "then compares the stores of these sinks with the decisions.",
+        help="Where your code defines the query's sinks: NAME is a sink, a list of sinks, or a function that returns "
+        "sinks. The command then compares the stores of these sinks with the decisions.",
     ),
 ]
 _KafkaSinks = Annotated[
@@ -54,8 +54,8 @@ _KafkaSinks = Annotated[
     connection(
         "--sinks",
         metavar="MODULE:NAME",
-        help="The query's sinks in your own code: a sink, a list of sinks, or a function that returns sinks. The command "
-        "needs them if the query's Kafka sinks are on several clusters, because only one cluster has the decisions.",
+        help="Where your code defines the query's sinks: NAME is a sink, a list of sinks, or a function that returns "
+        "sinks. Needed if the query's Kafka sinks are on several clusters, because only one cluster stores the decisions.",
     ),
 ]
 _ServersOrSinks = Annotated[

@@ -105,7 +105,9 @@ def open_savepoint(path: Path) -> Savepoint:
     try:
         data = (path / NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ConfigurationError(f"{path} is not a savepoint or was not finished: it has no {NAME}") from error
+        raise ConfigurationError(
+            f"{path} is not a savepoint, or is an unfinished one: it does not contain {NAME}"
+        ) from error
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     remedy = "Use another savepoint"
@@ -204,4 +206,4 @@ def newest_good(directory: Path) -> Savepoint:
                     "using the savepoint %s, because a newer savepoint is damaged. Cause: %s", one.path, problem
                 )
             return one
-    raise ConfigurationError("; ".join([f"{directory} has no good savepoint", *problems]))
+    raise ConfigurationError("; ".join([f"{directory} contains no intact savepoint", *problems]))

@@ -88,7 +88,7 @@ def show_advice(found: Sequence[Advice], console: Console) -> None:
 def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> None:
     """Print a sink's owner, progress and open transactions, the positions at which readers wait, and the findings."""
     console.print(f"[bold]sink {escape(state.sink)}[/], ledger {escape(state.ledger)}", soft_wrap=True)
-    who = state.driver or ("none yet" if state.driver_epoch < 0 else "the driver's record is truncated")
+    who = state.driver or ("none yet" if state.driver_epoch < 0 else "unknown, because its record was truncated")
     producer = "none" if state.producer_id < 0 else f"producer {state.producer_id} epoch {state.producer_epoch}"
     lines = [
         f"  query {state.query_id or '-'}; driver {who} (epoch {state.driver_epoch}), {state.sink}.driver: {producer}",

@@ -100,9 +100,9 @@ def request_savepoint(
         if ended:
             return None
         raise RetriableError(
-            f"the query of {checkpoint} did not respond within {timeout_s:.0f} s: it has no new input, has ended, or has no "
-            "Savepoints(…) among its interceptors. The request was withdrawn, and nothing has changed. Stop the query, then "
-            "run `twopc savepoint create`"
+            f"the query of {checkpoint} did not respond within {timeout_s:.0f} s. Either it has no new input, or it has "
+            "ended, or its interceptors do not include Savepoints(…). The request was withdrawn, and nothing has changed. "
+            "Stop the query, then run `twopc savepoint create`"
         )
     answer = unseal(data, Answer)
     if answer.path is None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: For each step of the table, an explanation of the query's next start and of the operator's task.
 _NEXT: Final = {
     Step.WRITE: "Nothing is in doubt. Start the query. It will write the next batch.",
-    Step.FINISH: "Nothing is in doubt. Start the query. It will finish the batch without writing.",
+    Step.FINISH: "Nothing is in doubt. Start the query. It will finish the batch without writing any rows.",
     Step.REWRITE: "All rows of the batch are lost, so none is visible. Start the query. It will write the batch again.",
     Step.PUBLISH: "Some rows are lost, but they are staged. Start the query. It will publish the lost rows from the "
     "staging area.",

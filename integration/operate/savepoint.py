@@ -76,7 +76,7 @@ def create_savepoint(
         finished = max(numbers(LocalFiles(checkpoint), "commits"), default=None)
         if finished is None:
             raise ConfigurationError(
-                f"{checkpoint} has no finished batch yet. No savepoint was taken. Try again after the first batch"
+                f"{checkpoint} contains no finished batch yet. No savepoint was taken. Try again after the first batch"
             )
         _require_decided(found, finished, sinks)
         try:
@@ -104,9 +104,9 @@ def missing_batches(highest: int | None, batch: int, where: str) -> str | None:
         return None
     are = f"batch {batch} is" if highest + 1 == batch else f"batches {highest + 1} to {batch} are"
     return (
-        f"{are} not in {where}: Spark has finished batch {batch}, but batch {highest} is the last one that was decided. The "
-        "query ran without its sinks, for example because its function ignores errors. A query that starts after "
-        f"batch {batch} never writes the missing rows"
+        f"{are} not in {where}: Spark has finished batch {batch}, but the last decided batch is {highest}. The query ran "
+        "without its sinks, for example because its foreachBatch function swallows errors. A query that starts after batch "
+        f"{batch} never writes the missing rows"
     )
 
 

@@ -60,7 +60,7 @@ def list_savepoints(directory: Path, *, is_thorough: bool) -> Answer:
         else:
             good.append(one)
     facts = {"savepoints": [_facts(one) for one in good], "problems": problems}
-    lines = [_line(one) for one in good] or [f"{directory} has no savepoint"]
+    lines = [_line(one) for one in good] or [f"{directory} contains no savepoints"]
     return Answer(ATTENTION if problems else DONE, facts, show_lines([*lines, *problems]))
 
 

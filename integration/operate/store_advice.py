@@ -38,7 +38,10 @@ def not_examined(checkpoint: CheckpointState, named: frozenset[str]) -> Advice |
     left = sorted(name for name, facts in checkpoint.sinks.items() if "ledger" not in facts and name not in named)
     if not left:
         return None
-    what = f"not compared with {'its store' if len(left) == 1 else 'their stores'}: {', '.join(left)}"
+    what = (
+        "the decisions were not compared with "
+        f"{'the store of this sink' if len(left) == 1 else 'the stores of these sinks'}: {', '.join(left)}"
+    )
     return Advice(
         Urgency.WATCH,
         what,
@@ -104,7 +107,7 @@ def _of_binding(state: StoreState, seen: Observation, checkpoint: CheckpointStat
     if bound is not None and state.changed:
         was = ", ".join(f"{name} {bound.get(name)}" for name in state.changed)
         now = ", ".join(f"{name} {seen.bound[name]}" for name in state.changed)
-        what = f"the checkpoint is bound to {was}, but the store has {now}: this is another store, or a recreated table"
+        what = f"the checkpoint is bound to {was}, but the store now has {now}, so this is another store or a recreated table"
         return Advice(
             Urgency.ACT,
             what,
@@ -157,7 +160,7 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
 
 def _of_decision(state: StoreState, seen: Observation) -> Iterator[Advice]:
     if state.lost:
-        what = f"{_of(state.lost)} of batch {state.batch} {'is' if len(state.lost) == 1 else 'are'} decided and lost"
+        what = f"{_of(state.lost)} of batch {state.batch} {'was' if len(state.lost) == 1 else 'were'} decided and then lost"
         action = "Start the query: it repairs as much as it can, or says what to restore."
         yield Advice(Urgency.ACT, what, action, "a-decided-transaction-is-lost")
     elif state.waiting:

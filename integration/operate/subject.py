@@ -103,8 +103,8 @@ class Connection:
         if self.bootstrap_servers is not None and of_kafka and not found:
             on = "; ".join(f"sink {name!r} is on cluster {facts['cluster']}" for name, facts in of_kafka.items())
             raise ConfigurationError(
-                f"the brokers at {self.bootstrap_servers} are cluster {self.cluster}, but the checkpoint is bound to another: "
-                f"{on}. Nothing was examined. Check --bootstrap-servers. After a failover, {FAILOVER}"
+                f"the brokers at {self.bootstrap_servers} are cluster {self.cluster}, but the checkpoint is bound to another "
+                f"cluster: {on}. Nothing was examined. Check --bootstrap-servers. After a failover, {FAILOVER}"
             )
         return found
 
@@ -150,7 +150,7 @@ class Subject:
             raise ConfigurationError(
                 f"no sink of this checkpoint ({', '.join(sorted(self.checkpoint.sinks))}) is a Kafka sink, and only Kafka "
                 f"sinks have transactions to list, prove or end. Run `twopc status {self.checkpoint.location} --sinks "
-                "module:name`: this command compares the other sinks' stores with the decisions"
+                "module:name`. That command compares the other sinks' stores with the decisions"
             )
         return self.sinks
 

@@ -114,7 +114,7 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
         of, begin = query_id(files), history.view.begin
         if begin is not None and of != begin.query_id:
             text = (
-                f"the checkpoint belongs to query {of}, but the ledger is open for query {begin.query_id}. Pass the "
+                f"the checkpoint belongs to query {of}, but the ledger belongs to query {begin.query_id}. Pass the "
                 f"checkpoint of query {begin.query_id}"
             )
             yield Finding(Kind.QUERY_DIFFERS, files.location, text)
@@ -135,16 +135,16 @@ def _check_offsets(files: Files, decided: Mapping[int, Decision]) -> Iterator[Fi
             absent.append(batch)
         elif planned != decision.offsets:
             text = (
-                f"the checkpoint has the offsets {', '.join(planned)}, but the decision has {', '.join(decision.offsets)}. "
-                "The checkpoint is an old version or a copy"
+                f"the checkpoint contains the offsets {', '.join(planned)}, but the decision contains "
+                f"{', '.join(decision.offsets)}. The checkpoint is an old version or a copy"
             )
             yield Finding(Kind.OFFSETS_DIFFER, f"batch {batch}", text)
     # Spark deletes old batches, even during this check. So list the remaining ones last.
     oldest = min(_batches(files, "offsets"), default=0)
     if absent := [batch for batch in absent if batch >= oldest]:
         text = (
-            "these batches were decided, but the checkpoint has no offsets for them, so the checkpoint is older than the "
-            "ledger"
+            "these batches were decided, but the checkpoint contains no offsets for them, so the checkpoint is older than "
+            "the ledger"
         )
         yield Finding(Kind.OFFSETS_MISSING, f"batches {ranges(absent)}", text)
 

@@ -76,8 +76,8 @@ class Cluster:
             if self.ledger.identity() == ABSENT:
                 raise ConfigurationError(
                     f"topic {sink.ledger} does not exist at {sink.bootstrap_servers}: sink {sink.name!r} never wrote to this "
-                    "cluster. Check --sink. If the sink has a ledger_topic, add --ledger-topic, or the query's --checkpoint, "
-                    "which names it"
+                    "cluster. Check --sink. If the sink has a ledger_topic, add --ledger-topic, or pass the query's "
+                    "--checkpoint, which names the ledger"
                 )
             self._require_ids()
         except TwoPhaseCommitError:

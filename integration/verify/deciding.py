@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 
 _SINKS: Final = (
-    "If the query is not running, start it: the start commits what is decided. To see the decisions, pass all of the query's "
+    "If the query is not running, start it. It will commit what is decided. To see the decisions, pass all of the query's "
     "sinks with --sinks MODULE:NAME"
 )
 
@@ -89,7 +89,7 @@ def find_log(sink: KafkaSink, cluster: str, where: Where, facts: QueryFacts) -> 
         raise DecisionsElsewhereError(
             f"the decisions of sink {sink.name!r} are in {where.log}, on cluster {where.cluster}. The brokers at "
             f"{sink.bootstrap_servers} are cluster {cluster}. Nothing is damaged, but this command cannot know which "
-            f"transactions are decided. Do not abort any. {_SINKS}"
+            f"transactions are decided. Do not abort any transaction. {_SINKS}"
         )
     log = replace(sink, ledger_topic=where.log).create_decision_log()
     if where.cluster or log.identity() != ABSENT:

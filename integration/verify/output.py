@@ -127,7 +127,7 @@ class Output:
                 yield Finding(Kind.NOT_COMPARED, f"{option} {expression.text}", NO_TOPIC)
         for where, unidentified in self._unidentified.items():
             if unidentified:
-                text = f"{counted(unidentified, 'record has', 'records have')} no such value, so they were not checked"
+                text = f"{counted(unidentified, 'record has', 'records have')} no such value, so these records were not checked"
                 yield Finding(Kind.UNIDENTIFIED, where, text)
         count, duplicates = self._keys.duplicates()
         if count:

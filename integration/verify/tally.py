@@ -132,7 +132,7 @@ def check_count(
             text = f"the number of records ({count:,}, for {counted(decided, 'decided row')}) proves nothing, because {reason}"
             yield Finding(Kind.NOT_COMPARED, where, text)
         elif count < proven:
-            text = f"{counted(count, 'record')} for {counted(proven, 'committed row')}, so records are lost"
+            text = f"only {counted(count, 'record')} for {counted(proven, 'committed row')}, so records were lost"
             yield Finding(Kind.RECORDS_MISSING, where, text)
         elif count > decided:
             kind = Kind.RECORDS_UNDECIDED if sole_writer else Kind.RECORDS_EXTRA

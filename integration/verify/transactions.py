@@ -107,7 +107,7 @@ def check_visible(
         one = decided.get(marker.uuid)
         if one is not None:
             if marker.rows != one.handle.rows:
-                text = f"its decision has {counted(one.handle.rows, 'row')}, so the marker or the decision was altered"
+                text = f"its decision says {counted(one.handle.rows, 'row')}, so the marker or the decision was altered"
                 yield Finding(Kind.ROWS_DIFFER, where, f"{named}: {text}")
         elif marker.uuid in superseded:
             text = "visible, although a repair counted it as lost and replaced it, so its rows are duplicated"

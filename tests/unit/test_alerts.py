@@ -66,7 +66,7 @@ def test_failures_are_counted_at_the_checks_only() -> None:
     assert _at(episodes, 4.9) == []
     (alert,) = episodes.check(T0 + 5 * MINUTE)
     assert alert.text.startswith(
-        "4 checkpoints failed within 15 min, more than 3. The last one: checkpoint 1 failed in phase"
+        "4 checkpoints failed within 15 min, which is more than 3. The last failure: checkpoint 1 failed in phase"
     )
     assert alert.text.endswith("RetriableError: away")
     assert (alert.query, alert.at_ms, alert.since_ms) == ("orders", T0 + 5 * MINUTE, T0 + 5 * MINUTE)
@@ -92,7 +92,7 @@ def test_failures_in_a_row_fire_at_once_and_a_completed_checkpoint_ends_them() -
     assert episodes.ended(_bad(7)) == []
     assert _at(episodes, 8) == []
     (over,) = episodes.ended(_good(9))
-    assert (over.status, over.since_ms, over.text) == ("over", T0 + 6 * MINUTE, "Over after 3 min.")
+    assert (over.status, over.since_ms, over.text) == ("over", T0 + 6 * MINUTE, "Resolved after 3 min.")
     assert [_said(episodes.ended(_bad(minute))) for minute in (10, 11, 12)] == [[], [], [("broken", "firing")]]
 
 

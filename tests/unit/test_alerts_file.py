@@ -68,8 +68,8 @@ def test_the_log_can_be_switched_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "the file has no rule"),
-        ("log=yes", "the file has no rule"),
+        ("", "the file contains no rules"),
+        ("log=yes", "the file contains no rules"),
         ("consecutive.count", "line 1 is not"),
         ("\ncount=3", "count.kind: 'count' is not a kind of rule. Use one of failures, consecutive, stalled"),
         ("consecutive.=3", "line 1 is not"),

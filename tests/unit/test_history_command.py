@@ -53,7 +53,10 @@ def test_show_lists_retried_tasks_orphans_and_the_size_of_the_state(tmp_path: Pa
     tried = vote(partition=3, attempt=2)
     write(tmp_path, [ended(0, retried=(tried,), state=(state,), orphans_ended=3), ended(1)])
     shown = _run("show", tmp_path, 0).stdout
-    assert "Task 3: Spark's attempt 2 counts (on a). The earlier attempts failed, and their rows were aborted." in shown
+    assert (
+        "Task 3: only Spark's attempt 2 counts (on a). The earlier attempts failed, and their rows were aborted."
+        in shown
+    )
     assert (
         "State at the trigger: stateStoreSave with 1,000 rows, 65,536 bytes in memory, rocksdbSstFileSize 12,345; "
         "committed in 40 ms." in shown
@@ -111,7 +114,7 @@ def test_show_prints_the_details_of_a_checkpoint(checkpoint: Path) -> None:
 def test_show_of_a_missing_checkpoint_lists_the_existing_ones(checkpoint: Path) -> None:
     result = _run("show", checkpoint, 77)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "has no checkpoint 77: it has 0 to 10" in result.stderr
+    assert "does not contain checkpoint 77. It covers checkpoints 0 to 10" in result.stderr
 
 
 def test_diagnose_ends_with_status_1_if_something_is_found_and_0_if_not(checkpoint: Path, tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def test_a_large_state_is_detected_if_many_tasks_take_turns_and_the_last_record_
     turns = {"tasks": 200, "median_ms": 130.0, "slowest": (vote(took_ms=140.0, read_ms=110.0, flush_ms=10.0),)}
     found = _found([*_many(9, **_slow(prepare=4_000.0), **turns, state=(_state(20_000),)), ended(9)])
     assert "large state" in [one.rule for one in found]
-    assert "77% of the prepare phase; stateStoreSave has 5,000,000 rows, 900 MB" in found[0].evidence
+    assert "77% of the prepare phase; stateStoreSave holds 5,000,000 rows, 900 MB" in found[0].evidence
 
 
 def test_a_large_state_is_detected_even_if_the_tasks_do_not_see_it() -> None:

@@ -69,7 +69,7 @@ def unseen(**changes: Any) -> StoreState:
         (
             seen(evidence=LOST),
             (Urgency.ACT, "a-decided-transaction-is-lost"),
-            "1 transaction of batch 4 is decided and lost",
+            "1 transaction of batch 4 was decided and then lost",
         ),
         (seen(leftovers=("a", "b")), (Urgency.WATCH, "a-batch-is-being-written"), "2 transactions are staged"),
         (
@@ -88,8 +88,8 @@ def unseen(**changes: Any) -> StoreState:
         (seen(is_ahead=True), REFUSED, "older copy"),
         (seen(is_behind=True), REFUSED, "are missing from the store"),
         (seen(is_behind=True, record=OF_ANOTHER), REFUSED, "are missing from the store"),
-        (seen(bound={"id": "i", "table": "8"}), REFUSED, "bound to table 7, but the store has table 8"),
-        (seen(bound={"id": "j"}), REFUSED, "bound to id i, but the store has id j"),
+        (seen(bound={"id": "i", "table": "8"}), REFUSED, "bound to table 7, but the store now has table 8"),
+        (seen(bound={"id": "j"}), REFUSED, "bound to id i, but the store now has id j"),
         (seen(record=OF_ANOTHER), REFUSED, "query other used the sink last"),
         (replace(STATE, seen=EMPTY), GONE, "the store has no control record"),
         (unseen(problem="the tag is missing"), GONE, "the tag is missing"),
@@ -184,7 +184,7 @@ def test_leftovers_are_unknown_without_the_decisions() -> None:
 def test_sinks_that_were_not_given_are_listed_except_kafka_sinks() -> None:
     bound = replace(CHECKPOINT, sinks={"k": {"ledger": "l"}, **SINKS, "t": {"id": "j"}})
     found = not_examined(bound, frozenset())
-    assert found is not None and found.what.endswith("their stores: s, t")
+    assert found is not None and found.what.endswith("the stores of these sinks: s, t")
     found = not_examined(bound, frozenset({"t"}))
-    assert found is not None and found.what.endswith("its store: s")
+    assert found is not None and found.what.endswith("the store of this sink: s")
     assert not_examined(bound, frozenset({"s", "t"})) is None

@@ -34,5 +34,5 @@ def test_a_checkpoint_without_a_kafka_sink_has_no_transactions(words: str, check
 def test_status_lists_the_sinks_that_it_has_not_compared(checkpoint: Path) -> None:
     said = command("status", str(checkpoint), "--json")
     [others] = [one for one in said.facts["advice"] if one["urgency"] == "watch"]
-    assert (said.status, others["what"]) == (0, "not compared with their stores: r, t")
+    assert (said.status, others["what"]) == (0, "the decisions were not compared with the stores of these sinks: r, t")
     assert others["runbook"].endswith("#the-stores-of-sinks")
