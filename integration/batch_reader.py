@@ -82,7 +82,9 @@ def read_batches(config: Mapping[str, Any], topic: str) -> Iterator[tuple[int, A
                     yield partition, batch
                     offset = batch.next_offset
                 if offset == start and offset < end:
-                    raise RetriableError(f"{topic}[{partition}] has no record at offset {offset}, below its end {end}")
+                    raise RetriableError(
+                        f"{topic}[{partition}] has no record at offset {offset}, although its end offset is {end}"
+                    )
     finally:
         connection.close()
 

@@ -83,7 +83,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
         ),
     ] = "kafka",
     connect: Annotated[
-        bool, typer.Option("--connect", help="Run the queries under Spark Connect. This needs the extra [connect].")
+        bool, typer.Option("--connect", help="Run the queries under Spark Connect. This needs the [connect] extra.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -132,8 +132,8 @@ def verify(  # noqa: PLR0913 - options of a command line
         str | None,
         connection(
             metavar="MODULE:NAME",
-            help="The query's sinks in your own code, if the query's Kafka sinks are on several clusters. One of these sinks "
-            "has the decisions.",
+            help="Where your code defines the query's sinks. Needed if the query's Kafka sinks are on several clusters, "
+            "because only one cluster stores the decisions.",
         ),
     ] = None,
     checkpoint: Annotated[
@@ -160,13 +160,15 @@ def verify(  # noqa: PLR0913 - options of a command line
         bool,
         _check(
             "--one-to-one",
-            help="Compare each batch's numbers of source records and rows, because each Kafka source record becomes one row.",
+            help="Check that each batch has as many rows as source records. Use this if each Kafka source record becomes "
+            "one row.",
         ),
     ] = False,
     sole_writer: Annotated[
         bool,
         _check(
-            "--sole-writer", help="No other program writes to the topics, so extra records are errors, not warnings."
+            "--sole-writer",
+            help="Report extra records as errors, not as warnings, because no other program writes to the topics.",
         ),
     ] = False,
     topic: Annotated[
@@ -176,7 +178,7 @@ def verify(  # noqa: PLR0913 - options of a command line
     interval: Annotated[float, _repeat(min=0.1, help="Seconds between two checks.")] = 10.0,
     seconds: Annotated[float | None, _repeat(min=0, help="Stop --online after this time.")] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per check to stdout, everything else to stderr.")
+        bool, typer.Option("--json", help="Print one JSON object per check to stdout, and everything else to stderr.")
     ] = False,
 ) -> None:
     """Compare a sink's decisions with its output and checkpoint. The command only reads, so the query may be running.

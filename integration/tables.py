@@ -49,7 +49,7 @@ def show_table(
             line.stylize("bold")
         console.print(line, soft_wrap=True)
     if gone:
-        text = f"Not shown in a window of {console.width} columns: {', '.join(gone)}."
+        text = f"Columns omitted to fit a window {console.width} characters wide: {', '.join(gone)}."
         console.print(Text(text, style="dim"), soft_wrap=True)
 
 

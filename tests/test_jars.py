@@ -131,7 +131,7 @@ def test_a_missing_version_is_not_retried(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(jars, "java_command", lambda: java)
     monkeypatch.setattr(ivy, "java_command", lambda: java)
     monkeypatch.setattr(ivy, "trust_arguments", list)
-    with pytest.raises(ServiceError, match=r"does not have a file: :: org\.a#one;1: not found"):
+    with pytest.raises(ServiceError, match=r"A file is missing from the Maven repository: :: org\.a#one;1: not found"):
         fetch(WANTED)
     assert (tmp_path / "runs").read_text() == "run\n"
 

@@ -105,7 +105,7 @@ def _require_available(location: str | None, options: Options) -> str:
             listener,
             f"the listener {type(listener).__name__} cannot be sent to Spark Connect's server, where the query's driver runs",
             "Nothing was written. Open connections, locks, files and threads at the listener's first event, not in its "
-            "constructor. Pass no registry to PrometheusMetrics, but a port",
+            "constructor. Pass a port to PrometheusMetrics, not a registry",
         )
     return location
 

@@ -94,9 +94,9 @@ def require_own_rows(
         if not plan.is_cut and len(plan.rdds) <= by_id.total():
             continue  # the names are those of tables
         if plan.is_cut or any(columns != batch for columns in plan.rdds):
-            raise _refused(batch_id, name, "some of the rows behind the name are not known to be this batch's own rows")
+            raise _refused(batch_id, name, "some of the rows behind that name may not be this batch's own rows")
         if query.may_pass_on(batch):
-            reason = "the query itself reads a view, so a batch of another query over that view would look the same"
+            reason = "the query itself reads a view, so a batch of another query that reads the same view would look the same"
             raise _refused(batch_id, name, reason)
         if shared := sorted(views & plan.views.keys()):
             raise _refused(batch_id, name, f"another DataFrame of the same call reads the view {shared[0]}, too")
@@ -112,7 +112,7 @@ def require_no_subquery(batch_id: int, select: Mapping[str, Iterable[str]]) -> N
     for sink, expressions in select.items():
         if found := next(filter(has_subquery, expressions), None):
             raise ConfigurationError(
-                f"batch {batch_id}: select[{sink!r}] contains a query: {found}. Under Spark Connect, another query could "
+                f"batch {batch_id}: select[{sink!r}] contains a subquery: {found}. Under Spark Connect, another query could "
                 "replace a view between two evaluations of the expression, so the sink could receive wrong values. Nothing "
                 "was written. Add the column to the DataFrame instead, in the foreachBatch function"
             )

@@ -50,7 +50,7 @@ class Checksums:
 
 
 NOT_KNOWN: Final = Checksums(
-    ("an exactly_once() object that is created before the query starts, not in the query's function",)
+    ("an exactly_once() object that is created before the query starts, not in its foreachBatch function",)
 )
 
 

@@ -127,9 +127,9 @@ def calling_query(session: Any, files: LocalFiles, earlier: Collection[str] = ()
         raise ConfigurationError(
             f"checkpoint_location={files.location!r} belongs to query {query_id}, but this call may also come from another "
             f"query in the same session ({', '.join(_names(active, found - {query.run_id}))}). The queries read one "
-            "DataFrame, and both are processing a batch, so Spark Connect does not show which of them makes this call. Nothing "
-            "was written. Make a DataFrame for each query with its own readStream.….load(), or start each query after the "
-            "previous one has started. Then restart"
+            "DataFrame, and both are processing a batch, so Spark Connect does not show which of them makes this call. "
+            "Nothing was written. Give each query its own DataFrame, with a separate readStream.….load(), or start each "
+            "query after the previous one has started. Then restart"
         )
     return query
 

@@ -58,11 +58,11 @@ class ConnectState:
         is_partial = not self._is_whole
         if is_partial:
             self._tell(
-                f"batch {self._batch_id}: Spark may not have evaluated the whole batch, because the function passed rows "
-                "derived from the batch, or persisted the batch. So the driver evaluates every batch of this query a second "
-                "time, without output, to write its state. No row is lost or duplicated. But if the state depends on values "
-                "that change, such as uuid(), the clock or the order of rows, the state may differ from the written rows. To "
-                "avoid this, pass exactly_once() the batch itself"
+                f"batch {self._batch_id}: Spark may not have evaluated the whole batch, because the function passed "
+                "exactly_once() rows that it derived from the batch, or persisted the batch. So the driver evaluates every "
+                "batch of this query a second time, without output, to write the query's state. No row is lost or "
+                "duplicated. But if the state depends on values that change, such as uuid(), the clock or the order of "
+                "rows, the state may differ from the written rows. To avoid this, pass exactly_once() the batch itself"
             )
             self._batch.write.format("noop").mode("append").save()
         missing = self._missing()

@@ -72,7 +72,7 @@ def show(console: Console, ours: Facts, baseline: Facts | None) -> None:
     table.add_column("")
     table.add_column("twopc", justify="right", style="bold")
     if baseline is not None:
-        title = "as guides show it" if "outputs" in ours else "Spark's Kafka sink"
+        title = "as shown in guides" if "outputs" in ours else "Spark's Kafka sink"
         table.add_column(title, justify="right")
     table.add_row("records in", *(f"{result['rows_in']:,}" for result in results))
     for row in _rows(results):

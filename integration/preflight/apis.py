@@ -77,8 +77,8 @@ def check_apis(target: Target) -> Iterator[Finding]:
 
 _FIX: Final = "Use Kafka 3.0 or newer, or a service that accepts this request"
 _OLD_FORMAT: Final = (
-    "The broker writes the message format of Kafka 0.10, which has no transactions. Raise inter.broker.protocol.version "
-    "and log.message.format.version, because these are the last steps of the upgrade"
+    "The broker writes messages in the Kafka 0.10 format, which does not support transactions. Raise "
+    "inter.broker.protocol.version and log.message.format.version, because these are the last steps of the upgrade"
 )
 
 
@@ -106,7 +106,7 @@ def _why_lacking(need: Need, offer: Mapping[int, tuple[int, int]]) -> str:
     wanted = (
         f"version {need.lowest} or newer" if need.highest == _ANY else f"a version from {need.lowest} to {need.highest}"
     )
-    return f"{need.api.name}, {wanted}, is needed for {need.why}, but the broker {has}"
+    return f"{need.api.name} ({wanted}) is needed for {need.why}, but the broker {has}"
 
 
 def _brokers(nodes: Any) -> str:

@@ -42,7 +42,9 @@ def check_ledger(target: Target) -> Iterator[Finding]:
     try:
         if log.identity() == ABSENT:
             log.topic.require_creatable()
-            yield Finding(_CHECK, log.name, Result.PASS, "does not exist yet. The first start may create it")
+            yield Finding(
+                _CHECK, log.name, Result.PASS, "does not exist yet. The sink can create it at the first start"
+            )
             return
         log.topic.batch_limit()
         log.topic.marker_partitions()
@@ -50,7 +52,7 @@ def check_ledger(target: Target) -> Iterator[Finding]:
     except TwoPhaseCommitError as error:
         yield failed(_CHECK, log.name, error, rights)
         return
-    yield Finding(_CHECK, log.name, Result.PASS, f"exists, and has {counted(decisions, 'record')} from this sink")
+    yield Finding(_CHECK, log.name, Result.PASS, f"exists, and contains {counted(decisions, 'record')} from this sink")
     found = describe(target.admin, log.name, timeout_ms=target.sink.timeout_ms, with_rights=True)
     if found is not None:
         yield from check_rights(_CHECK, found, _RIGHTS)
@@ -70,8 +72,8 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
         elif (wanted := settings.get(_LOG_REPLICAS, 0)) > len(target.brokers.nodes):
             brokers = len(target.brokers.nodes)
             why = (
-                f"{_LOG_REPLICAS}={wanted}, but only {counted(brokers, 'broker runs', 'brokers run')}. So the brokers cannot "
-                "create the transaction log, and no transaction can begin"
+                f"{_LOG_REPLICAS}={wanted}, but only {counted(brokers, 'broker is', 'brokers are')} running. So the brokers "
+                "cannot create the transaction log, and no transaction can begin"
             )
             fix = f"Start the missing brokers, or set {_LOG_REPLICAS}={brokers} and transaction.state.log.min.isr=1"
             yield Finding(_LOG, TRANSACTION_LOG, Result.FAIL, why, fix)

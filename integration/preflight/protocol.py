@@ -30,7 +30,9 @@ def check_protocol(target: Target) -> Iterator[Finding]:
             if not continues:
                 if untried := ", ".join(later.name for later in STEPS[number:]):
                     fix = f"Fix the problem that {step.name!r} reports, and run the preflight again"
-                    yield Finding("not tried", _SUBJECT, Result.WARN, f"{untried}: they need {step.name!r}", fix)
+                    yield Finding(
+                        "not tried", _SUBJECT, Result.WARN, f"{untried}, because {step.name!r} must succeed first", fix
+                    )
                 return
     except BaseException as error:  # the traceback would keep producers alive, and they could recreate the topic
         traceback.clear_frames(error.__traceback__)

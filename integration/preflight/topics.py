@@ -122,7 +122,7 @@ def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Find
     policy = str(settings.get("cleanup.policy") or "")
     if "compact" in policy:
         why = (
-            f"cleanup.policy={policy}, so the topic refuses rows without a key and keeps only the last row of each key"
+            f"cleanup.policy={policy}, so the topic refuses rows without a key and keeps only the last row for each key"
         )
         yield Finding(_CHECK, topic, Result.WARN, why, "Set a key in every row, or set cleanup.policy=delete")
     if settings.get("message.timestamp.type") == "LogAppendTime":
@@ -138,7 +138,7 @@ def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Find
                 "broker's clock"
             )
             fix = (
-                f"Raise {name}, or filter such rows out. Without a timestamp column, rows get the time at which they are "
-                "sent"
+                f"Raise {name}, or filter such rows out. If the DataFrame has no timestamp column, each row is stamped with "
+                "the time at which it is sent"
             )
             yield Finding(_CHECK, topic, Result.WARN, why, fix)

@@ -35,7 +35,7 @@ def pyspark_jars() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise PermanentError(
-            "PySpark is not installed. Run `pip install pyspark`, which ships Ivy. Ivy downloads the jars."
+            "PySpark is not installed. Run `pip install pyspark`. PySpark includes Ivy, which downloads the jars."
         )
     return Path(spec.origin).parent / "jars"
 
@@ -121,7 +121,7 @@ def _failure(code: int, output: str) -> ServiceError:
     ]
     summary = "; ".join(dict.fromkeys(problems)) or output.strip()[-600:]
     if "not found" in summary and "error" not in summary.lower() and "FAILED" not in summary:
-        return PermanentError(f"The Maven repository does not have a file: {summary[:900]}")
+        return PermanentError(f"A file is missing from the Maven repository: {summary[:900]}")
     return ServiceError(
         f"Ivy could not download the jars (exit code {code}): {summary[:900]}. Check the network. For a Maven mirror, set "
         f"{_SETTINGS} to an ivysettings.xml."

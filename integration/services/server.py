@@ -236,7 +236,7 @@ class LocalServer(Startable):
         process = self._run(command)
         is_in_time = wait_until(lambda: process.exit_code is not None or is_ready(), self._START_TIMEOUT_S)
         if process.exit_code is not None:
-            raise ServiceError(f"exited during its start with code {process.exit_code}")
+            raise ServiceError(f"exited during startup with code {process.exit_code}")
         if not is_in_time:
             raise ServiceError(f"not ready after {self._START_TIMEOUT_S:g} s")
 

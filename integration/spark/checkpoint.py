@@ -57,10 +57,10 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
     offsets = source_offsets(files, batch_id)
     if offsets is None:
         raise ConfigurationError(
-            f"{files.location}/offsets has no batch {batch_id}, so the toolkit could not recognize a replay of the batch. "
-            "No part of the batch was written. Remove .option('asyncProgressTrackingEnabled', …) from the query, because "
-            "with this option, Spark records offsets only for some batches. Or pass this query's checkpoint to "
-            "exactly_once(). Then restart"
+            f"{files.location}/offsets contains no entry for batch {batch_id}, so the toolkit could not recognize a replay "
+            "of the batch. No part of the batch was written. Remove .option('asyncProgressTrackingEnabled', …) from the "
+            "query, because with this option, Spark records offsets only for some batches. Or pass this query's checkpoint "
+            "to exactly_once(). Then restart"
         )
     return Batch(query_id, batch_id, offsets, offsets_of=lambda other: source_offsets(files, other))
 

@@ -70,8 +70,8 @@ def require_passed_on(rows: object, batch_id: int) -> None:
     if rest is not None and rows is not rest.rows:
         raise ConfigurationError(
             f"an interceptor that comes after TakeOver has changed the rows of batch {batch_id}. TakeOver compared the "
-            "rows before that change with the output, so it may have mistaken which rows are missing. Nothing was "
-            "written. Make TakeOver the last of the interceptors, and restart"
+            "original rows with the output, so it may be wrong about which rows are missing. Nothing was written. Make "
+            "TakeOver the last of the interceptors, and restart"
         )
 
 

@@ -22,8 +22,8 @@ _LOCATION: Final = re.compile(
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):)?(?://(?P<authority>[^/]*))?(?P<path>.*)", re.DOTALL
 )
 _EACH_START: Final = (
-    "Each start of this query has a new checkpoint, so it would be a new query, and would lose or duplicate rows. Nothing was "
-    "written"
+    "Each start of this query would use a new checkpoint, and would therefore be a new query that loses or duplicates rows. "
+    "Nothing was written"
 )
 
 

@@ -59,20 +59,21 @@ class Repeated:
             logger.warning(
                 "batch %d: Spark reports that the DataFrames for %s are not deterministic (%s), and Spark evaluates each "
                 "DataFrame separately. If the DataFrames split the batch, a row may be in several DataFrames or in none. "
-                "That row is duplicated or lost, and no later check will report it. Split parent.localCheckpoint() instead of "
-                "their common parent, or split on columns that have the same values each time. persist() is not enough, "
-                "because Spark computes cached rows again if it has lost them. If the DataFrames share no random value, no "
-                "row is at risk",
+                "That row is duplicated or lost, and no later check will report it. Call localCheckpoint() on the "
+                "DataFrames' common parent and split the result, or split on columns whose values are the same each time. "
+                "persist() is not enough, because Spark recomputes cached rows that it has lost. If the DataFrames share "
+                "no random value, no row is at risk",
                 batch_id,
                 *_shown_causes(random),
             )
         elif len(unstable) > 1:
             logger.warning(
-                "batch %d: the DataFrames for %s may see different rows (%s). Spark evaluates each DataFrame separately: it "
-                "reads a table again for each of them, and equal rows may come in another order. If the DataFrames split the "
-                "batch by the table or by that order, a row may be in several DataFrames or in none. That row is duplicated "
-                "or lost, and no later check will report it. Split parent.localCheckpoint() instead of their common parent, "
-                "or sort by columns that are unique. If the table does not change and the order is unique, no row is at risk",
+                "batch %d: the DataFrames for %s may see different rows (%s). Spark evaluates each DataFrame separately: "
+                "it reads a table again for each of them, and rows with equal sort keys may come in another order. If the "
+                "DataFrames split the batch by the table or by that order, a row may be in several DataFrames or in none. "
+                "That row is duplicated or lost, and no later check will report it. Call localCheckpoint() on the "
+                "DataFrames' common parent and split the result, or sort by columns that are unique. If the table does not "
+                "change and the order is unique, no row is at risk",
                 batch_id,
                 *_shown_causes(unstable),
             )

@@ -64,13 +64,14 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
     names = {sink.name for sink in sinks}
     if unknown := sorted(str(name) for name in frames if name not in names):
         raise ConfigurationError(
-            f"batch {batch_id} has a DataFrame for {unknown[0]!r}, but the sinks are {', '.join(sorted(names))}. "
-            "Nothing was written. Use the sinks' names as the dictionary's keys, or add the sink to exactly_once(…)"
+            f"the call for batch {batch_id} passes a DataFrame for {unknown[0]!r}, but the sinks are "
+            f"{', '.join(sorted(names))}. Nothing was written. Use the sinks' names as the dictionary's keys, or add the "
+            "sink to exactly_once(…)"
         )
     if missing := sorted(names - set(frames)):
         raise ConfigurationError(
-            f"batch {batch_id} has no DataFrame for sink {missing[0]!r}. Nothing was written. Add a DataFrame, or add "
-            f"{missing[0]!r}: None if the sink gets nothing"
+            f"the call for batch {batch_id} passes no DataFrame for sink {missing[0]!r}. Nothing was written. Add a "
+            f"DataFrame, or add {missing[0]!r}: None if the sink receives no rows"
         )
     taken: dict[int, list[TwoPhaseCommitSink[Any]]] = {}
     for sink in sorted(sinks, key=lambda sink: sink.name):
@@ -78,8 +79,8 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
             taken.setdefault(id(frames[sink.name]), []).append(sink)
     if not taken:
         raise ConfigurationError(
-            f"batch {batch_id} has None for every sink. Nothing was written. Pass a DataFrame for at least one sink, such "
-            "as batch.limit(0), so that Spark evaluates the batch"
+            f"the call for batch {batch_id} passes None for every sink. Nothing was written. Pass a DataFrame for at least "
+            "one sink, such as batch.limit(0), so that Spark evaluates the batch"
         )
     return [_sink_frame(frames[group[0].name], group, batch_id) for group in taken.values()]
 
@@ -88,7 +89,7 @@ _ONE_CALL: Final = (
     "Write a batch with one call. Pass a dictionary with a DataFrame for each sink name, such as "
     'each({"orders": orders, "audit": audit}, batch_id). If two DataFrames go to one sink, pass one.unionByName(other)'
 )
-_USAGE: Final = "Pass a DataFrame, or a dictionary that has a DataFrame for each sink name"
+_USAGE: Final = "Pass a DataFrame, or a dictionary that maps each sink name to a DataFrame"
 
 
 @dataclass(frozen=True)
@@ -173,12 +174,13 @@ def other_rows(call: Call) -> ConfigurationError:
     The batch keeps the decided rows, so other rows would be lost.
     """
     return ConfigurationError(
-        f"this call for batch {call.batch_id} has different DataFrames from the first call, or passes them to different "
-        "sinks. The first call failed, but the batch may be decided. If so, its decided rows are visible, or become visible "
-        "at the restart. This call wrote nothing. If your two calls have the same rows, for example because a retry makes "
-        "new DataFrames, no row is missing, so write none by hand, and restart. To avoid this error, make the DataFrames "
-        f"before the part that is retried. If the calls have different rows, fix the function. {_ONE_CALL}. Then restart. "
-        f"If the output then lacks this call's rows of batch {call.batch_id}, write them by other means"
+        f"this call for batch {call.batch_id} passes different DataFrames from the first call, or passes them to different "
+        "sinks. The first call failed, but the batch may already have been decided. If so, its decided rows are visible, or "
+        "will become visible after the restart. This call wrote nothing. If your two calls have the same rows, for example "
+        "because a retry makes new DataFrames, no row is missing, so write none by hand, and restart. To avoid this error, "
+        "make the DataFrames before the part that is retried. If the calls have different rows, fix the function. "
+        f"{_ONE_CALL}. Then restart. If this call's rows of batch {call.batch_id} are then missing from the output, write "
+        "them by other means"
     )
 
 
@@ -190,7 +192,7 @@ def _sink_frame(frame: Any, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id: 
     name = sinks[0].name
     if not isinstance(frame, DataFrame):
         raise ConfigurationError(
-            f"batch {batch_id} has {_described(frame)} for sink {name!r}. Nothing was written. {_USAGE}"
+            f"the call for batch {batch_id} passes {_described(frame)} for sink {name!r}. Nothing was written. {_USAGE}"
         )
     return SinkFrame(name, frame, tuple(sinks))
 

@@ -264,9 +264,9 @@ class Shuffles:
 
 def _unreported(what: str) -> FatalError:
     return FatalError(
-        f"Spark's status store does not have {what}. So the toolkit cannot check whether a stage ran twice and mixed the "
-        "rows of two shuffles. No part of the batch is decided or visible. Restart the query. If the query stops with "
-        "this error again, Spark keeps too few jobs and stages, or its listener bus drops events (see Spark's log). Raise "
+        f"Spark's status store does not contain {what}. So the toolkit cannot check whether a stage ran twice and mixed the "
+        "rows of two shuffles. No part of the batch is decided or visible. Restart the query. If the query stops with this "
+        "error again, Spark keeps too few jobs and stages, or its listener bus drops events (see Spark's log). Raise "
         "spark.ui.retainedJobs, spark.ui.retainedStages (default: 1000 each) and "
         "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the application"
     )

@@ -136,8 +136,8 @@ class Staging:
         missing = next((name for name in sorted(wanted - seen) if not self.has(name)), None)
         if missing is not None:
             raise ConfigurationError(
-                f"the driver does not see {self.location}/{missing}, which a task has just written. So the workers have a "
-                "different directory under this path. No part of the batch is decided or visible. Set staging to a path that "
+                f"the driver does not see {self.location}/{missing}, which a task has just written. So this path is a "
+                "different directory on the workers. No part of the batch is decided or visible. Set staging to a path that "
                 "the driver and all workers share, such as a network file system, hdfs://, s3:// or gs://, and restart"
             )
 
@@ -158,8 +158,8 @@ class Staging:
         if opened is None:  # the file existed when the driver checked
             raise FatalError(
                 f"the staged rows in {self.location}/{name} are missing, so no staged row was written. Perhaps this driver "
-                "was paused, and a newer driver has proven the batch and deleted the staged rows. Then no data is at "
-                "risk, and the newer driver continues. If another process has deleted the rows, the batch is decided but "
+                "was paused, and a newer driver has proven the batch and deleted the staged rows. In that case, no data is "
+                "at risk, and the newer driver continues. If another process has deleted the rows, the batch is decided but "
                 "incomplete. Restart the query, so that Spark evaluates the batch again. If Spark cannot evaluate the "
                 "batch, the query reports this and stops"
             )

@@ -78,7 +78,7 @@ def test_a_transaction_log_that_cannot_be_created_is_reported_with_its_remedy() 
     with LocalKafka(properties={"transaction.state.log.replication.factor": "3"}) as kafka:
         failed = worse(report_of(kafka.bootstrap_servers, "orders"), Result.FAIL)
     (line,) = [line for line in failed if line.subject == TRANSACTION_LOG]
-    assert "transaction.state.log.replication.factor=3, but only 1 broker runs" in line.why
+    assert "transaction.state.log.replication.factor=3, but only 1 broker is running" in line.why
     assert "set transaction.state.log.replication.factor=1" in line.fix
 
 

@@ -368,7 +368,7 @@ def test_a_second_call_with_the_same_dataframe_for_another_sink_is_refused(
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        (lambda one, _, batch: {one: batch}, "has no DataFrame for sink"),
+        (lambda one, _, batch: {one: batch}, "passes no DataFrame for sink"),
         (lambda one, two, batch: {one: batch, two: batch, "typo": batch}, "'typo'"),
         (lambda one, two, _: {one: None, two: None}, "None for every sink"),
         (lambda one, two, batch: {one: batch, two: batch.write}, "a DataFrameWriter"),

@@ -123,6 +123,6 @@ def test_if_two_queries_may_have_made_the_call_it_is_refused(
 ) -> None:
     monkeypatch.setattr(caller, "_LIMIT_S", 0.01)
     with pytest.raises(
-        ConfigurationError, match=r"may also come from.*\(query other\).*Make a DataFrame for each query"
+        ConfigurationError, match=r"may also come from.*\(query other\).*Give each query its own DataFrame"
     ):
         calling_query(session_of(Query("mine"), other), files)

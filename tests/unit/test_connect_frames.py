@@ -187,8 +187,8 @@ _OMITTED = replace(_QUERY, analyzed=_QUERY.analyzed.replace("value#51]", "... 30
 @pytest.mark.parametrize(
     ("query", "texts", "reason"),
     [
-        (_QUERY, [_VIEW.replace("#1", "#10")], "not known to be this batch's own rows"),
-        (_QUERY, [_VIEW + "... 3 more characters"], "not known to be this batch's own rows"),
+        (_QUERY, [_VIEW.replace("#1", "#10")], "may not be this batch's own rows"),
+        (_QUERY, [_VIEW + "... 3 more characters"], "may not be this batch's own rows"),
         (_SHARED, [_VIEW], "the query itself reads a view"),
         (replace(_QUERY, is_cut=True), [_VIEW], "the query itself reads a view"),
         (_OMITTED, [_VIEW], "the query itself reads a view"),
@@ -210,7 +210,7 @@ def test_an_assertion_about_the_plan_does_not_vouch_for_a_view(monkeypatch: pyte
     batch: Any = SimpleNamespace(batch_id=7)
     with connect.resolved([SinkFrame("a", given, ())]) as [held]:
         attempt: Any = SimpleNamespace(rows=[SimpleNamespace(name="a", source=held.frame)], options=options)
-        with pytest.raises(ConfigurationError, match="not known to be this batch's own rows"):
+        with pytest.raises(ConfigurationError, match="may not be this batch's own rows"):
             connect._require_sound(batch, attempt)
 
 

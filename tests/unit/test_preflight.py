@@ -143,7 +143,7 @@ def test_a_missing_request_that_the_sink_can_do_without_causes_a_warning() -> No
 def test_a_request_without_a_common_version_is_reported(api: ApiKey, offer: tuple[int, int]) -> None:
     (found,) = apis.check_apis(target({**ALL, api: offer}))
     assert found.result is Result.FAIL
-    assert found.why.startswith(f"{api.name}, ")
+    assert found.why.startswith(f"{api.name} (")
     assert f"accepts versions {offer[0]} to {offer[1]}" in found.why
 
 

@@ -46,7 +46,7 @@ def test_a_pipe_gets_every_column_and_whole_ids() -> None:
 @pytest.mark.parametrize(("width", "gone"), [(108, "evidence"), (100, "evidence, rows"), (60, "evidence, rows, batch")])
 def test_a_window_that_is_too_narrow_omits_columns_and_lists_them(width: int, gone: str) -> None:
     head, first, _, last = printed(width, is_terminal=True)
-    assert last == f"Not shown in a window of {width} columns: {gone}."
+    assert last == f"Columns omitted to fit a window {width} characters wide: {gone}."
     assert _ID.format(3) in first
     assert not [name for name in gone.split(", ") if name in head]
     assert width < 100 or len(first) <= width
@@ -75,7 +75,7 @@ def test_history_in_a_real_terminal_has_no_line_that_wraps(tmp_path: Path, colum
     table = shown[:5]
     assert max(map(len, table)) <= columns and "…" not in "".join(shown)
     assert all("12,345,678" in line for line in table[1:4]) is (columns > 60)
-    assert ("Not shown" in shown[5]) is (columns < 200)
+    assert ("Columns omitted" in shown[5]) is (columns < 200)
 
 
 def _read(descriptor: int) -> bytes:

@@ -130,7 +130,7 @@ def _number(message: Message, rows: int) -> int:
     number = int(value) if value.isdigit() else -1
     if not 0 <= number < rows or (key, value) != (b"key-%d" % (number % KEYS), b"%d" % number):
         raise ServiceError(
-            f"The output has a record that the source does not have: {message.topic()}[{message.partition()}]@"
-            f"{message.offset()}, key {key!r}, value {value!r}"
+            "The output contains a record that is not in the source: "
+            f"{message.topic()}[{message.partition()}]@{message.offset()}, key {key!r}, value {value!r}"
         )
     return number

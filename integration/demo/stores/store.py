@@ -78,7 +78,7 @@ class TableOutput(Output):
         found = self.rows()
         for number, key in found:
             if not 0 <= number < rows or key is None:
-                raise ServiceError(f"The table has a row that the source does not have: number {number}, key {key!r}")
+                raise ServiceError(f"The table contains a row that is not in the source: number {number}, key {key!r}")
             yield number
         on_progress(len(found))
 

@@ -82,7 +82,7 @@ def test_a_port_occupied_before_the_server_binds_it_is_replaced(at: int, monkeyp
 
 def test_a_bad_property_fails_the_start_with_the_end_of_the_log(tmp_path: Path) -> None:
     with pytest.raises(
-        ServiceError, match=r"^HBase [\d.]+: exited during its start[^\n]*server\.log\):\n[\s\S]*\"many\""
+        ServiceError, match=r"^HBase [\d.]+: exited during startup[^\n]*server\.log\):\n[\s\S]*\"many\""
     ):
         LocalHBase(data_dir=tmp_path, properties={"hbase.master.port": "many"}).start()
 

@@ -162,7 +162,7 @@ def test_an_interrupted_creation_is_repeated(reachable: Path) -> None:
 
 def test_a_bad_option_fails_the_start_with_the_end_of_the_log() -> None:
     with pytest.raises(
-        ServiceError, match=r"^PostgreSQL 18: exited during its start[^\n]*server\.log\):\n[\s\S]*invalid value"
+        ServiceError, match=r"^PostgreSQL 18: exited during startup[^\n]*server\.log\):\n[\s\S]*invalid value"
     ):
         LocalPostgres(options={"shared_buffers": "perhaps"}).start()
 

@@ -42,6 +42,6 @@ def test_a_paused_server_can_be_stopped_and_started_on_its_port_and_data(tmp_pat
 
 def test_a_bad_option_fails_the_start_with_the_end_of_the_log(tmp_path: Path) -> None:
     with pytest.raises(
-        ServiceError, match=r"^Redis: exited during its start[^\n]*server\.log\):\n[\s\S]*argument must be"
+        ServiceError, match=r"^Redis: exited during startup[^\n]*server\.log\):\n[\s\S]*argument must be"
     ):
         LocalRedis(data_dir=tmp_path, options={"appendonly": "perhaps"}).start()
