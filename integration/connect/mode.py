@@ -21,7 +21,7 @@ from twopc.integration.connect.frames import (
 from twopc.integration.connect.one_shuffle import Checksums, Ruled, require_one_shuffle
 from twopc.integration.connect.plans import plan_of_frame
 from twopc.integration.connect.query import batch_columns, local_files
-from twopc.integration.connect.state import ConnectState
+from twopc.integration.connect.state import ConnectState, StateFiles
 from twopc.integration.connect.worker import called_batch
 from twopc.integration.spark.budget import Budget
 from twopc.integration.spark.checkpoint import planning_time_ms
@@ -67,9 +67,14 @@ class ConnectMode:
         self._given: dict[str, Any] = {}  # the user's DataFrames in the current call
 
     @cached_property
+    def _first_plan(self) -> Plan:
+        """The plan of a batch. All batches of a run have the same stateful operators."""
+        return self._query.plan()
+
+    @cached_property
     def is_stateless(self) -> bool:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
-        return not (self._query.plan().keeps_state or self.open_files(self._query.checkpoint_location).names("state"))
+        return not (self._first_plan.keeps_state or self.open_files(self._query.checkpoint_location).names("state"))
 
     def open_files(self, location: str) -> Files:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
@@ -161,7 +166,8 @@ class ConnectMode:
         if self.is_stateless or called is None:
             return None
         is_cached = plan_of_frame(called.frame).reads_cache
-        return ConnectState(batch.batch_id, called.frame, files, self._tell, is_cached=is_cached)
+        state = StateFiles(files, self._first_plan.operators_without_keys)
+        return ConnectState(batch.batch_id, called.frame, state, self._tell, is_cached=is_cached)
 
 
 class ConnectSlots:

@@ -71,8 +71,9 @@ _STAYING: Final = frozenset(
 _SHUFFLES: Final = frozenset({"Exchange", "ReusedExchange"})
 #: Nodes around an ``Exchange`` that has run.
 _SHUFFLED: Final = frozenset({"AQEShuffleRead", "ShuffleQueryStage"})
-#: A node of a plan: its place in the tree, its stage of generated code, its name, and the rest of its line.
-_NODE: Final = re.compile(r"^[\s:|+-]*(?:\*\s?\(\d+\)\s*)?(?P<name>\w+)(?P<rest>.*)$")
+#: A node of a plan: its place in the tree, its stage of generated code, its name, and the rest of its line. Spark marks some
+#: nodes with an exclamation mark, such as the stateful ones with a Python function.
+_NODE: Final = re.compile(r"^[\s:|+-]*(?:\*\s?\(\d+\)\s*)?!?(?P<name>\w+)(?P<rest>.*)$")
 _SECTION: Final = re.compile(r"^(?:\+- )?== (?P<title>[\w ]+) ==$")
 #: The header of a form of an adaptive plan that is a part of another plan, such as a cached one.
 _INNER_SECTION: Final = re.compile(r"^[\s:|+-]*== [\w ]+ ==$")
@@ -86,6 +87,10 @@ _CUT: Final = "more characters"
 _OMITTED: Final = " more fields"
 #: A column with its number, which is unique in the server's JVM.
 _COLUMN: Final = re.compile(r"[^\s\[\],()]*#\d+")
+#: A stateful operator that has no keys. An aggregate's keys are a list before the text "state info".
+_WITHOUT_KEYS: Final = re.compile(r"StreamingGlobalLimit |StateStoreSave state info ")
+#: A stateful operator's id, which is its directory in the checkpoint.
+_OPERATOR: Final = re.compile(r", opId = (?P<id>\d+), ver = ")
 _STATE: Final = re.compile(r"State(?!ment)|TransformWith|FlatMapGroups|^Streaming|^SessionWindow")
 
 
@@ -124,6 +129,12 @@ class Plan:
     def keeps_state(self) -> bool:
         """Whether one of the plan's operators is stateful."""
         return any(_STATE.search(name) for name, _ in self._nodes)
+
+    @property
+    def operators_without_keys(self) -> frozenset[int]:
+        """The ids of the stateful operators that need all rows in one place. Such an operator has one partition."""
+        found = (_OPERATOR.search(rest) for name, rest in self._nodes if _WITHOUT_KEYS.match(name + rest))
+        return frozenset(int(one["id"]) for one in found if one)
 
     @property
     def keeps_data(self) -> bool:

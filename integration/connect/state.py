@@ -17,7 +17,7 @@ from twopc.integration.spark.stateful import incomplete
 from twopc.integration.state_files import version_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from twopc.files import Files
     from twopc.integration.spark.stateful import Tell
@@ -28,6 +28,58 @@ _LATER: Final = "snapshot"
 _METADATA: Final = ("_metadata/metadata", "_metadata/v2")
 
 
+class StateFiles:
+    """A query's state in its checkpoint.
+
+    Args:
+        files: the query's checkpoint.
+        without_keys: the ids of the stateful operators that have one partition. Their metadata contain the partition count of
+            the query's other operators.
+    """
+
+    def __init__(self, files: Files, without_keys: Collection[int]) -> None:
+        self._files = files
+        self._without_keys = without_keys
+
+    def missing(self, batch_id: int) -> str:
+        """Return the first state partition without a version for this batch.
+
+        Return an empty text if every partition has a version.
+        """
+        version = batch_id + 1
+        for operator in self._numbers("state"):
+            for partition in range(self._partitions(batch_id, operator)):
+                stores = self._stores(f"state/{operator}/{partition}")
+                if not stores or any(version not in versions for versions in stores):
+                    return f"state/{operator}/{partition}"
+        return ""
+
+    def _stores(self, partition: str) -> list[set[int]]:
+        """Return the versions of each store in a partition. A join of two streams has several stores, each with a directory."""
+        names = self._files.names(partition)
+        inner = (self._files.names(f"{partition}/{name}") for name in names if "." not in name)
+        return [versions for files in (names, *inner) if (versions := _versions(files))]
+
+    def _partitions(self, batch_id: int, operator: int) -> int:
+        if operator in self._without_keys:
+            return 1
+        first, second = (f"state/{operator}/{name}" for name in _METADATA)
+        newest = max(self._numbers(second), default=None)
+        content = self._files.read(first if newest is None else f"{second}/{newest}")
+        try:
+            found = json.loads((content or b"").decode().partition("\n")[2])
+            return max(int(store["numPartitions"]) for store in found["stateStoreInfo"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(
+                f"batch {batch_id} is from a stateful query, but {self._files.location}/state/{operator} does not say "
+                f"how many partitions the state has ({error!r}). So the toolkit cannot check that Spark has written all of "
+                "the state. No part of this batch is decided or visible. Use a Spark version listed in the documentation"
+            ) from error
+
+    def _numbers(self, directory: str) -> list[int]:
+        return sorted(int(name) for name in self._files.names(directory) if name.isdigit())
+
+
 class ConnectState:
     """See :class:`~twopc.integration.spark.mode.StateCheck`.
 
@@ -35,14 +87,14 @@ class ConnectState:
         batch_id: the batch id.
         batch: the DataFrame that Spark has passed for the batch.
         is_cached: whether the DataFrame is persisted. If so, a job may read the cached rows without evaluating the batch.
-        files: the query's checkpoint.
+        state: the state in the query's checkpoint.
         tell: a function to call with a message when the batch is evaluated only for its state.
     """
 
-    def __init__(self, batch_id: int, batch: Any, files: Files, tell: Tell, *, is_cached: bool) -> None:
+    def __init__(self, batch_id: int, batch: Any, state: StateFiles, tell: Tell, *, is_cached: bool) -> None:
         self._batch_id = batch_id
         self._batch = batch
-        self._files = files
+        self._state = state
         self._tell = tell
         self._is_cached = is_cached
         self._is_whole = False
@@ -65,7 +117,7 @@ class ConnectState:
                 "rows, the state may differ from the written rows. To avoid this, pass exactly_once() the batch itself"
             )
             self._batch.write.format("noop").mode("append").save()
-        missing = self._missing()
+        missing = self._state.missing(self._batch_id)
         if missing:
             raise incomplete(
                 self._batch_id,
@@ -75,42 +127,6 @@ class ConnectState:
             )
         self._is_whole = True
         return is_partial
-
-    def _missing(self) -> str:
-        """Return the first state partition without a version for this batch.
-
-        Return an empty text if every partition has a version.
-        """
-        version = self._batch_id + 1
-        for operator in self._numbers("state"):
-            for partition in range(self._partitions(operator)):
-                stores = self._stores(f"state/{operator}/{partition}")
-                if not stores or any(version not in versions for versions in stores):
-                    return f"state/{operator}/{partition}"
-        return ""
-
-    def _stores(self, partition: str) -> list[set[int]]:
-        """Return the versions of each store in a partition. A join of two streams has several stores, each with a directory."""
-        names = self._files.names(partition)
-        inner = (self._files.names(f"{partition}/{name}") for name in names if "." not in name)
-        return [versions for files in (names, *inner) if (versions := _versions(files))]
-
-    def _partitions(self, operator: int) -> int:
-        first, second = (f"state/{operator}/{name}" for name in _METADATA)
-        newest = max(self._numbers(second), default=None)
-        content = self._files.read(first if newest is None else f"{second}/{newest}")
-        try:
-            found = json.loads((content or b"").decode().partition("\n")[2])
-            return max(int(store["numPartitions"]) for store in found["stateStoreInfo"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigurationError(
-                f"batch {self._batch_id} is from a stateful query, but {self._files.location}/state/{operator} does not say "
-                f"how many partitions the state has ({error!r}). So the toolkit cannot check that Spark has written all of "
-                "the state. No part of this batch is decided or visible. Use a Spark version listed in the documentation"
-            ) from error
-
-    def _numbers(self, directory: str) -> list[int]:
-        return sorted(int(name) for name in self._files.names(directory) if name.isdigit())
 
 
 def _versions(files: Iterable[str]) -> set[int]:

@@ -247,9 +247,24 @@ def _update(spark: SparkSession, options: Options, function: Any, rows: DataFram
     counts = rows.selectExpr("CAST(key AS STRING) AS key").groupBy("key").count()
     counts = counts.selectExpr("key", "CAST(count AS STRING) AS value")
     counts = counts if table is None else table.hint("merge").join(counts, "key")
-    writer = counts.writeStream.outputMode("update").foreachBatch(function)
-    query = writer.option("checkpointLocation", options.checkpoint).trigger(availableNow=True).start()
-    return query.awaitTermination
+    return _all_of(counts, options, function, "update")
+
+
+def _all_of(frame: DataFrame, options: Options, function: Any, mode: str) -> Callable[[], object]:
+    writer = frame.writeStream.outputMode(mode).foreachBatch(function).trigger(availableNow=True)
+    return start_patiently(writer.option("checkpointLocation", options.checkpoint).start).awaitTermination
+
+
+def a_count_of_all_rows(spark: SparkSession, options: Options) -> str:
+    """An aggregate without keys, whose state has one partition in each batch."""
+    counts = source(spark, options).groupBy().count().selectExpr("'all' AS key", "string(count) AS value")
+    return _error(_all_of(counts, options, _object(options), "update"))
+
+
+def a_limit_of_the_stream(spark: SparkSession, options: Options) -> str:
+    """The stream ends after its first rows, which one partition of state counts."""
+    rows = source(spark, options).selectExpr("key", "value").limit(30)
+    return _error(_all_of(rows, options, _object(options), "append"))
 
 
 def main() -> int:

@@ -80,3 +80,16 @@ def test_a_plan_that_itself_omits_state_is_refused_before_the_decision(kafka: Ka
     outcome = outcome_of("a_stateful_plan_that_is_cut", pipeline.options, tmp_path)
     assert "of its state, so the next batch" in outcome, outcome
     assert not pipeline.visible()
+
+
+@pytest.mark.parametrize(("scenario", "rows"), [("a_count_of_all_rows", 2), ("a_limit_of_the_stream", 30)])
+def test_state_in_a_single_partition_is_known_to_be_complete(
+    scenario: str, rows: int, kafka: KafkaService, tmp_path: Path
+) -> None:
+    """Spark's metadata says three partitions, as for any other operator of the query."""
+    pipeline = pipeline_of(kafka, tmp_path, settings=_DETERMINISTIC)
+    for _ in range(2):
+        pipeline.feed(20)
+        pipeline.flush()
+    assert outcome_of(scenario, pipeline.options, tmp_path) == f"{OUTCOME} no error"
+    assert sum(pipeline.visible().values()) == rows

@@ -112,6 +112,24 @@ _STATEFUL = """== Physical Plan ==
 +- StateStoreSave [id#3L], state info [ checkpoint = file:/tmp/cp/state, opId = 0], Append, 0, 2
    +- StateStoreRestore [id#3L], state info [ checkpoint = file:/tmp/cp/state, opId = 0], 2
 """
+#: Operators without keys, as Spark 4.0.5 prints them. The number of partitions is that of the query's other operators.
+_GLOBAL = """== Physical Plan ==
+*(4) HashAggregate(keys=[], functions=[count(1)], output=[count#3L])
++- StateStoreSave state info [ checkpoint = file:/tmp/cp/state, runId = 25d4a5ce, opId = 12, ver = 1, numPartitions = 3] \
+stateStoreCkptIds = None, Update, 0, 0, 2
+   +- *(3) HashAggregate(keys=[], functions=[merge_count(1)], output=[count#14L])
+      +- StateStoreRestore state info [ checkpoint = file:/tmp/cp/state, runId = 25d4a5ce, opId = 12, ver = 1, \
+numPartitions = 3] stateStoreCkptIds = None, 2
+         +- StreamingGlobalLimit 5, state info [ checkpoint = file:/tmp/cp/state, runId = 25d4a5ce, opId = 1, ver = 1, \
+numPartitions = 3] stateStoreCkptIds = None, Append
+            +- StreamingDeduplicate [id#3L], state info [ checkpoint = file:/tmp/cp/state, runId = 25d4a5ce, opId = 0, \
+ver = 1, numPartitions = 3] stateStoreCkptIds = None, 0, 0
+"""
+#: A node that Spark marks, because its expressions are a Python function's.
+_MARKED = """== Physical Plan ==
+!FlatMapGroupsInPandasWithState count(key#28)#52, [key#28], [key#53], state info [ checkpoint = file:/tmp/cp/state, opId = 0]
++- *(1) !Sort [key#28 ASC NULLS FIRST], false, 0
+"""
 _ON = Checksums(())
 _OFF = Checksums(("spark.sql.shuffle.orderIndependentChecksum.enabled=true",))
 _BATCH = {"id#3"}
@@ -163,9 +181,15 @@ def test_a_plan_that_spark_has_cut_short_may_have_any_shuffle() -> None:
 
 def test_state_a_cache_and_the_batch_are_found() -> None:
     assert parsed(_STATEFUL).keeps_state
+    assert parsed(_MARKED).keeps_state
     assert not parsed(_SHUFFLED).keeps_state
     assert parsed(_CACHED).reads_cache
     assert parsed(_WRITTEN).batches == [_BATCH]
+
+
+def test_operators_without_keys_have_their_state_in_one_partition() -> None:
+    assert parsed(_GLOBAL).operators_without_keys == {12, 1}
+    assert not parsed(_STATEFUL).operators_without_keys
 
 
 def test_the_columns_of_a_batch_are_found_in_its_querys_plan() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
-from twopc.integration.connect.state import ConnectState
+from twopc.integration.connect.state import ConnectState, StateFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,8 +38,11 @@ class Batch:
         self.evaluated += 1
 
 
-def state_of(root: Path, batch: Any, batch_id: int = 1, *, is_cached: bool = False) -> ConnectState:
-    return ConnectState(batch_id, batch, LocalFiles(root), lambda _: None, is_cached=is_cached)
+def state_of(
+    root: Path, batch: Any, batch_id: int = 1, *, is_cached: bool = False, without_keys: frozenset[int] = frozenset()
+) -> ConnectState:
+    state = StateFiles(LocalFiles(root), without_keys)
+    return ConnectState(batch_id, batch, state, lambda _: None, is_cached=is_cached)
 
 
 def written(root: Path, *names: str, partitions: int = 2, metadata: str = "_metadata/metadata") -> None:
@@ -87,6 +91,13 @@ def test_the_newest_metadata_gives_the_number_of_partitions(tmp_path: Path) -> N
     written(tmp_path, metadata="_metadata/v2/9", partitions=1)
     with pytest.raises(ConfigurationError, match="state/0/1"):
         state_of(tmp_path, Batch()).complete()
+
+
+@pytest.mark.parametrize(("files", "missing"), [(["0/2.delta"], ""), (["0/1.delta"], "state/0/0")])
+def test_an_operator_without_keys_has_one_partition(files: list[str], missing: str, tmp_path: Path) -> None:
+    written(tmp_path, *files, partitions=200)
+    with pytest.raises(ConfigurationError, match=missing) if missing else contextlib.nullcontext():
+        state_of(tmp_path, Batch(), without_keys=frozenset({0})).complete()
 
 
 @pytest.mark.parametrize("content", ["", "v1\n{}", "v1\n[]", "v3\n{"])
