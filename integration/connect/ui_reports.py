@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _OF_SESSION: Final = "_Tag_"
 #: How long our own job may take, and how long Spark's report of it may lag behind.
 _JOB_TIMEOUT_S: Final = 600.0
+#: The same before the query starts. From Spark 4.2 on, the server waits only 300 s for the function's process.
+_FIRST_JOB_TIMEOUT_S: Final = 120.0
 _MARK_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.01
 
@@ -41,12 +43,14 @@ class UiReports:
     Args:
         ui: Spark's UI.
         session: the query's session.
+        is_at_start: whether the server is waiting for the function's process, to start the query.
     """
 
-    def __init__(self, ui: SparkUi, session: Any) -> None:
+    def __init__(self, ui: SparkUi, session: Any, *, is_at_start: bool = False) -> None:
         self._ui = ui
         self._session = session
         self.markers: set[int] = set()
+        self._timeout_s = _FIRST_JOB_TIMEOUT_S if is_at_start else _JOB_TIMEOUT_S
 
     def forget_markers(self, before: int) -> None:
         """See :class:`Reports`."""
@@ -56,9 +60,10 @@ class UiReports:
         """See :class:`Reports`.
 
         Raises:
-            UnavailableError: the job has failed, or has had no free slot for ten minutes.
+            UnavailableError: the job has failed, or has had no free slot for ten minutes (two minutes at the start).
         """
-        limit = threading.Timer(_JOB_TIMEOUT_S, self._session.interruptTag, (tag,))
+        limit = threading.Timer(self._timeout_s, self._session.interruptTag, (tag,))
+        self._timeout_s = _JOB_TIMEOUT_S
         limit.daemon = True
         limit.start()
         self._session.addTag(tag)  # applies to this thread's operations

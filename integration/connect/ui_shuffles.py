@@ -64,7 +64,7 @@ def open_shuffles(session: Any, address: str, *, is_at_start: bool = False) -> S
     """
     application = str(session.conf.get("spark.app.id"))
     try:
-        history = JobHistory(UiReports(SparkUi(address, application), session))
+        history = JobHistory(UiReports(SparkUi(address, application), session, is_at_start=is_at_start))
         now = history.begin(exactly=True)
         return Shuffles(history, first=now.job if is_at_start else 0, is_merged=bool(other_shuffles(session.conf.get)))
     except TwoPhaseCommitError as error:

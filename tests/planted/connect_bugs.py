@@ -211,6 +211,15 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         protocol=f"{_UI_TESTS} -k cannot_be_used",
     ),
     one_edit(
+        "Spark Connect: the server gives up the function's process, which waits for a slot",
+        0,
+        "integration/connect/ui_reports.py",
+        "_FIRST_JOB_TIMEOUT_S if is_at_start else _JOB_TIMEOUT_S",
+        "_JOB_TIMEOUT_S",
+        model=False,
+        protocol=f"{_UI_TESTS} -k no_slot",
+    ),
+    one_edit(
         "Spark Connect: the toolkit's own jobs are never forgotten",
         0,
         "integration/connect/ui_reports.py",

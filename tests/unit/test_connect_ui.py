@@ -300,19 +300,22 @@ def test_a_ui_that_does_not_show_our_own_job_cannot_be_used(
         open_shuffles(spark, address).begin()
 
 
+@pytest.mark.parametrize(("limit", "is_at_start"), [("_JOB_TIMEOUT_S", False), ("_FIRST_JOB_TIMEOUT_S", True)])
 def test_our_own_job_is_interrupted_if_it_gets_no_slot(
-    spark: Spark, address: str, monkeypatch: pytest.MonkeyPatch
+    limit: str, spark: Spark, address: str, monkeypatch: pytest.MonkeyPatch, *, is_at_start: bool
 ) -> None:
+    """At the start, it may take less time, because Spark soon gives up the function's process."""
+
     def wait(waiting: Spark) -> None:
         deadline = time.monotonic() + 10
         while not waiting.interrupted and time.monotonic() < deadline:
             time.sleep(0.001)
         raise ConnectionError("interrupted" if waiting.interrupted == waiting.tags else "never")
 
-    monkeypatch.setattr(ui_reports, "_JOB_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(ui_reports, limit, 0.01)
     monkeypatch.setattr(Spark, "collect", wait)
     with pytest.raises(ConfigurationError, match=r"could not run the toolkit's own job.*interrupted"):
-        open_shuffles(spark, address).begin()
+        open_shuffles(spark, address, is_at_start=is_at_start).begin()
     assert not spark.tags
 
 
