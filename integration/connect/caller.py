@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
 
-from twopc.integration.connect.plans import columns_of, plan_of_query
+from twopc.integration.connect.plans import plan_of_query
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,6 +28,25 @@ logger = logging.getLogger(__name__)
 
 _LIMIT_S: Final = 120.0
 _POLL_S: Final = 0.1
+
+
+def queries_with(columns: AbstractSet[str], session: Any, run_id: str) -> list[str]:
+    """Return the ids of the session's other queries that may process batches with these columns.
+
+    Args:
+        columns: the columns of the batch, each with its number.
+        session: the session.
+        run_id: the id of the run that processes the batch.
+    """
+    others = (query for query in session.streams.active if str(query.runId) != run_id)
+    return [str(query.id) for query in others if _may_have(query, columns)]
+
+
+def _may_have(query: Any, columns: AbstractSet[str]) -> bool:
+    try:
+        return plan_of_query(query).may_have(columns)
+    except PySparkException:  # Spark Connect cannot be asked about a query that is just starting
+        return True
 
 
 class Callers:
@@ -73,7 +92,7 @@ class Callers:
     def _is_other(self, query: Any) -> bool:
         """Whether this query certainly did not make the call."""
         with contextlib.suppress(PySparkException):  # Spark Connect cannot be asked about a query that is just starting
-            if not query.status["isTriggerActive"] or not self._columns <= columns_of(plan_of_query(query).analyzed):
+            if not query.status["isTriggerActive"] or not plan_of_query(query).may_have(self._columns):
                 return True
             progress = query.lastProgress
             last = None if progress is None else (progress.batchId, progress.timestamp)

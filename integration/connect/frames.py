@@ -17,7 +17,7 @@ from twopc.errors import ConfigurationError
 from twopc.integration.connect.plans import plan_of_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from twopc.integration.connect.plans import Plan
     from twopc.integration.spark.several import SinkFrame
@@ -76,7 +76,11 @@ def resolved(frames: Sequence[SinkFrame]) -> Iterator[list[SinkFrame]]:
 
 
 def require_own_rows(
-    batch_id: int, query: Plan, named: Mapping[str, tuple[Plan, Counter[str]]], batch: set[str]
+    batch_id: int,
+    query: Plan,
+    named: Mapping[str, tuple[Plan, Counter[str]]],
+    batch: set[str],
+    others: Callable[[], Sequence[str]],
 ) -> None:
     """Check the DataFrames that read an RDD by a name. Each such RDD must be this batch.
 
@@ -85,6 +89,7 @@ def require_own_rows(
         query: the query's plan.
         named: maps a DataFrame's name to its plan and its references, if the DataFrame names a table or a view.
         batch: the batch's columns. The columns' numbers are unique in the server's JVM.
+        others: returns the ids of the other queries that may process batches with these columns.
 
     Raises:
         ConfigurationError: an RDD may be another one.
@@ -98,6 +103,9 @@ def require_own_rows(
         if query.may_pass_on(batch):
             reason = "the query itself reads a view, so a batch of another query that reads the same view would look the same"
             raise _refused(batch_id, name, reason)
+        if found := others():
+            reason = f"{_listed(found)} of the same session may process batches with the same columns"
+            raise _refused(batch_id, name, f"{reason}, so a batch of another query would look the same")
         if shared := sorted(views & plan.views.keys()):
             raise _refused(batch_id, name, f"another DataFrame of the same call reads the view {shared[0]}, too")
         views |= plan.views.keys()
@@ -126,6 +134,10 @@ def _refused(batch_id: int, name: str, reason: str) -> ConfigurationError:
         "another DataFrame could be written in place of this batch's rows. Nothing was written. Use DataFrame operations, or "
         "pass the DataFrame to the SQL: spark.sql('… FROM {rows}', rows=batch)"
     )
+
+
+def _listed(queries: Sequence[str]) -> str:
+    return f"quer{'y' if len(queries) == 1 else 'ies'} {', '.join(queries)}"
 
 
 def _relation(frame: Any) -> Any:

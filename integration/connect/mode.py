@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import RetriableError
+from twopc.integration.connect.caller import queries_with
 from twopc.integration.connect.engine import ConnectEngine
 from twopc.integration.connect.frames import (
     is_by_name,
@@ -145,7 +146,14 @@ class ConnectMode:
                 plan = plan_of_frame(rows.source)
                 named[rows.name] = plan, references(given, plan.analyzed)
         if named:
-            require_own_rows(batch.batch_id, self._query.plan(), named, batch_columns())
+            columns = batch_columns()
+            require_own_rows(
+                batch.batch_id,
+                self._query.plan(),
+                named,
+                columns,
+                lambda: queries_with(columns, self._session, self._query.run_id),
+            )
 
     def _plans(self, attempt: Attempt) -> list[Plan]:
         called = called_batch()

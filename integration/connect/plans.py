@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from twopc.integration.spark.kept_data import keeps_data
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from pyspark.sql import DataFrame
 
 #: Nodes that do not shuffle. If one of them needs a shuffle, Spark puts an ``Exchange`` below it.
@@ -165,6 +167,10 @@ class Plan:
         """Whether the plan may take all of these columns from one view, as another plan may do as well."""
         texts = self.views.values()
         return self.is_cut or any(columns <= columns_of(text) or _OMITTED in text for text in texts)
+
+    def may_have(self, columns: AbstractSet[str]) -> bool:
+        """Whether the plan may have all of these columns."""
+        return self.is_cut or columns <= columns_of(self.analyzed)
 
     @property
     def hides_rows(self) -> bool:

@@ -158,6 +158,30 @@ def a_view_that_another_query_replaces(spark: SparkSession, options: Options) ->
     return _error(first.processAllAvailable)
 
 
+def a_view_that_a_query_of_the_same_frame_replaces(spark: SparkSession, options: Options) -> str:
+    """The same, but the queries read one DataFrame, so the batches of both have the same columns."""
+    each, made, replaced = _object(options), Path("made").resolve(), Path("replaced").resolve()
+    shared = _shared(spark, options)
+
+    def function(batch: DataFrame, batch_id: int) -> None:
+        batch.createOrReplaceTempView("rows")
+        frame = batch.sparkSession.sql("SELECT key, value FROM rows")
+        made.touch()
+        _wait_for(replaced)
+        each(frame, batch_id)
+
+    def other(batch: DataFrame, batch_id: int) -> None:
+        del batch_id
+        _wait_for(made)
+        batch.createOrReplaceTempView("rows")
+        replaced.touch()
+
+    second = _start(spark, options, other, f"{options.checkpoint}-of-another", shared.where("false"))
+    first = _start(spark, options, function, options.checkpoint, shared)
+    second.processAllAvailable()
+    return _error(first.processAllAvailable)
+
+
 def a_view_of_its_own(spark: SparkSession, options: Options) -> str:
     """The function reads the batch through a view, and SQL with a table."""
     each = _object(options)
@@ -208,7 +232,7 @@ def names_of_views(spark: SparkSession, options: Options) -> str:
     def sound(one: DataFrame) -> str:
         plan = plan_of_frame(one)
         named = {"sink": (plan, references(one, plan.analyzed))}
-        return _error(lambda: require_own_rows(7, plan_of_frame(spark.range(1)), named, columns))
+        return _error(lambda: require_own_rows(7, plan_of_frame(spark.range(1)), named, columns, list))
 
     seen = {"own": sound(frame), "joined": sound(joined)}
     with resolved([SinkFrame("sink", frame, ())]) as [held]:

@@ -228,6 +228,10 @@ _PROMISED: dict[str, Any] = {"checkpoints": {"deterministic_plan": True}}
     ("scenario", "error"),
     [
         ("a_view_that_another_query_replaces", "may not be this batch's own rows"),
+        (
+            "a_view_that_a_query_of_the_same_frame_replaces",
+            "of the same session may process batches with the same columns",
+        ),
         ("one_view_for_two_parts", "another DataFrame of the same call reads the view `part`"),
     ],
 )

@@ -14,7 +14,8 @@ from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.connect import caller
 from twopc.integration.connect import query as query_module
-from twopc.integration.connect.plans import parsed
+from twopc.integration.connect.caller import queries_with
+from twopc.integration.connect.plans import Plan, parsed
 from twopc.integration.connect.query import calling_query
 from twopc.integration.connect.worker import CalledBatch
 
@@ -30,6 +31,7 @@ class Query:
 
     id: str
     reads: str = "key#7, value#8"
+    is_cut: bool = False
     is_in_trigger: bool = True
     batches: int = 0  #: the triggers that have ended
     is_registered: bool = True
@@ -53,15 +55,19 @@ class Query:
         return SimpleNamespace(batchId=self.batches - 1, timestamp="") if self.batches else None
 
 
+def plan_of(query: Query) -> Plan:
+    if not query.is_registered:
+        raise PySparkException("no such query")
+    return parsed(f"== Analyzed Logical Plan ==\nProject [{query.reads}]\n{'... 9 more characters' * query.is_cut}")
+
+
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalFiles:
     """The checkpoint of the query "mine". A batch with the columns key#7 and value#8 is being processed."""
     (tmp_path / "metadata").write_text(json.dumps({"id": "mine"}))
     monkeypatch.setattr(query_module, "called_batch", lambda: CalledBatch(None, 0))  # type: ignore[arg-type]
     monkeypatch.setattr(query_module, "plan_of_frame", lambda _: parsed(_BATCH))
-    monkeypatch.setattr(
-        caller, "plan_of_query", lambda query: parsed(f"== Analyzed Logical Plan ==\nProject [{query.reads}]\n")
-    )
+    monkeypatch.setattr(caller, "plan_of_query", plan_of)
     monkeypatch.setattr(caller, "_POLL_S", 0)
     monkeypatch.setattr(caller, "_LIMIT_S", 5)
     return LocalFiles(str(tmp_path))
@@ -126,3 +132,20 @@ def test_if_two_queries_may_have_made_the_call_it_is_refused(
         ConfigurationError, match=r"may also come from.*\(query other\).*Give each query its own DataFrame"
     ):
         calling_query(session_of(Query("mine"), other), files)
+
+
+def test_a_plan_that_spark_has_cut_short_does_not_exclude_the_caller(files: LocalFiles) -> None:
+    session = session_of(Query("mine", reads="", is_cut=True), Query("other", is_in_trigger=False))
+    assert calling_query(session, files).run_id == "run-of-mine"
+
+
+@pytest.mark.usefixtures("files")
+def test_other_queries_that_may_have_the_batchs_columns_are_found_even_if_they_are_idle() -> None:
+    others = [
+        Query("idle", is_in_trigger=False),
+        Query("unlike", reads="key#7, value#9"),
+        Query("cut", reads="", is_cut=True),
+        Query("starting", is_registered=False),
+    ]
+    found = queries_with({"key#7", "value#8"}, session_of(Query("mine"), *others), "run-of-mine")
+    assert found == ["idle", "cut", "starting"]

@@ -175,9 +175,9 @@ def named(relation: Any, text: str = _VIEW) -> tuple[Plan, Any]:
 
 def test_a_view_of_the_batch_and_a_join_with_a_table_are_written() -> None:
     rows = named(sql("SELECT * FROM rows"))
-    require_own_rows(7, _QUERY, {"a": rows}, _BATCH)
+    require_own_rows(7, _QUERY, {"a": rows}, _BATCH, list)
     joined = named(union(by_id("b"), table("t")), _VIEW.replace("#1", "#10"))
-    require_own_rows(7, _QUERY, {"a": joined, "b": joined}, _BATCH)
+    require_own_rows(7, _QUERY, {"a": joined, "b": joined}, _BATCH, lambda: ["other"])
 
 
 _SHARED = replace(_QUERY, analyzed=_QUERY.analyzed.replace("[key#50, value#51]", "[key#1, value#2]"))
@@ -198,7 +198,14 @@ _OMITTED = replace(_QUERY, analyzed=_QUERY.analyzed.replace("value#51]", "... 30
 def test_rows_that_a_name_may_have_changed_are_refused(query: Plan, texts: list[str], reason: str) -> None:
     frames = {f"sink{number}": named(sql("SELECT * FROM rows"), text) for number, text in enumerate(texts)}
     with pytest.raises(ConfigurationError, match=rf"batch 7.*{reason}.*Nothing was written.*\{{rows\}}"):
-        require_own_rows(7, query, frames, _BATCH)
+        require_own_rows(7, query, frames, _BATCH, list)
+
+
+def test_a_view_may_be_another_querys_if_both_queries_have_the_same_columns() -> None:
+    """Both queries read one DataFrame, whose columns are numbered once."""
+    frames = {"a": named(sql("SELECT * FROM rows"))}
+    with pytest.raises(ConfigurationError, match=r"batch 7.*query other of the same session.*Nothing was.*\{rows\}"):
+        require_own_rows(7, _QUERY, frames, _BATCH, lambda: ["other"])
 
 
 def test_an_assertion_about_the_plan_does_not_vouch_for_a_view(monkeypatch: pytest.MonkeyPatch) -> None:
