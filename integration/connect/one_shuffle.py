@@ -75,7 +75,7 @@ def require_one_shuffle(
         return
     obstacles = _obstacles(shuffles, (query, *frames), checksums(), is_shown=is_shown, is_one=len(frames) == 1)
     if obstacles:
-        found = _described(shuffles, is_shown=is_shown)
+        found = _described((query, *frames), is_shown=is_shown)
         raise ConfigurationError(
             f"batch {batch_id} has a plan that may shuffle its rows ({found}). If an executor dies, Spark may "
             "write the shuffle again with different rows, and Spark Connect does not show that. So rows could be lost or "
@@ -109,11 +109,13 @@ def _obstacles(
     return found
 
 
-def _described(shuffles: Sequence[int | None], *, is_shown: bool) -> str:
-    def one(count: int | None) -> str:
-        return "unknown" if count is None else str(count)
+def _described(plans: Sequence[Plan], *, is_shown: bool) -> str:
+    def one(plan: Plan) -> str:
+        if plan.shuffles is not None:
+            return str(plan.shuffles)
+        return f"unknown because of {', '.join(plan.unknown)}" if any(plan.unknown) else "unknown"
 
-    query, *frames = map(one, shuffles)
+    query, *frames = map(one, plans)
     hidden = "" if is_shown else ", behind a checkpoint or a view: unknown"
     return f"shuffles in the query: {query}, in the DataFrames: {', '.join(frames)}{hidden}"
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twopc.integration.spark.kept_data import keeps_data
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from collections.abc import Set as AbstractSet
 
     from pyspark.sql import DataFrame
@@ -23,20 +24,27 @@ _STAYING: Final = frozenset(
         "AdaptiveSparkPlan",
         "AggregateInPandas",
         "AppendColumns",
+        "ArrowAggregatePython",
         "ArrowEvalPython",
+        "ArrowEvalPythonUDTF",
+        "ArrowWindowPython",
         "BatchEvalPython",
+        "BatchEvalPythonUDTF",
         "BatchScan",
         "BroadcastExchange",
         "BroadcastHashJoin",
         "BroadcastNestedLoopJoin",
         "BroadcastQueryStage",
         "Coalesce",
+        "CollectMetrics",
         "ColumnarToRow",
         "DeserializeToObject",
         "EventTimeWatermark",
         "Expand",
         "FileScan",
         "Filter",
+        "FlatMapCoGroupsInArrow",
+        "FlatMapCoGroupsInPandas",
         "FlatMapGroupsInArrow",
         "FlatMapGroupsInPandas",
         "Generate",
@@ -58,6 +66,7 @@ _STAYING: Final = frozenset(
         "PythonMapInArrow",
         "Range",
         "ResultQueryStage",
+        "RowToColumnar",
         "Sample",
         "Scan",
         "SerializeFromObject",
@@ -68,6 +77,8 @@ _STAYING: Final = frozenset(
         "Union",
         "WholeStageCodegen",
         "Window",
+        "WindowGroupLimit",
+        "WindowInPandas",
     }
 )
 _SHUFFLES: Final = frozenset({"Exchange", "ReusedExchange"})
@@ -76,6 +87,9 @@ _SHUFFLED: Final = frozenset({"AQEShuffleRead", "ShuffleQueryStage"})
 #: A node of a plan: its place in the tree, its stage of generated code, its name, and the rest of its line. Spark marks some
 #: nodes with an exclamation mark, such as the stateful ones with a Python function.
 _NODE: Final = re.compile(r"^[\s:|+-]*(?:\*\s?\(\d+\)\s*)?!?(?P<name>\w+)(?P<rest>.*)$")
+#: The beginning of a node's line, unless the node is the root: its connection with its parent. An RDD may also be an analyzed
+#: plan's root, below the schema.
+_BEGINNING: Final = re.compile(r"[\s:|]*[+:]- |~?\w+RDD \[")
 _SECTION: Final = re.compile(r"^(?:\+- )?== (?P<title>[\w ]+) ==$")
 #: The header of a form of an adaptive plan that is a part of another plan, such as a cached one.
 _INNER_SECTION: Final = re.compile(r"^[\s:|+-]*== [\w ]+ ==$")
@@ -117,10 +131,15 @@ class Plan:
     def shuffles(self) -> int | None:
         """The number of shuffles in the plan; None if the number is unknown."""
         names = [[name for name, _ in form] for form in self.forms]
-        known = _STAYING | _SHUFFLES | _SHUFFLED
-        if self.is_cut or not any(names) or any(name not in known for form in names for name in form):
+        if self.is_cut or not any(names) or self.unknown:
             return None
         return max(sum(name in _SHUFFLES for name in form) for form in names)
+
+    @property
+    def unknown(self) -> list[str]:
+        """The names of the plan's nodes that may shuffle."""
+        known = _STAYING | _SHUFFLES | _SHUFFLED
+        return sorted({name for name, _ in self._nodes if name not in known})
 
     @property
     def reads_cache(self) -> bool:
@@ -154,13 +173,13 @@ class Plan:
 
         For example, ``localCheckpoint()`` keeps the columns of the DataFrame.
         """
-        found = filter(None, map(_RDD.match, self.analyzed.splitlines()))
+        found = filter(None, map(_RDD.match, self.analyzed.split("\n")))
         return [columns_of(one["columns"]) for one in found if not one["is_streaming"]]
 
     @property
     def views(self) -> dict[str, str]:
         """The columns of each view that the plan reads, as text, by the view's name."""
-        found = filter(None, map(_VIEW.match, self.analyzed.splitlines()))
+        found = filter(None, map(_VIEW.match, self.analyzed.split("\n")))
         return {one["name"]: one["columns"] for one in found}
 
     def may_pass_on(self, columns: set[str]) -> bool:
@@ -192,7 +211,7 @@ def parsed(text: str) -> Plan:
     analyzed: list[str] = []
     forms: list[list[tuple[str, str]]] = []
     title = ""
-    for line in text.splitlines():
+    for line in _lines(text):
         # Count each form of an inner plan. So an inner plan's shuffle counts twice, but an outer one is never lost.
         if _INNER_SECTION.match(line) and not _SECTION.match(line):
             continue
@@ -205,7 +224,25 @@ def parsed(text: str) -> Plan:
             forms[-1].append((node["name"], node["rest"]) if node else ("", line))
         elif title == "Analyzed Logical Plan":
             analyzed.append(line)
-    return Plan("\n".join(analyzed), tuple(map(tuple, forms)), any(_CUT in line for line in text.splitlines()))
+    return Plan("\n".join(analyzed), tuple(map(tuple, forms)), _CUT in text)
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield each header, node and other line of a plan. An expression or a column's name may contain the ends of lines.
+
+    A line that may be a node is never a part of another line.
+    """
+    waiting: list[str] = []
+    is_below_header = True
+    for line in text.split("\n"):
+        is_header = bool(_SECTION.match(line) or _INNER_SECTION.match(line))
+        if is_header or is_below_header or _BEGINNING.match(line):
+            if waiting:
+                yield " ".join(waiting)
+            waiting = []
+        waiting.append(line)
+        is_below_header = is_header
+    yield " ".join(waiting)
 
 
 def plan_of_frame(frame: DataFrame) -> Plan:

@@ -130,6 +130,32 @@ _MARKED = """== Physical Plan ==
 !FlatMapGroupsInPandasWithState count(key#28)#52, [key#28], [key#53], state info [ checkpoint = file:/tmp/cp/state, opId = 0]
 +- *(1) !Sort [key#28 ASC NULLS FIRST], false, 0
 """
+#: Expressions with the ends of lines, and counted rows (``observe``).
+_BROKEN = """== Analyzed Logical Plan ==
+v: array<string>, k: string
+Project [split(value#1,
+, -1) AS v#4, regexp_replace(key#0, \r\n, \x85\u2028, 1) AS k#5]
++- CollectMetrics m, [count(1) AS n#2L], 1
+   +- LogicalRDD [key#0, value#1], false
+
+== Physical Plan ==
+*(2) Project [split(value#1,
+, -1) AS v#4, regexp_replace(key#0, \r
+, \x85\u2028, 1) AS k#5]
++- CollectMetrics m, [count(1) AS n#2L]
+   +- *(1) Scan ExistingRDD[key#0,value#1]
+"""
+#: A column whose name contains the end of a line.
+_TWO_LINES = """== Analyzed Logical Plan ==
+k
+y: string
+LogicalRDD [k
+y#6, z#7], false
+
+== Physical Plan ==
+*(1) Scan ExistingRDD[k
+y#6,z#7]
+"""
 _ON = Checksums(())
 _OFF = Checksums(("spark.sql.shuffle.orderIndependentChecksum.enabled=true",))
 _BATCH = {"id#3"}
@@ -156,6 +182,10 @@ def require(query: str, *frames: str | Plan, checksums: Checksums = _OFF, at_sta
         (_LIMITED, None),
         (_CACHED, 0),
         (_STATEFUL, None),
+        (_BROKEN, 0),
+        (_TWO_LINES, 0),
+        (_BROKEN.replace("CollectMetrics m", "Exchange SinglePartition"), 1),
+        (_BROKEN.replace("AS v#4", "\n+- Exchange SinglePartition"), 1),  # a text that looks like a shuffle
         ("", None),
         (_JOINED_WITH_CACHE, 1),
         (_ABOVE_CACHE, 3),  # the two forms of the cached plan count separately
@@ -171,6 +201,20 @@ def test_a_streams_rdd_hides_no_rows_but_a_checkpoint_does() -> None:
     assert parsed(_QUERY.replace("Relation [id#6L] parquet", "LogicalRDD [id#6L], false")).hides_rows
     assert not frame_of(_ROWS).hides_rows
     assert replace(frame_of(_ROWS), is_cut=True).hides_rows
+
+
+def test_an_rdd_is_found_even_if_a_columns_name_contains_the_end_of_a_line() -> None:
+    assert parsed(_TWO_LINES).rdds == parsed(_TWO_LINES).batches == [{"y#6", "z#7"}]
+    assert len(parsed(_BROKEN).rdds) == 1
+    below = _TWO_LINES.replace("LogicalRDD", "Project [z#7]\n+- LogicalRDD")
+    assert len(parsed(below).rdds) == 1
+
+
+def test_the_message_names_the_nodes_that_may_shuffle() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"in the query: unknown because of CollectLimit, in the DataFrames: 0\)"
+    ):
+        require(_LIMITED, _WRITTEN)
 
 
 def test_a_plan_that_spark_has_cut_short_may_have_any_shuffle() -> None:
