@@ -34,8 +34,25 @@ _MAX_RDDS: Final = 100_000
 _MAX_MOMENTS: Final = 4096
 
 
+#: The advice if a batch reads an RDD that is older than a history's first moment.
+_OLDER: Final = (
+    "The batch reads RDD {rdd} from a cache or from shuffle files, and this RDD is older than the toolkit's first look at "
+    "Spark's jobs. If the RDD is a cached table, a restart alone does not help. Unpersist the table first (UNCACHE TABLE), or "
+    "cache it in the foreachBatch function. "
+)
+
+
 class UnreportedError(Exception):
-    """A job or a stage is missing from Spark's status store. The error's argument names the job or stage."""
+    """A job or a stage is missing from Spark's status store.
+
+    Args:
+        what: the job or the stage.
+        advice: what to do before a restart, as a sentence with a space behind it.
+    """
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        super().__init__(what)
+        self.advice = advice
 
 
 class JobHistory:
@@ -108,7 +125,15 @@ class JobHistory:
         for rdd in rdds:
             if rdd in self._dropped:
                 raise _dropped(rdd)
-        first = self.before(min(rdds)).job
+        oldest = self.before(min(rdds))
+        try:
+            self._examine(oldest.job, own)
+        except UnreportedError as error:
+            if oldest is BEGINNING:  # after a restart, this history would ask for the same jobs
+                raise UnreportedError(str(error), _OLDER.format(rdd=min(rdds))) from None
+            raise
+
+    def _examine(self, first: int, own: Collection[int]) -> None:
         for job in self._others(self._examined.missing(first, self.store.end_of_jobs()), own):
             self.record(self.stages_of(job))
             if job.is_over:

@@ -126,7 +126,7 @@ class Shuffles:
             collected = {stage for look in looks for job in look.jobs[-1:] for stage in job.stages}
             self._require_all(seen, collected.union(results), kept_since_ms)
         except UnreportedError as error:
-            raise _unreported(str(error)) from None
+            raise _unreported(str(error), error.advice) from None
 
     def _look(self, tag: str, mark: str) -> _Seen:
         """Run a marker job, and wait until Spark reports it.
@@ -262,11 +262,11 @@ class Shuffles:
         return written.intersection(rdds) | self._store.cached_rdds(rdds)
 
 
-def _unreported(what: str) -> FatalError:
+def _unreported(what: str, advice: str = "") -> FatalError:
     return FatalError(
         f"Spark's status store does not contain {what}. So the toolkit cannot check whether a stage ran twice and mixed the "
-        "rows of two shuffles. No part of the batch is decided or visible. Restart the query. If the query stops with this "
-        "error again, Spark keeps too few jobs and stages, or its listener bus drops events (see Spark's log). Raise "
+        f"rows of two shuffles. No part of the batch is decided or visible. {advice}Restart the query. If the query stops with "
+        "this error again, Spark keeps too few jobs and stages, or its listener bus drops events (see Spark's log). Raise "
         "spark.ui.retainedJobs, spark.ui.retainedStages (default: 1000 each) and "
         "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the application"
     )

@@ -220,6 +220,15 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         protocol=f"{_UI_TESTS} -k no_slot",
     ),
     one_edit(
+        "the error about a cache older than the query does not say what to do",
+        0,
+        "integration/spark/job_history.py",
+        "            if oldest is BEGINNING:",
+        "            if False:",
+        model=False,
+        protocol="tests/unit/test_spark_shuffles.py -k cache_older",
+    ),
+    one_edit(
         "Spark Connect: the toolkit's own jobs are never forgotten",
         0,
         "integration/connect/ui_reports.py",

@@ -633,6 +633,15 @@ def test_a_job_that_may_have_filled_a_cache_and_is_forgotten_stops_the_query(mon
         watching(store).check("b", {5})
 
 
+def test_the_error_about_a_cache_older_than_the_query_says_what_to_do_before_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
+    store = Store({"b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
+    with pytest.raises(FatalError, match=r"reads RDD \d+ from a cache.*UNCACHE TABLE.*Restart the query"):
+        watching(store).check("b", {5})
+
+
 def test_jobs_before_the_rdds_of_the_batch_are_not_examined() -> None:
     """Of a session with many jobs, Spark has forgotten the first few."""
     store = Store({"b": [Job(900, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=Moment(0, 900))
