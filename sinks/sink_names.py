@@ -7,7 +7,7 @@ from typing import Final
 
 # A dot is not allowed, because the driver finds transactional ids in Kafka by the prefix "<name>.".
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
-#: The advice for any other name.
+#: The advice for a name that is not allowed.
 RULE: Final = "use 1 to 100 letters, digits, '_' or '-'"
 
 

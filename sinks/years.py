@@ -1,7 +1,7 @@
 """Find dates and times outside the years 1 to 9999, the range that Spark and all clients support.
 
-Python has no other dates, and Arrow's text keeps only 16 bits of the year. So an error message shows the count of units since
-1970-01-01.
+Python supports no other dates, and Arrow's text keeps only 16 bits of the year. Error messages therefore show the number of
+units since 1970-01-01.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 #: The days from 0001-01-01 to 9999-12-31.
 _DAYS: Final = range(-719_162, 2_932_897)
-#: The name of each of Arrow's units, and how many of them a day has.
+#: The name of each of Arrow's time units, and the number of these units in a day.
 _UNITS: Final = {
     "s": ("seconds", 86_400),
     "ms": ("milliseconds", 86_400_000),

@@ -62,7 +62,7 @@ class Claim:
     Attributes:
         run: this run's UUID. Every retry uses the same UUID, so acquiring the sink twice is harmless.
         deciding_log: the name of the log that stores the decisions for all of the query's sinks.
-        deciding_cluster: the id of the cluster that has this log, because another cluster may have a log of the same name;
+        deciding_cluster: the id of the cluster that stores this log, because another cluster may have a log with the same name;
             empty if the log is not on a cluster.
     """
 
@@ -90,7 +90,7 @@ class Evidence(Enum):
 
     COMMITTED = "committed"  #: proven permanently visible
     ABORTED = "aborted"  #: proven never to become visible; "lost" if it was decided
-    UNKNOWN = "unknown"  #: neither is proven (yet)
+    UNKNOWN = "unknown"  #: neither outcome is proven (yet)
 
 
 class Handle(Protocol):

@@ -20,8 +20,8 @@ class Batch:
     Attributes:
         query_id: the query id, stored in the query's checkpoint.
         offsets: the batch's source offsets, one canonical string per source.
-        offsets_of: reads another batch's source offsets from the same checkpoint; returns None if the checkpoint does
-            not have them.
+        offsets_of: reads another batch's source offsets from the same checkpoint; returns None if they are missing from the
+            checkpoint.
     """
 
     query_id: str
@@ -61,7 +61,7 @@ def locate(view: LogView, batch: Batch, overrides: Overrides) -> Position:
 def _locate_later(view: LogView, batch: Batch, overrides: Overrides, highest: int) -> Position:
     is_next = batch.batch_id == highest + 1
     prior = batch.offsets_of(highest) if highest >= 0 else ()
-    # After a gap, the engine may have deleted the offsets; those that still exist must not differ.
+    # After a gap, the engine may have deleted the offsets. If they still exist, they must equal the offsets in the log.
     if (prior or ()) != view.highest_offsets and (is_next or prior is not None):
         return Position.COPIED
     if is_next:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: After losses, a batch is written again at most this many times. Then only a restart tries again.
+#: After losses, a batch is written again at most this many times. After that, only a restart tries again.
 _MAX_LOSSES: Final = 3
 _REPAIRS: Final = frozenset({Step.REPAIR, Step.PUBLISH})
 _AFTER_A_LOSS: Final = _REPAIRS | {Step.REWRITE}
@@ -137,7 +137,7 @@ class BatchTransaction:
                 if tasks is None:
                     raise self._in_doubt(refusals.OTHER_ROWS)
                 return replace(prepared, tasks=tasks, handles=self._participants.decode(tasks))
-            self._end_what_is_open()  # the rows just written are from other transactions of the decision
+            self._end_what_is_open()  # these rows belong to other transactions of the decision
             order = found
         raise self._in_doubt(refusals.OTHER_ORDERS)
 
@@ -198,7 +198,7 @@ class BatchTransaction:
                 prepared = prepared or self._participants.decode(error.late)
             with contextlib.ExitStack() as ending:
                 ending.callback(self._run.sweep)
-                ending.callback(self._participants.abort, prepared)  # runs first, because it does not list transactions
+                ending.callback(self._participants.abort, prepared)  # the abort runs first: it lists no transactions
         except Exception as second:  # noqa: BLE001 - see above
             text = (
                 "batch %d: some open transactions could not be aborted. The next start, or the transactions' timeout, will abort "
@@ -228,12 +228,12 @@ class BatchTransaction:
             run.setup.binding.bind(run.bound, run.log_epoch)  # no earlier than the first decision (rule 11)
             self._append(self._decision(prepared), prepared)
             run.handles, run.evidence = dict(prepared.handles), {}
-        # No transaction is treated as proven before its evidence shows it, even if the commit is cut short.
+        # A transaction counts as proven only once there is evidence for it, even if the commit is cut short.
         run.evidence |= dict.fromkeys(prepared.handles, Evidence.UNKNOWN)
         crash_point("driver.decided")
 
     def _append(self, records: list[Record], prepared: Prepared) -> None:
-        self._prepared = {}  # after this, these handles may be decided
+        self._prepared = {}  # from here on, these handles may already have been decided
         self._run.append(records, prepared.handles)
 
     def commit(self) -> None:

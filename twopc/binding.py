@@ -3,10 +3,10 @@
 Without this file, a renamed sink, a different cluster or a recreated ledger would look like an empty log, and a decided batch
 would be written twice.
 
-On a file system with an atomic put-if-absent, the file decides between two drivers. An object store does not have that
-operation, so the log's fence decides. However, a fenced driver may still write a file at any time. Each driver
-therefore uses its own file name, every decision records the number of its binding, and only the last decision's binding
-counts. The first binding's file has a second name that every reader checks, because a store may list files late.
+On a file system with an atomic put-if-absent, the file decides between two drivers. An object store does not offer that
+operation, so the log's fence decides. However, a fenced driver may still write a file at any time. Each driver therefore uses
+its own file name, every decision records the number of its binding, and only the last decision's binding counts. The first
+binding's file has a second name that every reader checks, because a store may list files late.
 """
 
 from __future__ import annotations
@@ -143,7 +143,8 @@ class Binding:
         if is_ours and not self._files.is_atomic:
             if self._bound is None:
                 self._put(_FIRST, data)
-            # This driver cannot fence a driver with another log. If both write first and then read, at least one sees the other.
+            # This driver cannot fence a driver that uses another log. If both write first and then read, at least one sees the
+            # other's file.
             found = [self._read(other) for other in {_FIRST, *self._listed()}]
             is_ours = all(other is None or _log(other) == _log(current) for other in found)
             if not is_ours:
@@ -201,7 +202,7 @@ def _name(number: int) -> str:
 
 
 def _is_another(bound: Mapping[str, str], current: Mapping[str, str]) -> bool:
-    # A fact that this version no longer states, such as a server's identity, does not count.
+    # A stored fact that this version no longer records, such as a server's identity, is ignored.
     return any(bound.get(name) != value for name, value in current.items())
 
 

@@ -23,7 +23,7 @@ class CheckpointConfig:
             comes before the decision and has a transient cause; the batch is then written again. The default is 0, as in Flink.
         min_pause_ms: the minimum time from the end of one checkpoint to the trigger of the next. Spark plans the next
             batch before this pause, so the rows of that batch wait.
-        max_attempts: how many times the tasks may write the batch in one checkpoint, if each error may be transient.
+        max_attempts: how many times the tasks may write the batch in one checkpoint, as long as every error may be transient.
         max_writers: the maximum number of tasks that write a batch. If the batch has several DataFrames, the maximum
             applies to each of them. Each task has its own transaction and writes one or more partitions of the plan.
             None: twice the number of tasks that the cluster can run at the same time.

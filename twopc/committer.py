@@ -51,15 +51,15 @@ class SinkCommitter(ABC, Generic[HandleT]):
         copy, or one of two copies whose drivers have both made decisions. ``scan_start`` is the result of
         :meth:`begin_attempt` for the newest decision in the log; it is empty if the log has no decision.
         """
-        del scan_start  # a sink with a decision log need not check, because that log has no copies
+        del scan_start  # a sink with a decision log need not check for copies, because that log has none
         return False
 
     def lacks_decisions(self, scan_start: JsonObject) -> bool:
-        """Whether this sink's store was restored to an earlier state, without decisions before the log's newest decision.
+        """Whether this sink's store was restored to a state that lacks decisions made before the log's newest decision.
 
         This method only reads. It is called before and after :meth:`acquire` if the log's newest decision is this query's and
-        includes this sink, even if the store names another owner: a backup may be older than this query's first start. If
-        only the newest decision is lost, recovery detects the loss.
+        includes this sink, even if the store names another owner, because a backup may be older than this query's first start.
+        If only the newest decision is lost, recovery detects the loss.
         """
         del scan_start
         return False
@@ -145,7 +145,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
             scan_start: the result of :meth:`begin_attempt` for that decision.
 
         Returns:
-            the evidence for every handle. If time ran out, the evidence is UNKNOWN, and the caller must deal with this.
+            the evidence for every handle. If time ran out, the evidence is UNKNOWN, and the caller must handle this outcome.
         """
 
     def blockers(self) -> Sequence[str]:
@@ -216,5 +216,5 @@ class SinkCommitter(ABC, Generic[HandleT]):
         Returns:
             the evidence for every handle.
         """
-        del batch_id  # the handles suffice
+        del batch_id  # the handles alone identify the transactions
         return self.commit(handles, scan_start) if handles else {}

@@ -126,7 +126,7 @@ def fenced(sink: str) -> FencedError:
 
 
 def require_revision(record: Control, known: int, *, sink: str) -> None:
-    """Check that the store still has the revision ``known``, which the running driver has seen in it.
+    """Check that the store has not lost the revision ``known``, which the running driver has seen there.
 
     Raises:
         RestoredError: the store was restored to an older state.
@@ -139,7 +139,7 @@ def require_revision(record: Control, known: int, *, sink: str) -> None:
 
 
 def restored(sink: str, missing: str) -> RestoredError:
-    """Build the error for a store that no longer has a write that the running driver has seen. ``missing`` is a sentence."""
+    """Build the error for a store that has lost a write that the running driver has seen. ``missing`` is a sentence."""
     return RestoredError(
         f"sink {sink!r}: its store was restored to an older state while this driver was running. {missing}. A backup was "
         "restored, or a failover lost acknowledged writes, so rows that were visible may be lost. This driver writes "

@@ -42,7 +42,7 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
     drivers, because nothing can happen between its owner check and its change. A store without atomic steps compares
     the attempt's version in each of its own atomic operations.
 
-    The record's revision never decreases. If a step finds a lower revision than an earlier step has seen, the store was
+    The record's revision never decreases. If a step finds a lower revision than an earlier step found, the store was
     restored to an older state. The driver then stops: its next decision would raise the versions in the record, and no later
     start could notice the loss.
 
@@ -93,7 +93,7 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
         """Durably replace ``old`` with ``new`` if the store still has ``old``; return whether ``old`` was replaced.
 
         If a retry after a lost response finds ``new`` in the store, the swap counts as done. If ``old`` is None,
-        :meth:`load` had nothing to lock, so the store may have another driver's record by now.
+        :meth:`load` had nothing to lock, so the store may contain another driver's record by now.
         """
 
     def observing(self) -> AbstractContextManager[StepT]:
@@ -134,7 +134,7 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
     def lacks_decisions(self, scan_start: Mapping[str, Any]) -> bool:
         """See :class:`SinkCommitter`.
 
-        Versions never decrease, so a store without a known version was restored to an earlier state.
+        Versions never decrease, so a store that lacks a known version was restored to an earlier state.
         """
         return is_behind(self._read("reading the sink's newest decision"), scan_start)
 
@@ -283,7 +283,7 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
         return record
 
     def _note(self, record: Control) -> None:
-        # Call this only after the step. A step without a response may have changed nothing.
+        # Call this method only after the step has ended. A step that received no response may not have changed the record.
         self._revision = max(self._revision, record.revision)
 
     def _read(self, what: str) -> Control:

@@ -30,8 +30,8 @@ class Coordinator:
 
     Args:
         sinks: the query's sinks. Every batch becomes visible in all sinks or in none.
-        files: a directory next to the query's checkpoint. The directory contains the binding, and also the decisions if
-            no sink has a log.
+        files: a directory next to the query's checkpoint. The directory contains the binding, and also the decisions if no sink
+            provides a log.
         settings: the user's settings.
         staging: the store for rows that tasks retain until their transactions are proven; None if tasks retain no rows.
 
@@ -105,7 +105,7 @@ class Coordinator:
     def _process(self, batch: Batch, engine: Engine, pending: Pending) -> None:
         run = self.start(batch, pending)
         transaction = BatchTransaction(run, batch, engine, pending)
-        with transaction.ending_what_is_open():  # at any error
+        with transaction.ending_what_is_open():  # after any error
             while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; raises every refusal
                 if step is Step.ABANDON:
                     run.abandon()  # one durable record; the table reads it immediately
@@ -113,7 +113,7 @@ class Coordinator:
                 prepared = transaction.prepare(step)  # phase one: write, rewrite, repair, or publish staged rows
                 transaction.decide(prepared)  # COMMIT POINT: one durable record
                 transaction.commit()  # phase two: repeated until every transaction is proven
-            transaction.finish()  # evaluate the plan if nothing has yet, sweep orphans, truncate the log
+            transaction.finish()  # evaluate the plan if that has not happened, sweep orphans, truncate the log
 
     def start(self, batch: Batch, pending: Pending) -> DriverRun:
         """Recover, unless this coordinator has recovered already.

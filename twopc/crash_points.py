@@ -24,9 +24,9 @@ POINTS: Final = (
     "task.began",  # a task's transaction is open
     "task.written",  # its rows are handed to the client
     "task.flushed",  # its rows and marker are durable
-    "task.prepared",  # the handle exists; the driver does not have it yet
+    "task.prepared",  # the handle exists; the driver has not received it yet
     "task.handed_over",  # the handle is being sent; after this point the task does not end its transaction
-    "driver.prepared",  # the driver has every handle
+    "driver.prepared",  # the driver has received every handle
     "driver.confirmed",  # every handle is confirmed; nothing is decided
     "driver.deciding",  # the decision is written; its transaction is still open
     "driver.decided",  # the decision is durable; nothing is committed
@@ -39,7 +39,7 @@ OCCASIONAL: Final = (
     "task.staged",  # the task's rows are staged (``staging=True``); its report has not been sent
     "driver.bound",  # the checkpoint is bound to its sinks for the first time; nothing is decided
     "driver.sweeping",  # orphans are identified; none is aborted yet
-    "driver.barred",  # a barrier is written after the expected markers; nothing has been read up to it yet
+    "driver.barred",  # a barrier is written after the expected markers; no search has reached the barrier yet
     "driver.truncating",  # a truncation of the decision log is recorded; nothing is deleted
 )
 

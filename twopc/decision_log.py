@@ -16,7 +16,7 @@ class DecisionLog(ABC):
     """Stores the decisions. Only one driver at a time can write; the store itself fences all others."""
 
     name: str
-    cluster: str = ""  #: the id of the cluster that has the log; empty if the log is not on a cluster
+    cluster: str = ""  #: the id of the cluster that stores the log; empty if the log is not on a cluster
 
     @abstractmethod
     def identity(self) -> str:

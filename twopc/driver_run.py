@@ -95,8 +95,8 @@ class DriverRun:
         """Write records to the decision log, durably. If the records contain a decision, this call is the commit point.
 
         Args:
-            records: the records, which are written completely or not at all.
-            deciding: the handles of the decision in ``records``, if there is one. No later sweep ends their
+            records: the records; either all of them are written, or none.
+            deciding: the handles of the decision in ``records``, if there is one. No later sweep ends this decision's
                 transactions.
 
         Raises:
@@ -114,7 +114,7 @@ class DriverRun:
                     error if isinstance(error, TwoPhaseCommitError) else _interrupted(self.setup.log.name, error)
                 )
                 if isinstance(error, FencedError) and self._is_proven_absent(records):
-                    self.undetermined = {}  # otherwise their transactions might stay open for hours
+                    self.undetermined = {}  # now a sweep may end these transactions, instead of hours later
             raise
 
     def _is_proven_absent(self, records: Sequence[Record]) -> bool:
@@ -163,7 +163,7 @@ class DriverRun:
         crash_point("driver.swept")
 
     def _truncate(self) -> None:
-        # Wait until the log has twice that number of decisions, so that the cost is negligible.
+        # Wait until the log contains twice as many decisions as are retained, so that truncation costs little per batch.
         view, log, keep = self.view, self.setup.log, self.setup.settings.keep_batches
         if len(view.kept) < 2 * keep or view.begin is None:
             return

@@ -30,7 +30,7 @@ class Repair:
     """Evaluate the batch and report every partition of the plan, but write only the rows of the lost partitions (rule 9).
 
     Attributes:
-        lost: for each sink name, the partitions whose rows are written. In this attempt, any task may have these rows.
+        lost: for each sink name, the partitions whose rows are written. In this attempt, any task may produce these rows.
         first_task: the number of the attempt's first task. This number is higher than the task numbers in the decision,
             because a sink may identify a transaction by its task's number.
         direct: the DataFrames that the driver must write, each as one task. The driver also wrote these DataFrames for the
@@ -120,7 +120,7 @@ class StagedRows(Protocol):
     """
 
     def has(self, name: str) -> bool:
-        """Whether the file exists and is complete."""
+        """Whether the staged file exists and is complete."""
 
     def release(self, driver_epoch: int, batch_id: int) -> None:
         """Try to delete rows that this and earlier drivers staged for batches up to the proven batch ``batch_id``.

@@ -141,7 +141,7 @@ class CommitBlockedError(TwoPhaseCommitError):
 def public_class(error: TwoPhaseCommitError) -> type[TwoPhaseCommitError]:
     """Return the error's class, or the nearest base class in this module if a sink defines the error's class.
 
-    A worker sends the driver only the name of the class. The driver looks it up in this module.
+    A worker sends the driver only the name of the class. The driver looks up that name in this module.
     """
     return next(one for one in type(error).__mro__ if one.__module__ == __name__)
 
@@ -149,9 +149,9 @@ def public_class(error: TwoPhaseCommitError) -> type[TwoPhaseCommitError]:
 def release(error: BaseException) -> None:
     """Release the variables that a handled error keeps. Its tracebacks can still be shown.
 
-    A traceback keeps its functions' variables, and the variables of their callers. If one of them is an error of the
-    traceback, all of them wait for the garbage collector. Under Spark Connect, one of them is the batch, and the garbage
-    collector must not release a batch (``twopc.integration.connect.worker``).
+    A traceback keeps its functions' variables, and the variables of their callers. If one of these variables refers to the
+    error itself, only the garbage collector can release any of them. Under Spark Connect, one of them is the batch, and the
+    garbage collector must not release a batch (``twopc.integration.connect.worker``).
     """
     found: list[BaseException | None] = [error]
     for one in found:  # grows

@@ -26,7 +26,7 @@ class Phase:
     """The checkpoint in progress entered a phase.
 
     Attributes:
-        name: the phase's name: ``prepare``, ``confirm``, ``decide``, ``commit``, or a step of the start.
+        name: the phase (``prepare``, ``confirm``, ``decide`` or ``commit``), or a startup step.
         attempt_began: when this attempt's tasks and transactions began, by the monotonic clock; None before that.
         transactions_live_ms: how long the sinks' transactions may stay open before they must be decided; None: forever.
         transactions: the names of the transactions that were prepared last.

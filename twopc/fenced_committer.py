@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Each attempt may meet another deadlock.
+#: Each attempt may run into a different deadlock.
 _COMMIT_ATTEMPTS: Final = 3
 
 

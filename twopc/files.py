@@ -15,7 +15,7 @@ from twopc.errors import ConfigurationError
 #: Flink's job manager has the same limit for state in memory.
 _MEMORY_BYTES: Final = 5 * 1024 * 1024
 #: The errors from ``link``, and from ``fsync`` on a directory, if the file system does not support the call (link(2), fsync(2)).
-#: Network shares return different ones.
+#: Network shares return different errors.
 _UNSUPPORTED: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL})
 
 
@@ -24,7 +24,7 @@ class NotDurableError(OSError):
 
 
 def is_unsupported(error: object) -> bool:
-    """Whether the error shows that the file system has no hard links, or cannot sync directories (:class:`UnlinkedFiles`)."""
+    """Whether the error shows that the file system supports no hard links or no directory sync (:class:`UnlinkedFiles`)."""
     return isinstance(error, OSError) and error.errno in _UNSUPPORTED
 
 
@@ -67,7 +67,7 @@ class Files(Protocol):
 
 
 class LocalFiles:
-    """A local directory. ``link`` implements put-if-absent atomically, so a file with its final name is never half-written."""
+    """A local directory. ``link`` implements put-if-absent atomically, so a file is never half-written under its final name."""
 
     is_atomic = True
 
@@ -94,7 +94,7 @@ class LocalFiles:
         """See :class:`Files`."""
         target = self._root / name
         self._make_directory(target.parent)
-        # A dot file: Spark, Hadoop and names() ignore it.
+        # Spark, Hadoop and names() ignore a dot file.
         temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
         try:
             with temporary.open("xb") as stream:
@@ -123,7 +123,7 @@ class LocalFiles:
             os.link(temporary, target)
         except FileExistsError:
             is_new = False
-        self._sync(target.parent)  # also if the name is taken: its writer's sync may have failed
+        self._sync(target.parent)  # even if the name is taken, because its writer's sync may have failed
         return is_new
 
     def _make_directory(self, directory: Path) -> None:
@@ -149,7 +149,7 @@ class LocalFiles:
 class UnlinkedFiles(LocalFiles):
     """A local directory on a file system without hard links or directory sync, such as gcsfuse or SMB.
 
-    Such a share has no other operation that reliably decides between two machines. ``RENAME_NOREPLACE`` is often
+    Such a share offers no other operation that reliably decides between two machines. ``RENAME_NOREPLACE`` is often
     missing, or each machine enforces it only locally. The share is therefore treated like an object store, where two
     callers of ``put_if_absent`` may both receive True.
     """

@@ -117,11 +117,11 @@ class Listeners:
 def explain(error: BaseException, checkpoint: Checkpoint) -> None:
     """Add a failed checkpoint's facts to the error.
 
-    Our own errors have the facts in the message, and other errors have them in a note (Python 3.11 and later).
+    Our own errors include the facts in the message. For any other error, the facts are added as a note (Python 3.11 and later).
     """
     facts = describe(checkpoint)
     if isinstance(error, TwoPhaseCommitError) and error.args:
-        if error.checkpoint is None:  # otherwise this is the same error again: a run in doubt raises it for every batch
+        if error.checkpoint is None:  # a run in doubt raises the same error for every batch
             error.checkpoint = checkpoint
             error.args = (f"{error.args[0]}. {facts}", *error.args[1:])
     elif sys.version_info >= (3, 11):

@@ -139,7 +139,7 @@ def fold_entry(view: LogView, entry: LogEntry) -> LogView:
         return replace(view, decision=record, repaired=False, kept=(*view.kept, (entry.offset, record.scan_start)))
     if isinstance(record, Repair):
         return replace(view, decision=_merge(view.decision, record, entry.offset), repaired=True)
-    return replace(view, acquired=record)  # an acquired record fences, and says nothing about batches
+    return replace(view, acquired=record)  # an acquired record fences a driver, and says nothing about batches
 
 
 def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:

@@ -19,12 +19,13 @@ class Observation:
     Attributes:
         record: the sink's control record; empty if the store has none.
         bound: the facts that :meth:`SinkCommitter.binding` would return.
-        is_ahead: whether the store has a decision that is not in the log; see :meth:`SinkCommitter.has_newer_decision`.
+        is_ahead: whether the store contains a decision that is missing from the log; see
+            :meth:`SinkCommitter.has_newer_decision`.
         is_behind: whether the store has lost decisions; see :meth:`SinkCommitter.lacks_decisions`.
         evidence: the outcome of each transaction in the newest decision. ABORTED means that the rows are lost, even if no
             driver has proven the loss yet.
         leftovers: the names of staged transactions that are not part of the newest decision.
-        rows: for each decision's version, the number of rows in the store's history; empty if the store has no history.
+        rows: for each decision's version, the number of rows in the store's history; empty if the store keeps no history.
         complete: the decisions whose commits are all in the history. For any other decision, old commits may have been
             cleaned up.
         facts: more facts about the store, to show to an operator.

@@ -36,7 +36,7 @@ class AdoptQuery:
 
 @dataclass(frozen=True)
 class ResumeAt:
-    """Continue after a gap if the missing batches have no rows for the sinks, or were written by other means.
+    """Continue after a gap if the missing batches contain no rows for the sinks, or were written by other means.
 
     Attributes:
         batch_id: the first batch after the gap.

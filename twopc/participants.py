@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     #: The result of each committer's ``begin_attempt``, by sink name.
     ScanStart = dict[str, dict[str, Any]]
 
-#: After a longer confirmation, the votes that were confirmed first are confirmed again.
+#: If confirming all votes takes longer than this, the votes that were confirmed first are confirmed again.
 _LONG_CONFIRM_S: Final = 1.0
 
 
@@ -43,10 +43,10 @@ class Participants:
             for name, sink in named.items():
                 committers[name] = sink.create_committer()
                 opened.callback(committers[name].close)
-            # Sinks with a log come first, always in the same order: the log must have a record before another sink shows a
-            # marker.
+            # Sinks with a log come first, always in the same order, because the log must contain a record before another sink
+            # shows a marker.
             order = sorted(named, key=lambda name: (committers[name].decision_log() is None, name))
-            opened.pop_all()  # close() closes them from now on
+            opened.pop_all()  # from here on, close() closes the committers
         self.sinks = {name: named[name] for name in order}
         self.committers = {name: committers[name] for name in order}
         self._orphans_told = 0
@@ -97,7 +97,8 @@ class Participants:
         found: dict[str, str | None] = {}
         for name, committer in self.committers.items():
             owner = committer.inspect()
-            # Only the first result counts: a later one could show a newer driver, which a retried acquisition must not fence.
+            # Only the first result counts, because a later one could show a newer driver, which a retried acquisition must not
+            # fence.
             self._seen.setdefault(name, owner)
             found[name] = owner.query_id if owner else None
         return found
@@ -106,7 +107,7 @@ class Participants:
         """Return, for each sink, the facts that must not change during a checkpoint's lifetime (rule 11).
 
         Raises:
-            ConfigurationError: two sinks have the same decision log.
+            ConfigurationError: two sinks use the same decision log.
         """
         bound = {name: dict(committer.binding()) for name, committer in self.committers.items()}
         logs = {name: log.name for name, committer in self.committers.items() if (log := committer.decision_log())}

@@ -1,8 +1,7 @@
 """Record a checkpoint's outcome and describe it in words. The terms are Flink's, but here each batch is one checkpoint.
 
-A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*. Otherwise, a task *declines* the
-checkpoint, or the checkpoint *expires* or *fails* for another reason. ``twopc.pending`` records the events until the
-checkpoint ends.
+A checkpoint is *triggered*, its tasks *acknowledge* it, and it is *completed*. A checkpoint that is not completed was
+*declined* by a task, *expired*, or *failed* for another reason. ``twopc.pending`` records the events until the checkpoint ends.
 """
 
 from __future__ import annotations

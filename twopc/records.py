@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from twopc.attempt import Attempt  # noqa: TC001 - msgspec reads annotations when it runs
+from twopc.attempt import Attempt  # noqa: TC001 - msgspec reads annotations at run time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -42,7 +42,7 @@ class TaskReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         partition: the task number in the batch, counted over all of the batch's DataFrames.
-        parts: the rows that the task received from each partition of the plan. If ``parts`` is empty, the task has all
+        parts: the rows that the task received from each partition of the plan. If ``parts`` is empty, the task received all
             rows of the partition whose index is the task number.
         rows: the number of rows that the task received.
         checksum: the sum of the rows' 64-bit hashes, modulo 2**64, which does not depend on the row order; 0 if the
@@ -77,8 +77,9 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True, tag="acquired"):
 
     Attributes:
         sink: the sink that provides the log; empty if the log is in the checkpoint.
-        deciding_cluster: the id of the cluster that has the deciding log. A sink on another cluster has no other record of
-            where its decisions are. The id is empty if the log is not on a cluster, or in a record of an older version.
+        deciding_cluster: the id of the cluster that stores the deciding log. A sink on another cluster has no other record of
+            where its decisions are. The id is empty if the log is not on a cluster, or if an older version of the toolkit wrote
+            the record.
     """
 
     query_id: str
@@ -107,8 +108,8 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
     """Opens the log for a query. This record is treated as the decision for batch ``first_batch - 1``.
 
     Attributes:
-        prior_offsets: the source offsets of batch ``first_batch - 1``, from the checkpoint; empty if the checkpoint
-            does not have them.
+        prior_offsets: the source offsets of batch ``first_batch - 1``, from the checkpoint; empty if the checkpoint does not
+            contain them.
         ends: the id of the previously open query, if this query ends it.
         abandons: whether the user has given up the invisible part of batch ``first_batch - 1``, which was decided but could not
             be completed.
@@ -193,7 +194,7 @@ class LogContents(NamedTuple):
     """The complete log as read by one reader.
 
     Attributes:
-        start: the lowest offset that the store still has.
+        start: the lowest offset that is still in the store.
         entries: the entries, in order. Iterating may raise the errors of :meth:`DecisionLog.read`.
     """
 
@@ -202,5 +203,5 @@ class LogContents(NamedTuple):
 
 
 def truncated_to(entries: Iterable[LogEntry]) -> int:
-    """Return the highest ``log_start`` of all truncations. Earlier records are ignored, even if the store still has them."""
+    """Return the highest ``log_start`` of all truncations. Earlier records are ignored, even if they are still in the store."""
     return max((record.log_start for _, record in entries if isinstance(record, Truncation)), default=0)

@@ -35,7 +35,7 @@ class Step(Enum):
     REPAIR = "repair"  #: write only the lost rows, after checking that the replay yields the decided rows
     PUBLISH = "publish"  #: write the lost rows from the staged files, even if the plan would now yield different rows
     ABANDON = "abandon"  #: record that the rest of the last decision is abandoned, then check again
-    FINISH = "finish"  #: the batch is visible: evaluate the plan once if nothing has yet, then return
+    FINISH = "finish"  #: the batch is visible: evaluate the plan once, if that has not happened yet, and return
     BLOCKED = "blocked"  #: decided, but not provable now: CommitBlockedError
     IN_DOUBT = "in doubt"  #: decided, but only a replay could complete it, and none will come: InDoubtError
     REFUSE = "refuse"  #: RefusedStartError

@@ -35,7 +35,8 @@ _NEW_CHECKPOINT: Final = (
     "A new checkpoint begins at the source's startingOffsets. Set them to the end offsets of the last batch in the "
     "output"
 )
-#: This ends a refusal, because a refused start recovers nothing, and a restart alone does not help.
+#: This sentence ends the message of a refused start, because a refused start recovers nothing, and a restart alone does not
+#: help.
 DEADLINE: Final = (
     "Act soon: decided transactions that are not yet committed will expire (kafka.transaction.timeout.ms), and then "
     "their rows are lost"

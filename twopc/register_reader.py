@@ -35,7 +35,7 @@ class _Register(msgspec.Struct, frozen=True, kw_only=True):
     """The content of a register.
 
     Attributes:
-        write: the id of the write. No two writes have the same id, so equal bytes come from one and the same write.
+        write: the id of the write. No two writes have the same id, so identical bytes come from the same write.
         records: the records that one append wrote.
     """
 
@@ -45,7 +45,10 @@ class _Register(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def packed(records: Sequence[Record]) -> bytes:
-    """Encode records as the content of a register. Even equal records produce different bytes: each write has its own id."""
+    """Encode records as the content of a register.
+
+    Even equal records produce different bytes, because each write contains its own id.
+    """
     return seal(_Register(write=uuid.uuid4().hex, records=tuple(records)))
 
 

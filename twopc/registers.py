@@ -1,8 +1,8 @@
-"""Store the decision log without Kafka, in write-once registers in a directory. The only primitive is put-if-absent.
+"""Store the decision log without Kafka, in write-once registers in a directory.
 
-The file ``registers/<20 digits>`` contains all records from one :meth:`RegisterLog.append`; the file's number is the
-records' offset. The driver that writes the next register owns the log. A driver that finds its next register occupied
-is fenced and stops. Two rules make this safe:
+The log needs only one primitive: put-if-absent. The file ``registers/<20 digits>`` contains all records from one
+:meth:`RegisterLog.append`; the file's number is the records' offset. The driver that writes the next register owns the
+log. A driver that finds its next register occupied is fenced and stops. Two rules make this safe:
 
 * After a write with an unknown outcome, the driver reads the register back. Each write contains a unique id, so if the
   register contains exactly the driver's bytes, the write succeeded. However, if the directory could not be synced, the

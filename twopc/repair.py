@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def match_rows(
     decision: Decision, replayed: Sequence[TaskReport], *, expected: Mapping[Place, Place]
 ) -> dict[Place, Place] | None:
-    """For each decided partition of the plan, find the partition of the replay that has the same rows.
+    """For each decided partition of the plan, find the partition of the replay that contains the same rows.
 
     The replay must yield the decided rows in *all* partitions. Otherwise, the lost rows may now be in other partitions.
     A partition may move to a different task, and the order of the partitions may change. If a source has few
@@ -28,7 +28,7 @@ def match_rows(
     Args:
         decision: the decision.
         replayed: the reports from all tasks of the replay.
-        expected: the result of an earlier call. If several replayed places have a decided place's rows, the place in this
+        expected: the result of an earlier call. If several replayed places contain a decided place's rows, the place in this
             result is preferred. If the result does not contain the decided place, that place itself is preferred.
 
     Returns:
@@ -122,14 +122,14 @@ def _as_repair(
         rows=rows,
         checksum=checksum,
         handles={sink: task.handles[sink]},
-        staged=None,  # the file also has the task's other rows
+        staged=None,  # the file also contains the task's other rows
         parts=parts,
         is_repair=True,
     )
 
 
 def lost_tasks(decision: Decision, lost: Collection[TaskKey]) -> tuple[TaskReport, ...]:
-    """Return the decided tasks with lost transactions, without their handles."""
+    """Return the decided tasks whose transactions were lost, leaving out their handles."""
     partitions = {partition for _, partition in lost}
     return tuple(msgspec.structs.replace(task, handles={}) for task in decision.tasks if task.partition in partitions)
 

@@ -80,7 +80,7 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
     try:
         require_same_owner(setup, owners, batch)
     except RefusedStartError:
-        # A restored store names its owner at the time of the backup. To end that query would not bring the lost rows back.
+        # A restored store names its owner at the time of the backup. Ending that query would not bring the lost rows back.
         _require_kept(setup, owners, _view_of(setup.log, setup.log.inspect), batch)
         raise
     if setup.binding.is_listed_at_once:
@@ -107,8 +107,8 @@ def _view_of(log: DecisionLog, read: Callable[[], LogContents]) -> LogView:
 def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> LogView:
     """Check that the query may start. Return the view on which the check is based.
 
-    The previous driver may still be deciding. If it decides after the log was read but before a sink is read, the sink shows
-    a decision that the view does not have. A refusal therefore counts only if the log has no new decision.
+    The previous driver may still be deciding. If it decides after the log was read but before a sink is read, the sink shows a
+    decision that is missing from the view. A refusal therefore counts only if the log has no new decision.
     """
     while True:
         try:
@@ -178,7 +178,8 @@ def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
 def _require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
     """Refuse the start if a sink's store was restored, and lacks decisions of this query.
 
-    This holds for every owner: if this query took the sink over after the backup, the restored store names an earlier owner.
+    This applies whichever owner the store names, because if this query took the sink over after the backup, the restored store
+    names an earlier owner.
 
     Raises:
         RefusedStartError: a sink does not show a decision that is in the log.
@@ -254,7 +255,7 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
         last = view.acquired
         if last is None or setup.settings.overrides.end_query_id == last.query_id:
             continue
-        # Decisions in the log itself are judged by their begin record; otherwise only the last owner is known.
+        # If the last owner's decisions are in this log, the begin record shows their query. If not, only the owner is known.
         decides = last.deciding_log == log.name and last.deciding_cluster in {"", log.cluster}
         is_foreign = last.query_id != batch.query_id and not decides
         is_abandoned = log is not setup.log and decides and view.begin is not None

@@ -62,7 +62,7 @@ class SinkWriter(ABC, Generic[HandleT]):
     def letter_max_bytes(self) -> int:
         """Return the maximum size of a dead letter that the store accepts: its value, and its headers' keys and values, in bytes.
 
-        The engine shortens a dead letter to this size, and to its own limit. The call may ask the store.
+        The engine shortens a dead letter to this size, and to its own limit. The call may contact the store.
         """
         return sys.maxsize
 
@@ -88,7 +88,7 @@ class SinkWriter(ABC, Generic[HandleT]):
         del batch_id  # a writer serves the one batch that it was created for
         if self.state is TransactionState.EMPTY:
             return None
-        prepared = move(self.state, TransactionState.PREPARED)  # first: a second vote must not reach the store
+        prepared = move(self.state, TransactionState.PREPARED)  # before a second vote can reach the store
         crash_point("task.written")
         handle = self.pre_commit()
         crash_point("task.flushed")

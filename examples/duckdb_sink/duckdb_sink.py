@@ -80,7 +80,7 @@ class DuckDbSink(TwoPhaseCommitSink[Prepared]):
     """Appends rows to the table ``events`` of a DuckDB file on this machine.
 
     Attributes:
-        name: the sink's name across restarts.
+        name: the sink name, which must stay the same across restarts.
         path: the path of the file that :func:`create_tables` created.
         timeout_ms: how long a step waits for the file while another process has it open.
     """

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
-#: A version's entry in the table's log, with what the commit says about itself.
+#: A version's entry in the table's log, with the facts that the commit recorded about itself.
 Commit = dict[str, Any]
 
-#: How many versions are searched. Reading them all may take minutes.
+#: How many versions are searched. Reading every version may take minutes.
 _SEARCHED: Final = 1_000
 #: Spark's text for a parameter that is not given.
 _NULL: Final = "null"
@@ -28,7 +28,8 @@ class Found(NamedTuple):
 
     Attributes:
         version: the version that added the batch's rows.
-        restored: the later version that restored the table to a state without these rows; None if the table still has them.
+        restored: the later version that restored the table to a state without these rows; None if the table still contains
+            these rows.
     """
 
     version: int
@@ -53,7 +54,7 @@ def rows_by_version(history: Sequence[Commit], sink: str) -> Mapping[int, int]:
 def complete_decisions(history: Sequence[Commit], sink: str) -> frozenset[int]:
     """Return the decisions whose commits are all in the history.
 
-    Commits of the oldest decision may be missing from the history, unless the history has the table's first version.
+    Commits of the oldest decision may be missing from the history, unless the history includes the table's first version.
     """
     found = {int(commit["twopc.version"]) for commit in history if _is_counted(commit, sink)}
     is_whole = any(int(commit["version"]) == 0 for commit in history)
@@ -61,7 +62,7 @@ def complete_decisions(history: Sequence[Commit], sink: str) -> frozenset[int]:
 
 
 def version_of_batch(history: Sequence[Commit], sink: str, batch: int) -> Found | None:
-    """Find the newest version that added rows from this batch. Return None if the history does not have that version."""
+    """Find the newest version that added rows from this batch. Return None if the history does not include that version."""
     for commit in history:
         if commit.get("twopc.sink") == sink and str(commit.get("twopc.batch")) == str(batch):
             version = int(commit["version"])
@@ -94,7 +95,7 @@ def _removed(history: Sequence[Commit], version: int) -> int | None:
 
 
 def _target(commit: Commit, history: Sequence[Commit]) -> int:
-    """Return the version to which a commit has restored the table; -1 if the history does not have that version."""
+    """Return the version to which a commit has restored the table; -1 if the history does not include that version."""
     given = commit.get("operationParameters", {})
     parameters = {name: str(value).strip('"') for name, value in given.items() if value not in {None, _NULL}}
     if "version" in parameters:

@@ -18,7 +18,7 @@ _UNDERSTOOD: Final = {
     "changeDataFeed",  # an added file is its own change feed
     "checkConstraints",
     "columnMapping",
-    "deletionVectors",  # only a file with deleted rows has one, and a new file has none
+    "deletionVectors",  # a new file contains no deleted rows, and so has no deletion vector
     "generatedColumns",
     "invariants",
     "timestampNtz",
@@ -31,7 +31,7 @@ _EXPIRY: Final = "delta.setTransactionRetentionDuration"
 _CONSTRAINT: Final = "delta.constraints."
 _INDEXED: Final = "delta.dataSkippingNumIndexedCols"
 _DEFAULT_INDEXED: Final = 32
-#: Column metadata that a writer must obey, and why the sink cannot.
+#: Column metadata that a writer must obey, and why the sink cannot obey it.
 _COLUMN_RULES: Final = {
     "delta.generationExpression": "is generated, and the sink cannot evaluate its expression",
     "delta.identity.": "is an identity column, and the sink cannot number its rows",

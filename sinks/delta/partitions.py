@@ -39,7 +39,7 @@ def _encoded(column: Any) -> tuple[Any, list[str | None]]:
 def text_of(value: Any, kind: pa.DataType) -> str:
     """Format a partition value for the log. A time with a zone is written with that zone.
 
-    Otherwise, readers would assume their own time zone.
+    Without the zone, readers would assume their own time zone.
     """
     if pa.types.is_date(kind):
         return date_text(value)

@@ -17,7 +17,7 @@ import msgspec
 from twopc.errors import ConfigurationError
 from twopc.sinks.delta.errors import translated
 from twopc.sinks.lake.errors import StoreError
-from twopc.sinks.lake.published import Published  # noqa: TC001 - msgspec reads annotations when it runs
+from twopc.sinks.lake.published import Published  # noqa: TC001 - msgspec reads annotations at run time
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

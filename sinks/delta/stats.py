@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _NAMES: Final = "delta.dataSkippingStatsColumns"
 _NAME: Final = r"\s*(?:`(?:[^`]|``)*`|[A-Za-z_][A-Za-z0-9_]*)\s*"
-#: A list that deltalake can parse. If it cannot, it ignores the list, and reads the bounds that a table without a list has.
+#: A list that deltalake can parse. If deltalake cannot parse a list, it reads the same bounds as for a table without a list.
 _LIST: Final = re.compile(rf"\s*|{_NAME}(?:[.,]{_NAME})*")
 #: Delta truncates longer strings.
 _LONGEST: Final = 32
 _LAST_CHARACTER: Final = "\U0010ffff"
-#: Every JSON reader reads a decimal with up to this number of digits exactly.
+#: Every JSON reader reads decimals with up to this many digits exactly.
 _MOST_DIGITS: Final = 15
 _MS_US: Final = 1_000
 _LAST_US: Final = 253_402_300_799_999_000

@@ -97,7 +97,7 @@ class Applier:
 
         When the iterator is closed, it waits for running chunks, and starts no more chunks.
         """
-        if not handle.distinct:  # the next chunk may have the same row, so it waits until this chunk is recorded
+        if not handle.distinct:  # the next chunk may contain the same row, so it waits until this chunk is recorded
             yield from ((done, self.apply_chunk(handle, base, start_ms, done)) for done in todo)
             return
         with contextlib.closing(at_once(lambda done: self.apply_chunk(handle, base, start_ms, done), todo)) as found:
@@ -122,7 +122,7 @@ class Applier:
             if handle.operation == "DELETE":
                 _stamp_deletion(mutation, base)
             else:
-                mutation.timestamp = start_ms + min(done, handle.further_ms)  # its own, or the slice's only one
+                mutation.timestamp = start_ms + min(done, handle.further_ms)  # the chunk's own, or the slice's only one
         # Without conditions, HBase writes many rows in one step, which is about seven times as fast.
         if self._client.send_whole(handle.table, chunk):
             return []
@@ -166,7 +166,10 @@ class Applier:
         return []
 
     def _not_ours(self, row: bytes, column: Column) -> str:
-        """Describe a marker that is newer than this sink's newest decision, which raises the fence before it writes markers."""
+        """Describe a marker that is newer than this sink's newest decision.
+
+        This sink did not write that marker, because a decision raises the fence before it writes markers.
+        """
         return (
             f"row {row!r}: another sink or query with the name {self._sink!r} has written the marker "
             f"{b':'.join(column).decode()}. So it is unknown whether this batch's change was already applied to the row, and the "
@@ -191,8 +194,9 @@ def _write_marker(row: bytes, column: Column, value: bytes, held: Mapping[Column
     """Build the mutations that write a marker. ``held`` contains the cells that were read, including the old marker.
 
     The marker must be visible whenever the row's new value is. If there is no visible marker, another client may just have
-    deleted the row. HBase stamps all appends and increments of a step together, but a put up to some ms earlier, so the
-    marker is then appended to nothing. If a visible marker is replaced, no deletion hides a later timestamp.
+    deleted the row. HBase gives all appends and increments in a step the same timestamp, but a put may receive an
+    earlier one. The marker is therefore appended to the absent cell. If a visible marker is replaced, no deletion hides a later
+    timestamp.
     """
     cell = {column: value}
     mutations = [put(row, cell) if column in held else append(row, cell)]

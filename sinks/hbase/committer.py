@@ -53,7 +53,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
             return self._cell.load(step)
         except AbsentTableError:
             if self._run:
-                raise  # this driver has used the table, so the table was dropped since then
+                raise  # this driver has used the table, so the table has since been dropped
             return None
 
     def swap(self, step: StoreClient[Any], old: bytes | None, new: bytes) -> bool:
@@ -70,7 +70,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         """See :class:`StagedCommitter`. The version is higher than every timestamp that a decision may have used."""
         with self._try("reading its fence"):
             progress = self._fence.read()
-            # A repair of the last decision may have used timestamps above its top (see `starts_of`).
+            # A repair of the last decision may have used timestamps above that decision's top (see `starts_of`).
             self._highest_version = max(self._highest_version, progress.top) + sum(progress.tombstones.values())
         return super().begin_attempt()
 

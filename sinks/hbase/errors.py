@@ -56,7 +56,10 @@ REMEDIES: Final = remedies(
 
 
 def ignored_condition(row: bytes) -> RemoteError:
-    """Build the error for a server without conditions in ``Multi``. A start meets it in the sink's own table, before any data."""
+    """Build the error for a server that ignores conditions in ``Multi``.
+
+    A start detects such a server in the sink's own table, before any data is written.
+    """
     return RemoteError(
         _IGNORED, f"HBase is older than 2.4 and ignores conditions, so it changed row {row!r} without a check"
     )

@@ -103,7 +103,7 @@ def starts_of(handles: Collection[HBaseHandle], base: int, tombstones: Mapping[s
 
     No two slices share a timestamp, and they follow each other in the order of their partitions. A slice that replaces a lost
     slice has a higher partition number than all others. So it must also come after the timestamps that the lost slice would
-    have taken: the others have them in between.
+    have taken, which may lie between those of the other slices.
     """
     known = {handle.uuid for handle in handles}
     at_ms = base + sum(further_ms for uuid, further_ms in tombstones.items() if uuid not in known)

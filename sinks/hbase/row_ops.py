@@ -87,7 +87,7 @@ def put(row: bytes, cells: Mapping[Column, bytes], *, at_ms: int | None = None) 
 
 
 def append(row: bytes, cells: Mapping[Column, bytes]) -> Message:
-    """Build a mutation that appends to cells. An absent cell gets the value."""
+    """Build a mutation that appends to cells. If a cell does not exist, it is created with the value."""
     return _with_cells(client_pb.MutationProto(row=row, mutate_type=_APPEND, durability=DURABLE), cells)
 
 

@@ -68,7 +68,7 @@ class HBaseSettings(StagedSettings):
         except (
             KeyError,
             OSError,
-        ):  # the user id has no name, as in an OpenShift container; OSError from Python 3.13 on
+        ):  # the user id has no name, as in an OpenShift container; OSError since Python 3.13
             if named := os.environ.get("HADOOP_USER_NAME"):
                 return named
             raise ConfigurationError(

@@ -42,9 +42,10 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
             one staging table.
         user: the user name that the servers see. If the name is empty, the sink uses the name of this process's user.
         chunk_rows: how many rows the driver applies before it records its progress.
-        chunk_bytes: the maximum size of a chunk in bytes. A larger row becomes a chunk of its own.
+        chunk_bytes: the maximum size of a chunk in bytes. A larger row is applied as a separate chunk.
         max_cell_bytes: the maximum HBase cell size in bytes (``hbase.server.keyvalue.maxsize``). A row must fit into one cell.
-        timeout_ms: how long one step may wait for HBase. After a third of this time without a response, the sink asks again.
+        timeout_ms: how long one step may wait for HBase. After a third of this time without a response, the sink sends the
+            request again.
 
     Raises:
         ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.

@@ -47,7 +47,7 @@ def complete_decisions(metadata: TableMetadata, sink: str) -> frozenset[int]:
         newest[version] = max(newest.get(version, 0), _sequence_number(found))
     complete, before = set(), 0
     for version, last in sorted(newest.items(), key=itemgetter(1)):
-        if last and existing.issuperset(range(before + 1, last + 1)):  # format version 1 has no numbers
+        if last and existing.issuperset(range(before + 1, last + 1)):  # format version 1 has no sequence numbers
             complete.add(version)
         before = last
     return frozenset(complete)

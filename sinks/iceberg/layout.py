@@ -40,8 +40,8 @@ def entrance(catalog: Mapping[str, str], table: str) -> str:
 def root(metadata: TableMetadata, sink: str, sink_id: str, through: str) -> str:
     """Return the directory for a sink's data files, which depends on the property ``write.data.path``.
 
-    Only drivers with the same :func:`entrance` share the directory. Otherwise, one driver's sweep would delete files
-    that another driver has committed.
+    Only drivers with the same :func:`entrance` share the directory. If all drivers shared it, one driver's sweep would delete
+    files that another driver has committed.
     """
     data = metadata.properties.get("write.data.path") or f"{metadata.location.rstrip('/')}/data"
     return f"{data.rstrip('/')}/{layout.root(sink, sink_id)}-{through}"

@@ -38,7 +38,9 @@ _UNITS: Final[dict[type, Any]] = {
 
 
 class Truncation(NamedTuple):
-    """A partition field that rounds numbers down to a multiple, which may be below the least number of the column's type.
+    """A partition field that rounds numbers down to a multiple.
+
+    This multiple may be below the smallest number of the column's type.
 
     Attributes:
         path: the index of the column, and of each field in structs below it.

@@ -59,8 +59,8 @@ class ParquetFile:
             output = io.new_output(path)
             schema = sanitize_column_names(metadata.schema())
             self._ids = parquet_path_to_id_mapping(schema)
-            # Iceberg for Java compares UUIDs as signed numbers, so it would skip some UUIDs that lie between the bounds. And it
-            # fails if it has to look for a UUID in Parquet's own bounds or in a dictionary.
+            # Iceberg for Java compares UUIDs as signed numbers, so it would skip some UUIDs that lie between the bounds. It
+            # also fails if it has to look for a UUID in Parquet's own bounds or in a dictionary.
             unordered = {id_ for id_ in self._ids.values() if isinstance(schema.find_type(id_), UUIDType)}
             properties = {
                 **metadata.properties,
@@ -206,7 +206,7 @@ def limit_time(catalog: Catalog, timeout_ms: int) -> None:
 
 
 def _limit(session: Session, timeout_ms: int) -> None:
-    """Set the session's own time limit, because an adapter that signs requests has none, and must stay."""
+    """Set the session's own time limit, because an adapter that signs requests sets no limit, and must not be replaced."""
     send = session.send
 
     def limited(request: PreparedRequest, **options: Any) -> Response:

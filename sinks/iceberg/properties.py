@@ -113,7 +113,7 @@ def _find_bad_codecs(properties: Mapping[str, str]) -> Iterator[tuple[str, str, 
 
 
 def _find_bad_metrics(metadata: TableMetadata) -> Iterator[tuple[str, str, object]]:
-    """Yield bad metrics modes. pyiceberg ignores the mode of a column that the table does not have."""
+    """Yield bad metrics modes. pyiceberg ignores the mode of a column that is not in the table."""
     columns = sanitize_column_names(metadata.schema()).column_names
     modes = {f"{METRICS}default": metadata.properties.get(f"{METRICS}default", "full")}
     modes |= {name: metadata.properties.get(name) or "full" for name in (f"{METRICS}column.{one}" for one in columns)}

@@ -151,7 +151,7 @@ def has_definitions(table: Table, schema_id: int, spec_id: int) -> bool:
 
 
 def require_listable(table: Table, ids: tuple[int, int], entries: Sequence[Entry]) -> None:
-    """Check that a manifest can store the partition values of some files, because after the decision it must.
+    """Check that a manifest can store the partition values of some files, because after the decision it must store them.
 
     Raises:
         StoreError: it cannot.

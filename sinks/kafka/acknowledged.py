@@ -1,4 +1,4 @@
-"""Wait for acknowledgments for as long as they arrive, but not beyond the deadline.
+"""Wait as long as acknowledgments keep arriving, but not beyond the deadline.
 
 If no acknowledgment arrives for some time, stop earlier.
 """

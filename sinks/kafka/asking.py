@@ -39,7 +39,7 @@ def ask(
 ) -> T:
     """Repeat ``request`` while its error is transient, and at most until the timeout.
 
-    Two kinds of brokers do not respond, and librdkafka (2.16) looks for others only if its metadata is refreshed:
+    If one of these brokers does not respond, librdkafka (2.16) looks for another one only after its metadata is refreshed:
 
     - the leader of a partition (``rd_kafka_ListOffsets_handle_result`` in ``rdkafka_admin.c`` refreshes the metadata after
       NOT_LEADER_OR_FOLLOWER and LEADER_NOT_AVAILABLE, but not after silence or FENCED_LEADER_EPOCH);

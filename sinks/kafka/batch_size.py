@@ -147,7 +147,7 @@ def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | 
     except (
         KafkaException,
         TwoPhaseCommitError,
-    ):  # the producer gets the same error, and the producer's report is better
+    ):  # the producer gets the same error, and describes it better
         return dict.fromkeys(topics)
     return found
 

@@ -6,7 +6,8 @@ import logging
 from collections import deque
 from typing import Final
 
-#: Receives the librdkafka log lines. Otherwise, a discarded producer that outlives its broker would write to stderr forever.
+#: Receives the librdkafka log lines. Without this logger, a discarded producer that outlives its broker would write to stderr
+#: forever.
 client_logger = logging.getLogger("twopc.librdkafka")
 
 _KEPT: Final = 3

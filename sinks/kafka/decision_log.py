@@ -51,8 +51,8 @@ class NotTheOwnerError(ConfigurationError):
         self.owners = owners
 
 
-#: A frame and its headers stay below the brokers' and clients' default limit of about 1 MiB (rule 14). A ledger with a lower
-#: limit gets smaller frames.
+#: A frame and its headers stay below the brokers' and clients' default limit of about 1 MiB (rule 14). If the ledger's limit is
+#: lower, the frames are smaller.
 _FRAME_BYTES: Final = 900_000
 #: The maximum overhead of a batch that contains one record.
 _BATCH_OVERHEAD_BYTES: Final = 1_000
@@ -154,7 +154,7 @@ class KafkaDecisionLog(DecisionLog):
         if self._producer is None:
             raise AssertionError("acquire comes first")
         first, last, took_s = self._producer.write(values, point=point)
-        # A barrier needs no proof: it may follow an open transaction, and its writer reads up to the barrier anyway.
+        # A barrier needs no proof, because it may follow an open transaction, and its writer reads up to the barrier anyway.
         partition, value = values[-1]
         # A late EndTxn for the previous record may have committed this record before its last part was written (KAFKA-17754).
         # Brokers that do not verify transactions (before 3.6) still accept that part and return NONE for this commit, but the

@@ -127,7 +127,7 @@ _CONFIGURATION: Final = {
 }
 
 
-#: The permission to allow, by error, unless the caller names a more precise one.
+#: The permission to grant for each error, unless the caller names a more precise one.
 _DENIED: Final = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Write on the transactional ids whose prefix is the sink name and a dot",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "the permissions that docs/security.md lists for the topic",

@@ -163,7 +163,7 @@ class LedgerTopic:
                 raise ConfigurationError(
                     f"the topic {name} has {_UNCLEAN}=true, so a stale leader could lose decisions. Set this option to false"
                 )
-            if settings and int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - 1 allows a single copy
+            if settings and int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - 1 requires only one copy
                 logger.warning(
                     "%s has min.insync.replicas=1, so the loss of one broker's disk can lose acknowledged decisions. "
                     "Set this option to 2, with 3 replicas",

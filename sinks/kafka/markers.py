@@ -2,8 +2,8 @@
 
 If a ``read_committed`` reader sees a marker, the marker's transaction is committed. If the reader does not see the
 marker, the transaction is lost only if the reader sees a *barrier*. A barrier is a later record that the driver writes
-to the marker's partition. An open transaction hides the barrier, and a stale leader does not have it. A deleted marker
-is not treated as absent.
+to the marker's partition. An open transaction hides the barrier, and the barrier is missing from a stale leader. A deleted
+marker is not treated as absent.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def search(
     ``timeout_ms`` applies to each partition.
 
     Returns:
-        the evidence, and the reasons why some partitions prove nothing. The search ends at the first partition that cannot
-        be read: the batch is then already unproven, and each further partition could also take ``timeout_ms``.
+        the evidence, and the reasons why some partitions prove nothing. The search ends at the first partition that cannot be
+        read, because the batch is then already unproven, and each further partition could also take ``timeout_ms``.
 
     Raises:
         FencedError: a newer driver has acquired the sink; nothing was proven.

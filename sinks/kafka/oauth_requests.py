@@ -103,7 +103,7 @@ class ClientCredentials:
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Do not follow a redirect, because the redirect's target would get the secret."""
+        """Do not follow a redirect, because the redirect's target would receive the secret."""
 
 
 def diagnose(config: Mapping[str, str]) -> None:

@@ -55,7 +55,7 @@ _OWNED: Final = {
     ),
 }
 _REASONS: Final = {name: reason for reason, names in _OWNED.items() for name in names}
-#: Connection options that have another name in kafka-python.
+#: Connection options that have a different name in kafka-python.
 _RENAMED: Final = {
     "client.id": "client_id",
     "security.protocol": "security_protocol",

@@ -159,9 +159,9 @@ def new_producer(
     log: ClientLog,
     identity: Identity | None = None,
 ) -> tuple[Producer | LibrdkafkaProducer, LibrdkafkaProducer | None]:
-    """Create a producer. Return it twice if it accepts records that are not Python objects, and otherwise with None.
+    """Create a producer. If it accepts records that are not Python objects, return it twice; if not, return it with None.
 
-    The producer's delivery reports go to ``failures`` and ``delivered``, and its log to ``log`` and ``identity``.
+    The producer's delivery reports go to ``failures`` and ``delivered``, and its log lines go to ``log`` and ``identity``.
     """
     native = _native(config, failures, delivered, log, identity)
     if native is not None:

@@ -89,8 +89,8 @@ class ProducerPool:
     def replenish(self, committed_through: int) -> None:
         """In the background, prepare as many producers as the last batch used. A task calls this method when it ends.
 
-        The worker must have lived from one batch to the next. Spark stops a worker that is idle for a minute. If each batch has
-        new workers, a prepared producer is never used, but the brokers keep its id for days.
+        Do nothing unless this worker has lived from one batch to the next. Spark stops a worker that is idle for a minute. If
+        each batch has new workers, a prepared producer is never used, but the brokers keep its id for days.
         """
         self._last_use = time.monotonic()
         if self._in_use_batch == self._first_batch:
@@ -143,7 +143,7 @@ class ProducerPool:
         for sequence in sequences:
             try:
                 ready = self._make(sequence)
-            except Exception as error:  # noqa: BLE001 - the task that needs a producer tries again and raises it
+            except Exception as error:  # noqa: BLE001 - the task that needs a producer tries again and raises the error
                 # Log the text only. If a log handler kept the error, its client would live on, and keep requesting the id.
                 logger.warning(
                     "no producer could be prepared in advance. No data is at risk: the next task creates its own "

@@ -60,7 +60,7 @@ def answered(requested: Requested, topic: str, *, timeout_ms: float) -> dict[int
 
 
 def _translate(error: KafkaException | SystemError, doing: str, right: str) -> TwoPhaseCommitError:
-    """Like :func:`translate`, for a topic that exists: its leader may not know it yet."""
+    """Like :func:`translate`, but for a topic that exists, even if its leader does not know it yet."""
     if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         return RetriableError(
             f"{doing}: a broker does not know the topic ({error_of(error).name()}). The topic was created moments ago, or "
@@ -176,7 +176,7 @@ class CommittedReader:
         because the read needs the rest.
         """
         if not self._is_connected:
-            with contextlib.suppress(KafkaException):  # the next request gets the same error, and its report is better
+            with contextlib.suppress(KafkaException):  # the next request gets the same error, and describes it better
                 self._consumer.list_topics(topic, timeout=request_s(timeout_ms))
                 self._is_connected = True
 

@@ -25,8 +25,8 @@ NOT_FINAL: Final = frozenset({CONCURRENT, NO_ANSWER})
 FENCED: Final = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
 NOT_FOUND: Final = "TransactionalIdNotFoundError"
 NOT_AUTHORIZED: Final = "TransactionalIdAuthorizationFailedError"
-#: The first pause is about as long as a commit takes to reach its partitions. Pauses grow slowly. If they doubled, a request
-#: would find an outcome that exists after 40 ms only after 64 ms.
+#: The first pause is about as long as a commit takes to reach its partitions. Pauses grow slowly. If they doubled, an outcome
+#: that exists after 40 ms would be found only after 64 ms.
 _BACKOFF: Final = wait_exponential(0.001, exp_base=1.3, max=0.5)
 
 

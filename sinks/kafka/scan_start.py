@@ -78,7 +78,7 @@ class ScanStart:
         # Look up the partitions once. A later partition has no older records, and is searched from its first offset.
         log, latest = self._log, OffsetSpec.latest()
         self._partitions = self._partitions or log.topic.marker_partitions()
-        # Use the last stable offsets, because they are never above the ends, and one request returns them all.
+        # Use the last stable offsets, because they are never above the end offsets, and one request returns them all.
         return offsets(log.admin, log.name, self._partitions, latest, committed=True, timeout_ms=self._timeout_ms)
 
     def _answer(self) -> dict[int, int]:

@@ -197,7 +197,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                     continue
                 self._serve(ready, 0)
                 for _ in range(_LOOKS if has_failed(error) else 0):
-                    self._serve(ready, 0.05)  # raises the error of the record that has failed the transaction
+                    self._serve(ready, 0.05)  # raises the error of the record that made the transaction fail
                 gone = ledger_gone(error, topic) if topic == self._ledger else None
                 doing = f"writing to {look_up.named(topic, error)}"
                 raise gone or translate_in_task(error, doing, on_topic("Write", topic))

@@ -96,7 +96,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
     @abstractmethod
     def history(self, step: StepT) -> History | None:
-        """Look up the sink's decisions in the table's history. Return None if the newest published batch is not in it."""
+        """Look up the sink's decisions in the table's history. Return None if the newest published batch is missing there."""
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
 
@@ -154,7 +154,8 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         if control.decode(self.load(step)).decided == version and version >= published.version:
             if published.version != version:
                 published = Published(version=version)
-            # A repair has several drivers' files. The newest directory counts, because a sweep treats later files as orphans.
+            # A repair may contain files from several drivers. The newest directory counts, because a sweep treats later files
+            # as orphans.
             places = ((driver_epoch_of(one.transaction, self.name) or 0, one.batch) for one in handles)
             epoch, batch = max((published.epoch, published.batch), *places)
             published = replace(published, epoch=epoch, batch=batch)

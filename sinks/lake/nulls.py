@@ -1,7 +1,7 @@
 """Make nulls that a Parquet file accepts.
 
-Parquet refuses a null in a struct's required field even if the struct itself is null. Such a field therefore gets a value, which
-nobody sees.
+Parquet refuses a null in a struct's required field even if the struct itself is null. Such a field is therefore filled with a
+value that no reader sees.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def filled(values: Any, field: pa.Field[Any]) -> Any:
 
 
 def _zero(kind: Any) -> Any:
-    """Return one value: a zero, an empty text, list or map, or a struct of nulls and, in its required fields, such values."""
+    """Return one value: a zero; an empty text, list or map; or a struct.
+
+    A struct contains such values in its required fields, and nulls in the others.
+    """
     if isinstance(kind, pa.UuidType):
         return pa.ExtensionArray.from_storage(kind, _zero(kind.storage_type))
     if pa.types.is_struct(kind):

@@ -25,7 +25,7 @@ class RowFormat:
 
     Attributes:
         table: the table name in error messages.
-        sources: for each of the table's columns, the batch's column; None if the batch does not have the column.
+        sources: for each of the table's columns, the batch's column; None if it is missing from the batch.
         target: the table's columns.
         stored: the same columns, with the names that they have in a data file.
     """
@@ -70,7 +70,7 @@ def match(schema: pa.Schema, target: pa.Schema, title: str) -> tuple[str | None,
     """Match a batch's columns with the table's columns by name, ignoring case.
 
     Returns:
-        for each of the table's columns, the batch's column; None if the batch does not have the column.
+        for each of the table's columns, the batch's column; None if it is missing from the batch.
 
     Raises:
         SchemaError: a column has no counterpart, or has a type that the table does not accept, or a required column is

@@ -1,8 +1,8 @@
 """Convert column values to the table's type, and find values that this type can never store.
 
 The conversion also covers the values inside structs, lists and maps. No information is lost: integers and floats become wider,
-and decimals get more digits. Each table format has its own types. Iceberg has large strings and lists, UUIDs and fixed bytes.
-Delta has 16-bit integers.
+and decimals gain digits. Each table format has its own types. Iceberg has large strings and lists, UUIDs and fixed bytes. Delta
+has 16-bit integers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class MisfitError(Exception):
     Attributes:
         path: the part's path, such as ``address.zip``.
         found: the part's type.
-        wanted: the table's type; empty if the table does not have this part.
+        wanted: the table's type; empty if this part is missing from the table.
     """
 
     def __init__(self, path: str, found: str, wanted: str) -> None:

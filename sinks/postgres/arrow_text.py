@@ -56,7 +56,7 @@ def replaced(column: Texts, pairs: Sequence[tuple[str, str]]) -> Texts:
 def hexadecimal(column: pa.Array[Any]) -> Texts:
     """Encode each byte in a binary column as two hexadecimal digits, without a loop over the rows."""
     if not len(column):
-        return pa.array([], pa.string())  # Spark's Arrow writer gives an empty column no offsets
+        return pa.array([], pa.string())  # Spark's Arrow writer writes no offsets for an empty column
     _, offsets, data = column.buffers()
     width = pa.int64() if pa.types.is_large_binary(column.type) else pa.int32()
     ends = pa.Array.from_buffers(width, len(column) + 1, [None, offsets], offset=column.offset)

@@ -184,7 +184,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def confirm(self, handles: Sequence[PostgresHandle], age_ms: float) -> None:
         """See :class:`FencedCommitter`. Also check that the table still accepts the rows, because a decision is final."""
         votes = votes_of(handles)
-        if votes and votes == self._voted:  # to vote again, or to check the table, would wait for the votes' own locks
+        if votes and votes == self._voted:  # voting again, or checking the table, would wait for the votes' own locks
             with self._try("checking its votes"), self.driving() as step:
                 require_votes(step, votes, sink=self.name)
             return
@@ -264,7 +264,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def _commit_older_votes(self, newest: int) -> None:
         """Commit an open vote that was decided before the ``newest`` decision.
 
-        A failover lost its COMMIT PREPARED, but not the step before, which recorded its decision.
+        A failover lost its COMMIT PREPARED, but not the previous step, which recorded the decision.
         """
         with self._try("committing the vote of an earlier decision"):
             for name in self._end_votes("COMMIT", lambda name, last: 0 < version_of_vote(name) == last < newest):

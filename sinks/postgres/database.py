@@ -128,7 +128,7 @@ class Database:
     def watched(self) -> Iterator[None]:
         """Break the connection if the body takes longer than the timeout.
 
-        Otherwise, a wait for a silent server would never end.
+        Without this limit, a wait for a silent server would never end.
 
         Raises:
             psycopg.OperationalError: the body took longer than the timeout.

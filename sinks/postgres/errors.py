@@ -102,13 +102,13 @@ class TableGoneError(psycopg.ProgrammingError):
 
 
 class ColumnAlteredError(psycopg.ProgrammingError):
-    """A column has another type than when the rows were staged, so a cast might change their values."""
+    """A column's type has changed since the rows were staged, so a cast might change their values."""
 
     sqlstate = "42804"
 
 
 class ColumnReplacedError(psycopg.ProgrammingError):
-    """Another column has the name that a column had when the rows were staged."""
+    """A column's name has passed to another column since the rows were staged."""
 
     sqlstate = "42703"
 

@@ -15,10 +15,10 @@ class PostgresHandle(Prepared):
         columns: the table's columns that the rows contain.
         filled: the columns that the stage has filled with their defaults.
         table: a fingerprint of the table's definition when the slice was staged.
-        vote: with ``vote="prepared"``, the name of the server's prepared transaction that publishes the slice. All tasks in
-            an attempt have the same vote.
-        numbers: the catalog's numbers of ``columns`` when the slice was staged. A number survives a renaming of its column, and
-            no other column ever gets it. Empty in a handle from an older version of the toolkit.
+        vote: with ``vote="prepared"``, the name of the server's prepared transaction that publishes the slice. All tasks in an
+            attempt share one vote.
+        numbers: the catalog's numbers of ``columns`` when the slice was staged. A column keeps its number when it is renamed,
+            and no other column ever receives that number. The field is empty in a handle from an older version of the toolkit.
     """
 
     columns: tuple[str, ...]

@@ -1,10 +1,10 @@
 """When a query starts, find everything that a stage cannot check.
 
-If the table rejects a publish after the decision, the query is blocked. The stage has the table's column types, defaults,
-generated columns and indexes, and also the table's CHECK and NOT NULL constraints, so a task catches every row that any of
-them would reject. The sink rejects everything that depends on other rows or on code, unless the driver publishes before it
-votes (``vote="prepared"``). In a CHECK or an index, the table's owner must not use a function that reads other rows. The
-owner must also not change the table while the query runs.
+If the table rejects a publish after the decision, the query is blocked. The stage copies the table's column types, defaults,
+generated columns, indexes, and CHECK and NOT NULL constraints, so a task catches every row that any of them would reject. The
+sink rejects everything that depends on other rows or on code, unless the driver publishes before it votes
+(``vote="prepared"``). In a CHECK or an index, the table's owner must not use a function that reads other rows. The owner must
+also not change the table while the query runs.
 """
 
 from __future__ import annotations

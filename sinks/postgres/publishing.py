@@ -35,16 +35,16 @@ class Publishing:
 
     @property
     def filled(self) -> tuple[str, ...]:
-        """The columns that the stage fills with defaults. The batch does not have them, and the publish does not fill them."""
+        """The columns that the stage fills with defaults. Neither the batch nor the publish fills them."""
         others = {*self.written, *(column.name for column in self.left_to_the_table)}
         return tuple(column.name for column in self.table.columns if not column.generated and column.name not in others)
 
     @property
     def left_to_the_table(self) -> tuple[Column, ...]:
-        """The columns that the batch does not have, and that only the table's sequence can fill, during the publish.
+        """The columns that are missing from the batch, and that only the table's sequence can fill, during the publish.
 
         Besides identity columns, these are columns in a unique index. If their sequence is behind the table, a number that was
-        drawn earlier could never be published. A number that is drawn by the publish can, once the sequence is set.
+        drawn earlier could never be published. A number that the publish draws can be published once the sequence has been set.
         """
         unique = {name for index in self.table.indexes if index.is_unique for name in index.columns}
         numbered = (c for c in self.table.columns if c.is_identity or (c.is_numbered and c.name in unique))
@@ -71,8 +71,8 @@ class Publishing:
     def key_indexes(self) -> tuple[Index, ...]:
         """With ``upsert``, the unique indexes on exactly the key, on the table or on a partition.
 
-        All of them reject the same rows. While one is built or rebuilt (``CONCURRENTLY``), there is a second one, which is not
-        valid yet.
+        All of them reject the same rows. While such an index is being built or rebuilt (``CONCURRENTLY``), a second one exists
+        that is not valid yet.
         """
         return tuple(index for index in self.table.indexes if self.mode == "upsert" and self._is_on_key(index))
 

@@ -132,9 +132,9 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
         key: the table's columns that must not be null.
 
     Raises:
-        SchemaError: a column has no counterpart, is computed by the table, or has a type that the table does not accept, or the
-            batch does not have a required column. The message identifies the column and its types in the batch and the table,
-            and says what to do.
+        SchemaError: a column has no counterpart, is computed by the table, or has a type that the table does not accept, or a
+            required column is missing from the batch. The message identifies the column and its types in the batch and the
+            table, and says what to do.
     """
     found: dict[str, tuple[str, Column]] = {}
     for name in schema.names:

@@ -62,7 +62,7 @@ def require_usable(server: Server, settings: PostgresSettings) -> None:
 
 
 def warn_of_publications(connection: psycopg.Connection[Any], settings: PostgresSettings) -> None:
-    """Log a warning if the sink's own tables are published. Subscribers then get rows that are not decided yet."""
+    """Log a warning if the sink's own tables are published. Subscribers then receive rows that are not decided yet."""
     if names := [name for (name,) in connection.execute(find_publications(settings.schema))]:
         logger.warning(
             "sink %r: the publication %s also publishes the sink's own tables in the schema %r. Subscribers without these tables "

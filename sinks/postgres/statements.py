@@ -98,7 +98,7 @@ class Statements:
         ).format(stage, place(publishing.table))
         for column in publishing.null_when_staged:
             yield sql.SQL("ALTER TABLE {} ALTER {} DROP NOT NULL").format(stage, sql.Identifier(column.name))
-        for column in publishing.left_to_the_table:  # otherwise, the stage would draw numbers that no row gets
+        for column in publishing.left_to_the_table:  # otherwise, the stage would draw numbers that no row uses
             yield sql.SQL("ALTER TABLE {} ALTER {} DROP DEFAULT").format(stage, sql.Identifier(column.name))
         if publishing.vote == "staged":
             for definition in staged_indexes(publishing.table):
@@ -273,7 +273,7 @@ def find_publications(schema: str) -> sql.Composed:
 
 
 def lock_table(name: str) -> sql.Composed:
-    """Lock a table like an INSERT does, so that its definition cannot change. The server itself has printed the name."""
+    """Lock a table as an INSERT does, so that its definition cannot change. The server itself has printed the name."""
     return sql.SQL("LOCK TABLE ONLY ") + sql.SQL(name) + sql.SQL(" IN ROW EXCLUSIVE MODE")
 
 

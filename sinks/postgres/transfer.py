@@ -67,7 +67,7 @@ class Transfer:
         """Publish undecided slices, with their markers, in a transaction that is then prepared.
 
         Raises:
-            RetriableError: a slice was given up or is not whole, or the table was altered.
+            RetriableError: a slice was given up or is incomplete, or the table was altered.
         """
         names = [handle.transaction for handle in handles]
         insert = self._statements.insert_markers(names, version=version, state="committed")
@@ -81,7 +81,7 @@ class Transfer:
         self._insert(step, table, handles)
 
     def publish(self, step: Connection, handles: Sequence[PostgresHandle], version: int, *, is_newest: bool) -> None:
-        """Publish a decision's whole slices that have no marker yet, and mark them.
+        """Publish a decision's complete slices that have no marker yet, and mark them.
 
         Args:
             step: a step that holds the owner's lock.
@@ -124,7 +124,7 @@ class Transfer:
             ) from error
 
     def _require_columns(self, step: Connection, table: Table, handles: Sequence[PostgresHandle]) -> None:
-        """Check that each value is written to its own column, and that the column's type leaves the value the same.
+        """Check that each value is written to its own column, and that the column's type leaves the value unchanged.
 
         If the server reports an error instead, such as for a renamed column, its message is clear enough.
         """

@@ -1,7 +1,7 @@
 """Say into which altered columns staged values can be published unchanged.
 
-When a column's type is altered, ``USING`` may convert the values that the table already has. PostgreSQL's own casts, which an
-INSERT uses, may convert the staged values differently. So a changed type is acceptable only if every value stays the same.
+When a column's type is altered, ``USING`` may convert the values that are already in the table. PostgreSQL's own casts, which
+an INSERT uses, may convert the staged values differently. So a changed type is acceptable only if every value stays the same.
 """
 
 from __future__ import annotations

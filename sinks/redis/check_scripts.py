@@ -102,9 +102,9 @@ return {sha, '', '', string.format('%.17g', top / safe), string.format('%.17g', 
 
 #: KEYS slice; ARGV chunk, position, rehearsal, values, scratch. Executes a chunk's increments on copies. The hash ``values``
 #: keeps the copies from chunk to chunk, so that increments see the earlier chunks' results. ``rehearsal`` identifies the
-#: rehearsal that owns the hash. ``position`` counts the chunks in order of application. The script may be called again. Returns
-#: nothing if the chunk is missing, ``LOST`` if the copies are missing, ``FITS``, or ``REFUSED`` with the key, the error from
-#: Redis, the command with its increment, and the value that it would change.
+#: rehearsal that owns the hash. ``position`` is the chunk's number in the order of application. The script may be called again.
+#: Returns nothing if the chunk is missing, ``LOST`` if the copies are missing, ``FITS``, or ``REFUSED`` with the key, the error
+#: from Redis, the command with its increment, and the value that it would change.
 REHEARSE: Final = script(
     READ_CHUNK,
     """

@@ -74,7 +74,7 @@ class Safety:
         return [command for command, is_wanted in ((replicas, self.replicas), (file, self.aof)) if is_wanted]
 
     def short(self, answers: Sequence[Any]) -> str:
-        """Say which response to :meth:`commands` does not prove that the write is safe. Return nothing if all of them do."""
+        """Say which response to :meth:`commands` does not prove that the write is safe. Return nothing if all responses do."""
         for command, answer in zip(self.commands(), answers, strict=True):
             copies = answer[0] if isinstance(answer, list) else answer
             if isinstance(answer, RedisError) or copies < command[1]:

@@ -36,7 +36,7 @@ REMEDIES: Final = remedies(
         BadRecordError,
         "A row exceeds Redis's size limit: raise proto-max-bulk-len, or make the row smaller",
     ),
-    # redis-py gives the same answer to every error after CLUSTER SLOTS.
+    # redis-py reports the same text for every error after CLUSTER SLOTS.
     (
         "Cluster mode is not enabled",
         ConfigurationError,

@@ -235,7 +235,7 @@ class StreamAdd(_FieldsMapping):
 class Expire(Mapping):
     """``PEXPIRE key expire_ms``, where ``expire_ms`` is an integer column or a number.
 
-    The time to live begins when the row is applied. As in Redis, a row whose time is 0 or less deletes the key.
+    The time to live begins when the row is applied. As in Redis, a row whose time to live is 0 or less deletes the key.
     """
 
     command = "PEXPIRE"

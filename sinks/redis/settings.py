@@ -74,7 +74,7 @@ class RedisSettings(StagedSettings):
     def connect(self) -> redis.Redis | RedisCluster:
         """Return a redis-py client that never retries, because a retry after a lost response would apply an ``INCRBY`` twice."""
         timeout_s = self.response_timeout_s
-        # The responses to WAIT and WAITAOF may each take this much longer.
+        # WAIT and WAITAOF may each delay a response by ``wait_timeout_ms``.
         timeout_s += (bool(self.wait_replicas) + self.wait_aof) * self.wait_timeout_ms / 1000
         common = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, **self.options}
         never = Retry(NoBackoff(), 0)

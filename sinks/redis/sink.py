@@ -32,19 +32,20 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
         name: the sink name, constant across restarts. A name may contain letters, digits, ``_`` and ``-``.
         url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS, or ``unix://`` for a socket. For a cluster,
             pass any node. With Sentinel, only the user, password and database are used.
-        mapping: one of ``twopc.sinks.redis.mappings``, which converts rows to commands.
+        mapping: how to convert rows to commands; an instance of a class from ``twopc.sinks.redis.mappings``.
         cluster: whether Redis is a cluster.
-        sentinels: ``(host, port)`` of each Sentinel; needs ``service``.
+        sentinels: ``(host, port)`` of each Sentinel; requires ``service``.
         service: the name of the primary in Sentinel.
         sentinel_options: redis-py keyword arguments for the connections to the Sentinels, such as ``password``; ``ssl=True`` for
-            TLS. The Sentinels do not get the user and password in ``url``.
+            TLS. The user and password in ``url`` are not sent to the Sentinels.
         options: redis-py keyword arguments, such as ``ssl_ca_certs``.
         wait_replicas: the number of replicas that must have a write before the sink treats it as safe (``WAIT``).
         wait_aof: whether a write must also be on the primary's disk, in its append-only file (``WAITAOF``, Redis 7.2).
         wait_timeout_ms: how long to wait for the replicas, and then for the disk.
         chunk_rows: the maximum number of commands in one step. During a step, Redis serves no other client.
-        chunk_bytes: the maximum size of one step in bytes. A larger row gets its own step.
-        timeout_ms: how long one step may wait for Redis. After a third of this time without a response, the sink asks again.
+        chunk_bytes: the maximum size of one step in bytes. A larger row is applied in its own step.
+        timeout_ms: how long one step may wait for Redis. After a third of this time without a response, the sink sends the
+            request again.
 
     Raises:
         ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.

@@ -166,8 +166,9 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def _require_kept(self) -> None:
         """Check that the store still has the last decision's markers, as this driver has proven them.
 
-        A failover may lose them even if it keeps the record's revision that this driver knows. After the next decision, no start
-        would look for them, and the sweep would remove the slices. No later decision has removed the markers yet.
+        A failover may lose them even if it keeps the record's revision that this driver knows. After the next decision, no
+        start would look for these markers, and the sweep would remove the slices. No later decision has removed the markers
+        yet.
 
         Raises:
             FencedError: another driver owns the sink, so its decision may have removed the markers.

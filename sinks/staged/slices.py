@@ -53,7 +53,7 @@ def epoch_of(entry: str) -> int:
 
 
 def halve(rows: range, pack: Callable[[range], bytes], *, max_bytes: int) -> Iterator[tuple[range, bytes]]:
-    """Split rows until each part needs at most ``max_bytes`` in the store. A row that needs more becomes a part of its own."""
+    """Split rows until each part needs at most ``max_bytes`` in the store. A row that needs more becomes a separate part."""
     data, middle = pack(rows), len(rows) // 2
     if len(data) <= max_bytes or not middle:
         yield rows, data
@@ -78,8 +78,8 @@ class SliceState(Enum):
 APPLICABLE: Final = frozenset({SliceState.PREPARED, SliceState.APPLYING})
 
 #: These slices may still have rows to apply, but not now. If the order of slices matters, later slices must wait. A slice that is
-#: lost or torn holds nothing back. If a lost slice is written again, its rows come last. A torn one is never applied further, and
-#: a backup that contains its rest also applies the later slices again.
+#: lost or torn holds nothing back. If a lost slice is written again, its rows come last. A torn slice is never applied further.
+#: If a backup that contains its remaining chunks is restored, the later slices are applied again, too.
 WAITING: Final = frozenset({SliceState.UNANSWERED, SliceState.STALE})
 
 

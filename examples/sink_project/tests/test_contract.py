@@ -1,4 +1,4 @@
-"""Check that the sink keeps the contract."""
+"""Check that the sink fulfills the contract."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TestFilesSink(SinkContract):
         return Case(sink, numbers, lambda: numbers_in(sink), silence=silence)
 
     def test_a_look_does_not_wait_for_a_running_driver(self, case: Case) -> None:
-        """`twopc status --sinks` looks at the directory while the query is running."""
+        """`twopc status --sinks` reads the directory while the query is running."""
         driver = Driver(case.sink)
         assert case.silence is not None
         with case.silence():

@@ -41,7 +41,7 @@ class Row(NamedTuple):
 class Producer(NamedTuple):
     """The writer of a record.
 
-    Each producer epoch has only one transaction (rule 5), so a producer id and epoch also identify a transaction.
+    Each producer epoch is used for only one transaction (rule 5), so a producer id and epoch also identify a transaction.
     """
 
     producer_id: int

@@ -20,7 +20,7 @@ def disagreeing(
     """Find each difference between the ledger's decisions and the output's data.
 
     Args:
-        decided: every handle that was ever decided. A truncated ledger no longer has all of these handles.
+        decided: every handle that was ever decided. A truncated ledger no longer contains all of these handles.
         observed: all output records that a reader saw.
         log: the contents of the output's partitions.
         markers: the UUIDs of the transactions with visible markers. These UUIDs are the keys in the marker partitions.

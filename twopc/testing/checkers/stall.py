@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def stalled(samples: Sequence[StableOffset], *, bound_s: float) -> list[Violation]:
-    """Find periods of over ``bound_s`` in which a partition's last stable offset stood still before the log's end."""
+    """Find each period longer than ``bound_s`` in which a last stable offset below the log's end did not advance."""
     stuck: dict[int, StableOffset] = {}
     longest: dict[tuple[int, int], tuple[float, StableOffset, StableOffset]] = {}
     for sample in sorted(samples, key=lambda sample: sample.at_s):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _POLL_S: Final = 0.1
-#: The client's errors begin with an underscore; they are public.
+#: The names of the client's errors begin with an underscore, although they are public.
 _LOST: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001 - see above
 _AT_END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - see above
 _SAMPLE_EVERY_MS: Final = 250

@@ -19,7 +19,7 @@ def torn(observed: Sequence[Observation], log: Sequence[LogEntry]) -> list[Viola
     Args:
         observed: all records that a reader saw once the cluster was at rest. Before that, a transaction may be visible in
             only some of its partitions.
-        log: the contents of the partitions. Each epoch of a producer must have one transaction (rule 5).
+        log: the contents of the partitions. Each epoch of a producer must be used for only one transaction (rule 5).
     """
     seen = {row.position for row in observed}
     ended = fates(log)

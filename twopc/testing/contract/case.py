@@ -37,7 +37,8 @@ class Case:
         visible: returns the sorted numbers that a reader sees now. A number that was written twice appears twice.
         crash: makes this process appear dead to the sink and to all objects made from the sink. Raises :class:`Crash`.
         silence: returns a context in which the store does not respond; None if that is impossible. If the store is a
-            library with a lock, another process must hold the lock, because this process might get the lock twice.
+            library with a lock, another process must hold the lock, because this process might be able to acquire the lock
+            twice.
         is_outside: whether a prepared transaction survives the process that prepared it. If not, the suite skips the
             test of this property.
         notices_copies: whether the sink notices drivers that use copies of a checkpoint (``has_newer_decision``). If

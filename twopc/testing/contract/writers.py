@@ -1,4 +1,4 @@
-"""Test a sink's writers: many writes, equal task attempts, the order of the columns, and tasks that wake up too late."""
+"""Test a sink's writers: many writes, duplicate task attempts, column order, and tasks that wake up too late."""
 
 # ruff: noqa: D102 - the names of tests are their claims
 
@@ -52,7 +52,7 @@ class WriterContract:
         assert case.visible() == ROWS
 
     def test_a_transaction_without_a_record_in_the_store_is_not_reported_as_committed(self, case: Case) -> None:
-        """The store may come from a backup that is older than the transaction. Its rows are then lost."""
+        """The store may come from a backup that is older than the transaction. The transaction's rows are then lost."""
         driver = Driver(case.sink)
         scan_start = driver.begin()
         aborted = driver.prepare(case.rows([11, 12]))

@@ -40,7 +40,7 @@ def _function(target: str) -> Any:
 
 
 def _session(run: Run) -> SparkSession:
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - Spark's gateway must not start before the environment is right
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - Spark's gateway must not start before the environment is set up
 
     if run.server:
         return SparkSession.builder.remote(run.server).getOrCreate()

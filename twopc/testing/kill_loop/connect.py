@@ -69,7 +69,7 @@ class ConnectRun:
             case Victim.SERVER:
                 end_of(self._reached).unlink(missing_ok=True)  # the file of an earlier batch
                 self.zombie = Zombie(self._server, self._server.kill_all_but_functions(), self._reached)
-                self._client.kill()  # otherwise the client would only look for its server
+                self._client.kill()  # without its server, the client could only keep reconnecting
             case Victim.CLIENT:
                 self._client.kill()
                 release(self._reached)

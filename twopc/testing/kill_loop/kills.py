@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 class Moment(Enum):
     """The moment of a kill. All moments except POINT work with any sink."""
 
-    #: The function of ``foreachBatch`` has returned, but Spark has not yet recorded the batch as done, so it will replay it.
+    #: The ``foreachBatch`` function has returned, but Spark has not yet recorded the batch as done, so Spark will replay the
+    #: batch.
     AFTER = "after"
     #: One task of the batch is held before its end, until other tasks have written their rows or have had time to write them.
     DURING = "during"
-    #: Spark has planned the batch, but has not called the function of ``foreachBatch``.
+    #: Spark has planned the batch, but has not called the ``foreachBatch`` function.
     BEFORE = "before"
     #: Some time after a task of the batch has begun.
     RANDOM = "random"
@@ -37,10 +38,10 @@ class Victim(Enum):
 
     #: All processes of the query. Under Spark Connect: the server with its JVM and its workers, and the client.
     ALL = "all"
-    #: The process in which the server calls the function of ``foreachBatch``. The query fails, but its server survives.
+    #: The process in which the server calls the ``foreachBatch`` function. The query fails, but its server survives.
     WORKER = "worker"
-    #: All processes but the function's, which stays stopped until the next run of the query has finished a batch, and then
-    #: continues as if nothing had happened.
+    #: All processes except the function's process. That process stays stopped until the query's next run has finished a batch,
+    #: and then continues as if nothing had happened.
     SERVER = "server"
     #: The client. Spark continues the query without a client; the next client connects to the same server.
     CLIENT = "client"
@@ -48,11 +49,11 @@ class Victim(Enum):
 
 #: The victims under Spark Connect, in their order.
 OF_CONNECT: Final = (Victim.WORKER, Victim.SERVER, Victim.CLIENT, Victim.ALL)
-#: The first kills of a query. With these two, a sink that writes a replayed batch again always reveals it.
+#: The first kills of a query. These two kills always expose a sink that writes a replayed batch again.
 ALWAYS_SHOWS = (Moment.AFTER, Moment.DURING)
 _DRAWN = (Moment.AFTER, Moment.DURING, Moment.BEFORE, Moment.RANDOM, Moment.RANDOM)
 _LONGEST_DELAY_S = 1.5
-#: A run gets about this number of batches, so that its kill can reach its moment.
+#: Each run receives input for about this many batches, so that the moment of its kill can come.
 BATCHES_A_KILL = 2
 
 

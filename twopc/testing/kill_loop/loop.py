@@ -30,7 +30,7 @@ _KILLED: Final = 128 + 9
 _POLL_S: Final = 0.02
 #: The maximum time without a finished batch. Spark starts in 5 s on a quiet machine, and a batch takes a second.
 _STUCK_S: Final = 300
-#: The time in which the other tasks of a held batch may show their rows.
+#: How long to wait for the other tasks of a held batch to write their rows.
 _SETTLE_S: Final = 5.0
 _WORKER_DIED: Final = "Python worker exited unexpectedly"
 

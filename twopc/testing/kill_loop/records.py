@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 KEYS: Final = 10
-#: The number of tasks that read a batch. The kill in the middle of a batch needs two.
+#: The number of tasks that read a batch. The kill in the middle of a batch needs two tasks.
 TASKS: Final = 2
 SCHEMA: Final = "number BIGINT, key STRING, value STRING"
 _TIMEOUT_S: Final = 30
-#: The size of a producer's queue is 100,000 records.
+#: A producer's queue holds 100,000 records.
 _QUEUED: Final = 50_000
 #: Spark reads files in the order of their modification times, which here do not depend on a clock.
 _EPOCH_S: Final = 1_600_000_000

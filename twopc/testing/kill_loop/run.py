@@ -12,8 +12,8 @@ import msgspec
 
 from twopc.integration.services.class_data import driver_flags
 from twopc.testing import crash_points
-from twopc.testing.kill_loop.kills import Kill  # noqa: TC001 - msgspec reads annotations when it runs
-from twopc.testing.kill_loop.records import Reader  # noqa: TC001 - msgspec reads annotations when it runs
+from twopc.testing.kill_loop.kills import Kill  # noqa: TC001 - msgspec reads annotations at run time
+from twopc.testing.kill_loop.records import Reader  # noqa: TC001 - msgspec reads annotations at run time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

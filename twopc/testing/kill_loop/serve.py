@@ -29,7 +29,7 @@ _SETTINGS: Final = {
 def main() -> None:
     """Start the server, and run it until it is killed."""
     run, ready = entered(sys.argv[1]), Path(sys.argv[2])
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - Spark's gateway must not start before the environment is right
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - Spark's gateway must not start before the environment is set up
 
     session: SparkSession = SparkSession.builder.config(map={**run.spark, **_SETTINGS}).getOrCreate()
     session.sparkContext.setLogLevel("WARN")

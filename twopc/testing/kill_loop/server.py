@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
     from twopc.testing.kill_loop.run import Run
 
-#: The end of the module's name in the command line of a process that calls a function of ``foreachBatch`` for a server.
+#: The end of the module's name in the command line of a process that calls a ``foreachBatch`` function for a server.
 _OF_FUNCTION: Final = ".foreach_batch_worker"
 _START_TIMEOUT_S: Final = 300
 _END_TIMEOUT_S: Final = 20
-#: A process without its server exits after its next step, unless that step calls the server. Then PySpark retries for minutes.
+#: A process without its server exits after its next step, unless that step calls the server. In that case, PySpark retries for
+#: minutes.
 _ZOMBIE_TIMEOUT_S: Final = 20
 
 
@@ -70,7 +71,8 @@ class Server:
                 process.suspend()
 
         def others() -> list[psutil.Process]:
-            # The process that has started the JVM stays, so that processes left behind by the JVM exit with it.
+            # The process that started the JVM keeps running, so that processes left behind by the JVM later exit with that
+            # process.
             spared = {self._processes.pid, *(process.pid for process in functions)}
             return [process for process in self._processes.members() if process.pid not in spared]
 
