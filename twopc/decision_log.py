@@ -52,6 +52,17 @@ class DecisionLog(ABC):
             FencedError: a newer driver has acquired the log in the meantime.
         """
 
+    def require_owner(self) -> None:
+        """Prove that no newer driver has acquired the log so far.
+
+        A start calls this method after it has acquired all sinks, and before it changes a transaction in any of them. By
+        default, :meth:`read` is the proof. If a stale server could answer that read, the proof needs a write.
+
+        Raises:
+            FencedError: a newer driver has acquired the log; this driver has written nothing.
+        """
+        self.read()
+
     @abstractmethod
     def append(self, records: Sequence[Record]) -> int:
         """Write all of the records, or none. If this method returns without an error, the records are durable.

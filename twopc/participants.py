@@ -61,6 +61,10 @@ class Participants:
         """List the decision logs that the sinks provide."""
         return [log for committer in self.committers.values() if (log := committer.decision_log()) is not None]
 
+    def are_fenced_by(self, log: DecisionLog) -> bool:
+        """Whether the acquisition of this log by itself fences the previous driver in every sink."""
+        return all(committer.decision_log() is log for committer in self.committers.values())
+
     def decode(self, tasks: Iterable[TaskReport]) -> Handles:
         """Decode each sink's handles from the tasks' reports."""
         tasks = tuple(tasks)

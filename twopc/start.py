@@ -57,6 +57,9 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     claim = Claim(query_id=batch.query_id, run=setup.driver_run_id, deciding_log=name, deciding_cluster=cluster)
     log_epoch = setup.log.acquire(claim)  # the previous driver can decide nothing after this
     driver_epochs = setup.participants.acquire(claim)
+    if not setup.participants.are_fenced_by(setup.log):
+        # Before this driver acquired the last sink, a newer driver may have decided a batch, which this driver would sweep.
+        setup.log.require_owner()
     view = _view_of(setup.log, setup.log.read)  # up to this driver's record, so nothing is missing
     crash_point("driver.acquired")
 

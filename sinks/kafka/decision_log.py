@@ -127,6 +127,17 @@ class KafkaDecisionLog(DecisionLog):
         """See :class:`DecisionLog`. Read up to this driver's own record, so that a stale leader cannot hide a decision."""
         return self.contents(until=self.driver_epoch)
 
+    def require_owner(self) -> None:
+        """See :class:`DecisionLog`. Write a barrier, because a stale leader could hide a newer driver's record from a read."""
+        try:
+            self.write([(self.topic.marker_partitions()[0], f"barrier {self._run}".encode())])
+        except FencedError as error:
+            raise FencedError(
+                f"the ledger {self.name}: another driver has started, and has fenced this one during its start. No data is at "
+                "risk, and this driver has not changed any batch. Restart the query, unless the other driver is the one that "
+                "should run"
+            ) from error
+
     def append(self, records: Sequence[Record]) -> int:
         """See :class:`DecisionLog`."""
         frames = [frame for record in records for frame in encode(record, max_bytes=self._frame_bytes)]

@@ -148,6 +148,20 @@ def test_a_batch_costs_driver_and_brokers_no_more_than_before(kafka: KafkaServic
     require_within({kind: found / tasks for kind, found in of_tasks.counted.items()}, TASK)
 
 
+@pytest.mark.parametrize(("count", "transactions"), [(1, 1), (2, 3)])
+def test_a_start_writes_a_record_for_each_sink_and_proves_once_that_it_owns_the_log_of_several(
+    kafka: KafkaService, tmp_path: Path, count: int, transactions: int
+) -> None:
+    """With one sink, the acquisition itself is the proof."""
+    with CountingProxy(kafka.bootstrap_servers) as proxy:
+        queries = [Query(proxy.bootstrap_servers, tmp_path, timeout_ms=30_000) for _ in range(count)]
+        driver = Coordinator([query.sink for query in queries], LocalFiles(tmp_path / "twopc"))
+        opened.append(driver)
+        driver.recover(queries[0].batch(0))
+        driver.close()
+        assert (proxy.counted["PRODUCE"], proxy.counted["END_TXN"]) == (transactions, transactions)
+
+
 def counted_batches(
     spark: SparkSession,
     options: Options,

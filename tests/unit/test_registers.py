@@ -77,6 +77,14 @@ def test_a_driver_reads_up_to_its_own_acquisition(log: RegisterLog, files: Fault
     assert kinds == [Acquired, Begin, Decision, Acquired]
 
 
+def test_a_driver_owns_the_log_until_another_driver_acquires_it(log: RegisterLog, files: FaultyFiles) -> None:
+    log.append([BEGIN, decision(0)])
+    log.require_owner()
+    RegisterLog(files).acquire(claim("two"))
+    with pytest.raises(FencedError, match="owns this checkpoint now"):
+        log.require_owner()
+
+
 def test_the_identity_is_kept_until_the_log_is_recreated(log: RegisterLog, files: FaultyFiles) -> None:
     identity = log.identity()
     assert len(identity) == 32

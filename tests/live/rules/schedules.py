@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from tests.live.pipeline import Query, Tasks
+from tests.live.pipeline import Query, Tasks, opened
 from tests.reader import consumer_of, counted, read_to_end
 from tests.tasks import attempt_of
 from twopc import crash_points
 from twopc.attempt import Attempt
+from twopc.coordinator import Coordinator
 from twopc.engine import Work, Write
+from twopc.files import LocalFiles
+from twopc.override import Overrides
 from twopc.records import Acquired, Decision
+from twopc.settings import Settings
 from twopc.sinks.kafka import producer_pool
 from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 from twopc.sinks.kafka.handle import KafkaHandle, ProducerIdentity
@@ -29,8 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.live.services import KafkaService
-    from twopc.coordinator import Coordinator
     from twopc.records import TaskReport
+    from twopc.sinks.kafka import KafkaSink
     from twopc.sinks.kafka.reports import Description
     from twopc.sinks.kafka.writer import KafkaWriter
 
@@ -137,6 +141,19 @@ def playing(kafka: KafkaService, root: Path, **sink_arguments: Any) -> Iterator[
         yield play
     finally:
         play.close()
+
+
+def driver_of(play: Play, sinks: Sequence[KafkaSink], *, add_sink: str | None = None) -> Coordinator:
+    """A driver on the play's checkpoint with sinks other than those of the play."""
+    opened.append(
+        Coordinator(sinks, LocalFiles(play.root / "twopc"), settings=Settings(overrides=Overrides(add_sink=add_sink)))
+    )
+    return opened[-1]
+
+
+def fed(plays: Sequence[Play], rows: Sequence[Sequence[str]]) -> Tasks:
+    """An engine that writes the same rows into several sinks."""
+    return Tasks(plays[0], rows, sinks=[play.sink for play in plays])
 
 
 @contextlib.contextmanager

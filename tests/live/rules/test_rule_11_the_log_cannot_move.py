@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,35 +16,17 @@ from confluent_kafka.admin import AdminClient
 
 from tests.live.broker_changes import delete_topic
 from tests.live.pipeline import Tasks, opened
-from tests.live.rules.schedules import Play, at, crash, die, playing, until
+from tests.live.rules.schedules import Play, at, crash, die, driver_of, fed, until
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.errors import RefusedStartError
 from twopc.files import LocalFiles
-from twopc.override import Overrides
-from twopc.settings import Settings
 from twopc.sinks.kafka.ledger_topic import ABSENT, LedgerTopic
 from twopc.sinks.kafka.transactions import TransactionClient
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
     from pathlib import Path
-
-    from tests.live.services import KafkaService
-    from twopc.sinks.kafka import KafkaSink
-
-
-@pytest.fixture
-def pair(kafka: KafkaService, tmp_path: Path) -> Iterator[tuple[Play, Play]]:
-    """Two sinks of one checkpoint, ordered by name."""
-    tail = uuid.uuid4().hex[:10]
-    with (
-        playing(kafka, tmp_path / "checkpoint", name=f"a{tail}") as first,
-        playing(kafka, tmp_path / "checkpoint", name=f"b{tail}") as second,
-    ):
-        second.query_id = first.query_id
-        yield first, second
 
 
 def admin(play: Play) -> AdminClient:
@@ -71,21 +52,8 @@ def create_decision_log(play: Play) -> None:
     assert until(created)
 
 
-def driver_of(play: Play, sinks: Sequence[KafkaSink], *, add_sink: str | None = None) -> Coordinator:
-    """A driver on the play's checkpoint with sinks other than those of the play."""
-    opened.append(
-        Coordinator(sinks, LocalFiles(play.root / "twopc"), settings=Settings(overrides=Overrides(add_sink=add_sink)))
-    )
-    return opened[-1]
-
-
 def bindings(play: Play) -> list[dict[str, Any]]:
     return [json.loads(path.read_bytes()) for path in sorted((play.root / "twopc").glob("binding-*.json"))]
-
-
-def fed(plays: Sequence[Play], rows: Sequence[Sequence[str]]) -> Tasks:
-    """An engine that writes the same rows into several sinks."""
-    return Tasks(plays[0], rows, sinks=[play.sink for play in plays])
 
 
 @pytest.mark.parametrize("keeps_its_ledger", [False, True])
