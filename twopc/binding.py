@@ -15,8 +15,10 @@ import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from twopc.crash_points import crash_point
+from twopc.decision_log import ABSENT, NO_ID
 from twopc.errors import DecisionLogDamagedError, RefusedStartError, RetriableError, TwoPhaseCommitError
 from twopc.refusals import FAILOVER
 from twopc.sealed import OtherFormatError, seal, unseal
@@ -113,7 +115,7 @@ class Binding:
                     f"sink {name!r} was bound to {facts}, but it is now {current.sinks[name]}",
                     f"Point the sink back at the original. If the original is lost or was copied elsewhere, {FAILOVER}",
                 )
-        if _log(bound) != _log(current):
+        if not _is_same_log(bound, current):
             raise self._refused(
                 f"the decisions were in {bound.log} ({bound.log_identity}), but {current.log} is now a different log "
                 f"({current.log_identity}), because it was deleted and recreated. The last batch may be incomplete, "
@@ -134,6 +136,8 @@ class Binding:
             RefusedStartError: another driver has bound the checkpoint to other sinks in the meantime.
             RetriableError: the file could not be written.
         """
+        if self._bound is not None:
+            current = _with_known_ids(current, self._bound)
         if self._bound == current:
             return
         # This number is above all earlier ones, because the drivers that wrote them had lower epochs.
@@ -146,7 +150,7 @@ class Binding:
             # This driver cannot fence a driver that uses another log. If both write first and then read, at least one sees the
             # other's file.
             found = [self._read(other) for other in {_FIRST, *self._listed()}]
-            is_ours = all(other is None or _log(other) == _log(current) for other in found)
+            is_ours = all(other is None or _is_same_log(other, current) for other in found)
             if not is_ours:
                 self._files.remove(_name(number))
         if not is_ours:
@@ -203,8 +207,26 @@ def _name(number: int) -> str:
 
 def _is_another(bound: Mapping[str, str], current: Mapping[str, str]) -> bool:
     # A stored fact that this version no longer records, such as a server's identity, is ignored.
-    return any(bound.get(name) != value for name, value in current.items())
+    return any(not _is_same(bound.get(name), value) for name, value in current.items())
 
 
-def _log(bound: Bound) -> tuple[str, str]:
-    return bound.log, bound.log_identity
+def _is_same_log(bound: Bound, current: Bound) -> bool:
+    return bound.log == current.log and _is_same(bound.log_identity, current.log_identity)
+
+
+def _is_same(bound: str | None, current: str) -> bool:
+    # A broker that was upgraded may give an id to a ledger that had none. A deleted ledger has not even that.
+    return bound == current or (NO_ID in {bound, current} and ABSENT not in {bound, current})
+
+
+def _with_known_ids(current: Bound, bound: Bound) -> Bound:
+    """Keep the ids that the binding knows, even if a broker that was not upgraded yet does not know them."""
+    sinks = {
+        name: {fact: _known(bound.sinks.get(name, {}).get(fact), value) for fact, value in facts.items()}
+        for name, facts in current.sinks.items()
+    }
+    return replace(current, log_identity=_known(bound.log_identity, current.log_identity), sinks=sinks)
+
+
+def _known(bound: str | None, current: str) -> str:
+    return bound if bound is not None and current == NO_ID else current

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twopc.attempt import Claim
     from twopc.records import LogContents, Record
+
+
+#: The id of a log that does not exist.
+ABSENT: Final = "absent"
+#: The id of a log whose store gives it none: the zero UUID, which is a topic's id on brokers without topic ids.
+NO_ID: Final = "A" * 22
 
 
 class DecisionLog(ABC):
@@ -20,7 +26,10 @@ class DecisionLog(ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """Return the store's id, which changes when the store is recreated (rule 11). This method only reads."""
+        """Return the store's id, which changes when the store is recreated (rule 11). This method only reads.
+
+        Return :data:`NO_ID` if the store has no such id. An update of the store may bring one.
+        """
 
     @abstractmethod
     def inspect(self) -> LogContents:

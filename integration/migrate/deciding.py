@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from twopc.binding import Binding
+from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError
 from twopc.log_view import LogView, fold
 from twopc.records import Acquired
 from twopc.refusals import damaged
 from twopc.sinks.kafka import KafkaSink
-from twopc.sinks.kafka.ledger_topic import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

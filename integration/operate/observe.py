@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tenacity import stop_after_delay, wait_fixed
 
 from twopc.attempt import Evidence
+from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError, DecisionLogDamagedError
 from twopc.integration.operate.held import HeldPartition, held_back
 from twopc.integration.operate.opened import OpenTransaction, opened
@@ -21,7 +22,6 @@ from twopc.integration.verify.history import history_of
 from twopc.integration.verify.markers import Markers, missing, wait_for_commits
 from twopc.integration.verify.transactions import check_missing, decided_in, topics_of
 from twopc.sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
-from twopc.sinks.kafka.ledger_topic import ABSENT
 from twopc.sinks.kafka.settings import LEDGERS
 from twopc.sinks.kafka.transactions import TransactionClient
 from twopc.sinks.retry import repeating

@@ -9,10 +9,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from twopc.counted import counted
+from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
 from twopc.integration.preflight.findings import Finding, Result, failed
 from twopc.integration.preflight.topics import check_durability, check_rights
-from twopc.sinks.kafka.ledger_topic import ABSENT, MARKER_PARTITIONS, TRANSACTION_LOG, describe, settings_of
+from twopc.sinks.kafka.ledger_topic import MARKER_PARTITIONS, TRANSACTION_LOG, describe, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

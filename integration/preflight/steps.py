@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import Uuid
 from confluent_kafka.admin import OffsetSpec
 
 from twopc.attempt import Attempt, Evidence
+from twopc.decision_log import NO_ID
 from twopc.errors import FencedError, UnavailableError
 from twopc.integration.preflight.findings import Result
 from twopc.integration.preflight.trial import QUERY_ID
@@ -77,7 +77,7 @@ def _use_ids(trial: Trial) -> Outcome:
 
 def _make_topic(trial: Trial) -> Outcome:
     trial.make_topic()
-    if trial.log.identity() == str(Uuid(0, 0)):
+    if trial.log.identity() == NO_ID:
         why = "topics have no ids on this cluster, so the sink cannot detect that its ledger was deleted and recreated"
         return Outcome(
             Result.WARN, why, "Make sure that the ledger is never deleted, or use brokers with topic ids (KIP-516)"

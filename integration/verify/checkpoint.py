@@ -91,8 +91,9 @@ def facts_of(files: Files | None, sinks: tuple[KafkaSink, ...] = ()) -> QueryFac
         return QueryFacts(sinks=sinks)
     with _reading(files):
         binding = Binding(LocalFiles(f"{files.location}/twopc"))
-        # A ledger's id is unique, but clusters may have ledgers of one name.
-        owner = next((of for of in binding.sinks.values() if of.get("ledger_id") == binding.log_identity), None)
+        # A ledger's id is unique, but clusters may have ledgers of one name, and old brokers give no ids.
+        log = (binding.log, binding.log_identity)
+        owner = next((of for of in binding.sinks.values() if (of.get("ledger"), of.get("ledger_id")) == log), None)
         bound = None if owner is None else Where(owner["ledger"], owner["cluster"])
         return QueryFacts(sinks=sinks, query_id=query_id(files), bound=bound)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka.admin import OffsetSpec
 
+from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError, DecisionLogDamagedError, TwoPhaseCommitError
 from twopc.integration.topic_reader import read_topic
 from twopc.integration.verify.deciding import NOTHING_KNOWN, Where, find_log
@@ -13,7 +14,7 @@ from twopc.log_view import fold
 from twopc.records import LogContents
 from twopc.sinks.kafka.decision_log import NotTheOwnerError
 from twopc.sinks.kafka.errors import on_ids
-from twopc.sinks.kafka.ledger_topic import ABSENT, describe, settings_of
+from twopc.sinks.kafka.ledger_topic import describe, settings_of
 from twopc.sinks.kafka.reader import offsets
 from twopc.sinks.kafka.reports import NOT_AUTHORIZED
 from twopc.sinks.kafka.transactions import TransactionClient

@@ -6,8 +6,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError
-from twopc.sinks.kafka.ledger_topic import ABSENT
 from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from twopc.attempt import Evidence
 from twopc.committer import SinkCommitter
 from twopc.counted import counted
+from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError, UnavailableError
 from twopc.sinks.kafka import markers
 from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 from twopc.sinks.kafka.handle import KafkaHandle, task_id
-from twopc.sinks.kafka.ledger_topic import ABSENT, warn_of_weakness
+from twopc.sinks.kafka.ledger_topic import warn_of_weakness
 from twopc.sinks.kafka.oauth import failures
 from twopc.sinks.kafka.prepared import await_visible, confirm, end_all, fence, sweep
 from twopc.sinks.kafka.producer_pool import drop_pool

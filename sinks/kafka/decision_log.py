@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import wait_fixed
 
 from twopc.codec import decode, decoding, encode
-from twopc.decision_log import DecisionLog
+from twopc.decision_log import ABSENT, DecisionLog
 from twopc.errors import (
     ConfigurationError,
     DecisionInDoubtError,
@@ -27,7 +27,7 @@ from twopc.records import Acquired, Decision, Entries, LogContents, Record, trun
 from twopc.refusals import FAILOVER
 from twopc.sinks.kafka.driver_producer import RETRY_BACKOFF_MS, DriverProducer
 from twopc.sinks.kafka.errors import is_retriable, on_topic, translate
-from twopc.sinks.kafka.ledger_topic import ABSENT, DRIVER_PARTITION, LedgerTopic
+from twopc.sinks.kafka.ledger_topic import DRIVER_PARTITION, LedgerTopic
 from twopc.sinks.kafka.oauth import require_token
 from twopc.sinks.kafka.reader import CommittedReader, Row, offsets
 from twopc.sinks.retry import retrying

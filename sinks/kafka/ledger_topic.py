@@ -16,6 +16,7 @@ from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from tenacity import wait_fixed
 
 from twopc.counted import counted
+from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
 from twopc.sinks.kafka.asking import ask, is_unavailable, request_s
 from twopc.sinks.kafka.errors import error_of, is_retriable, on_topic, translate, translated
@@ -33,7 +34,6 @@ logger = logging.getLogger(__name__)
 DRIVER_PARTITION: Final = 0
 MARKER_PARTITIONS: Final = 8
 TRANSACTION_LOG: Final = "__transaction_state"
-ABSENT: Final = "absent"
 _REPLICAS: Final = 3
 _DEFAULT_BATCH_LIMIT: Final = 1_048_588
 _LOWEST_BATCH_LIMIT: Final = 10_000
@@ -119,7 +119,7 @@ class LedgerTopic:
     def identity(self) -> str:
         """Return the topic id, which changes when the topic is recreated.
 
-        Return :data:`ABSENT` if the topic does not exist.
+        Return :data:`ABSENT` if the topic does not exist, and :data:`NO_ID` if the brokers have no topic ids.
         """
         # ensure() has read the id. Afterward, a broker that lags might still report the topic as absent.
         return self._created_id or self._find_id()

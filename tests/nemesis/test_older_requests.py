@@ -41,3 +41,16 @@ def test_a_killed_driver_is_recovered_with_requests_as_old_as_redpandas(
         assert max(request.version for request in requests) <= OF_REDPANDA[Api.FIND_COORDINATOR]
         assert len({tid for request in requests for tid in request.transactional_ids}) > len(rows)
         assert play.visible() == {"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}
+
+
+def test_a_query_continues_when_an_upgrade_of_the_brokers_brings_topic_ids(kafka: KafkaService, tmp_path: Path) -> None:
+    """Fails if the zero UUID, which stands for no id, counts as the id of another ledger."""
+    with KafkaProxy(kafka.bootstrap_servers, newest=OF_REDPANDA) as proxy, playing(kafka, tmp_path) as play:
+        upgraded = play.sink
+        play.sink = dataclasses.replace(upgraded, bootstrap_servers=proxy.bootstrap_servers)
+        play.driver().process(play.batch(0), Tasks(play, [["before"]]))
+        play.forget_worker()
+        play.sink = upgraded
+        play.driver().process(play.batch(1), Tasks(play, [["after"]]))
+        play.driver().process(play.batch(2), Tasks(play, [["later"]]))
+        assert play.visible() == {"before": 1, "after": 1, "later": 1}

@@ -375,7 +375,7 @@ BUGS: Final = (
         "a renamed or recreated ledger is accepted as empty",
         11,
         "twopc/binding.py",
-        "        if _log(bound) != _log(current):\n",
+        "        if not _is_same_log(bound, current):\n",
         "        if False:\n",
         model=False,
         # A Kafka sink's binding has the ledger's id, too, so the rule's own tests on a broker do not notice.

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from confluent_kafka import Uuid
 
 from twopc.binding import FORMAT, Binding, Bound
+from twopc.decision_log import ABSENT, NO_ID
 from twopc.errors import DecisionLogDamagedError, RefusedStartError
 from twopc.files import LocalFiles
+from twopc.integration.verify.checkpoint import facts_of
+from twopc.integration.verify.deciding import Where
 from twopc.sealed import seal
 
 if TYPE_CHECKING:
@@ -80,6 +84,35 @@ def test_a_fact_that_the_sink_no_longer_states_may_differ(files: LocalFiles) -> 
         Binding(files).check(older, add_sink=None)
 
 
+def test_topic_ids_that_appear_with_a_broker_upgrade_are_no_change_and_are_bound_once_known(files: LocalFiles) -> None:
+    """A broker without topic ids answers with the zero UUID. A recreated ledger is still detected if its id was ever known."""
+    without, known, recreated = (ledger_with(one) for one in (NO_ID, "id-1", "id-2"))
+    for number, current in enumerate([without, known, without]):
+        binding = Binding(files)
+        binding.check(current, add_sink=None)
+        binding.bind(current, number)
+    assert (Binding(files).log_identity, Binding(files).sinks["k"]["ledger_id"]) == ("id-1", "id-1")
+    assert files.names("") == ["binding-000001.json", "binding-000002.json"]
+    with pytest.raises(RefusedStartError, match="Point the sink back"):
+        Binding(files).check(recreated, add_sink=None)
+
+
+def test_a_ledger_without_an_id_is_refused_if_it_no_longer_exists(files: LocalFiles) -> None:
+    Binding(files).bind(ledger_with(NO_ID), 0)
+    for current in (ledger_with(ABSENT), msgspec.structs.replace(ledger_with(NO_ID), log_identity=ABSENT)):
+        with pytest.raises(RefusedStartError):
+            Binding(files).check(current, add_sink=None)
+
+
+def test_the_id_of_a_topic_without_an_id_is_known_to_the_protocol() -> None:
+    assert str(Uuid(0, 0)) == NO_ID
+
+
+def ledger_with(topic_id: str) -> Bound:
+    sinks = {"k": {"cluster": "c1", "ledger": "ledger", "ledger_id": topic_id}}
+    return Bound(format=FORMAT, log="ledger", log_identity=topic_id, sinks=sinks)
+
+
 def test_add_sink_binds_one_more_sink(bound: LocalFiles) -> None:
     binding = Binding(bound)
     binding.check(WITH_REDIS, add_sink="r")
@@ -122,3 +155,10 @@ def test_a_newer_binding_format_is_refused(files: LocalFiles) -> None:
     files.put_if_absent("binding-000001.json", seal(msgspec.structs.replace(BOUND, format=2)))
     with pytest.raises(RefusedStartError, match="Use the version that wrote the file"):
         Binding(files)
+
+
+def test_verify_finds_the_deciding_ledger_among_ledgers_without_ids(tmp_path: Path) -> None:
+    (tmp_path / "metadata").write_text('{"id":"q"}')
+    sinks = {name: {"cluster": f"of-{name}", "ledger": f"of-{name}", "ledger_id": NO_ID} for name in ("a", "b")}
+    Binding(LocalFiles(tmp_path / "twopc")).bind(Bound(format=FORMAT, log="of-b", log_identity=NO_ID, sinks=sinks), 0)
+    assert facts_of(LocalFiles(tmp_path)).bound == Where("of-b", "of-b")

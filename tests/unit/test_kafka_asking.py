@@ -10,9 +10,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
+from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError, RetriableError, UnavailableError
 from twopc.sinks.kafka import asking
-from twopc.sinks.kafka.ledger_topic import ABSENT, LedgerTopic, describe, settings_of
+from twopc.sinks.kafka.ledger_topic import LedgerTopic, describe, settings_of
 from twopc.sinks.kafka.reader import offsets
 
 SILENT, UNKNOWN = KafkaError._TIMED_OUT, KafkaError.UNKNOWN_TOPIC_OR_PART

@@ -19,9 +19,10 @@ from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, at, crash, die, driver_of, fed, until
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
+from twopc.decision_log import ABSENT
 from twopc.errors import RefusedStartError
 from twopc.files import LocalFiles
-from twopc.sinks.kafka.ledger_topic import ABSENT, LedgerTopic
+from twopc.sinks.kafka.ledger_topic import LedgerTopic
 from twopc.sinks.kafka.transactions import TransactionClient
 from twopc.testing.crash_points import InjectedFault
 
