@@ -40,6 +40,8 @@ _INIT_PRODUCER_ID_VERSION: Final = 4
 #: transaction.max.timeout.ms.
 _FENCING_TIMEOUT_MS: Final = 1_000
 _TRANSACTION_COORDINATOR: Final = 1
+#: New workers bring new ids. If a driver knows more coordinators, it forgets those that the current request does not need.
+_MOST_NODES: Final = 10_000
 #: The first version of FindCoordinator that accepts several ids (KIP-699).
 _MANY_IDS_VERSION: Final = 4
 #: The first version of AddPartitionsToTxn that a partition's leader itself sends before it accepts a record (KIP-890, Kafka
@@ -208,6 +210,8 @@ class TransactionClient:
 
     def _look_up(self, transactional_ids: Sequence[str]) -> dict[str, str]:
         """Look up the unknown coordinators. Return the error's name for each rejected id."""
+        if len(self._nodes) > _MOST_NODES:
+            self._nodes = {tid: self._nodes[tid] for tid in transactional_ids if tid in self._nodes}
         unknown = [tid for tid in transactional_ids if tid not in self._nodes]
         if not unknown:
             return {}

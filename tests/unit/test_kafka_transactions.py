@@ -36,6 +36,7 @@ class Manager:
         self.error: kafka_errors.KafkaError = kafka_errors.UnknownBrokerIdError(DEAD)  #: node 1's error
         self.paused: set[str] = set()  #: why the connection to node 2 sends nothing
         self.waits = 0
+        self.looked_up: list[str] = []  #: the ids whose coordinator was asked for
         self._conns = {ALIVE: SimpleNamespace(paused=self.paused)}
         self._net = SimpleNamespace(sleep=self._wait)
 
@@ -58,6 +59,7 @@ class Manager:
 
     async def _answer(self, request: Any) -> Any:
         if hasattr(request, "coordinator_keys"):
+            self.looked_up += request.coordinator_keys
             rows = [SimpleNamespace(key=key, node_id=ALIVE, error_code=0) for key in request.coordinator_keys]
             return SimpleNamespace(coordinators=rows)
         return SimpleNamespace(error_code=0)
@@ -77,6 +79,26 @@ def test_a_coordinator_that_left_the_cluster_is_looked_up_again_without_delaying
     assert client.end(asked) == {"s.0.a.0": NONE, "s.0.b.0": NONE}
     assert client._nodes == {"s.0.a.0": ALIVE, "s.0.b.0": ALIVE}
     assert manager.sent == [DEAD, ALIVE, None, ALIVE]
+
+
+def test_a_driver_that_runs_for_long_forgets_the_coordinators_of_old_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each new worker brings new ids. An id that every batch uses is not looked up again."""
+    monkeypatch.setattr(transactions, "_MOST_NODES", 10)
+    client, manager = client_that_knows({"s.0.a.0": ALIVE})
+    for batch in range(20):
+        names = ["s.0.a.0", *(f"s.0.{batch}.{task}" for task in range(4))]
+        assert client.end([ProducerIdentity(name, 7, 0) for name in names]) == dict.fromkeys(names, NONE)
+    assert len(client._nodes) <= 10 + len(names)
+    assert len(manager.sent) == 20 * (len(names) + 1)  # one look-up for the new ids of each batch
+    assert manager.looked_up.count("s.0.a.0") == 0
+
+
+def test_a_request_may_need_more_coordinators_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "_MOST_NODES", 2)
+    names = [f"s.0.a.{number}" for number in range(9)]
+    client, _ = client_that_knows(dict.fromkeys(names[::2], ALIVE))
+    for _ in range(2):
+        assert client.end([ProducerIdentity(name, 7, 0) for name in names]) == dict.fromkeys(names, NONE)
 
 
 def test_a_broker_that_joined_later_is_searched_for_at_once() -> None:
