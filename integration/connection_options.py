@@ -63,7 +63,8 @@ def describing(  # noqa: PLR0913, PLR0917 - the options that describe a sink
 def quiet_admin(sink: KafkaSink) -> AdminClient:
     """Return a client for the sink's cluster.
 
-    The client logs nothing: its errors say enough, and its log would mix with the command's output.
+    The client logs nothing: its errors contain enough information, and its log lines would be mixed with the command's
+    output.
     """
     from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - see above
 

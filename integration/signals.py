@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """On SIGTERM, and when the terminal closes, raise an exception, as Ctrl-C does, so that every clean-up runs."""
+    """On SIGTERM, and when the terminal closes, raise an exception, as Ctrl-C does, so that all cleanup code runs."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, lambda received, _: sys.exit(128 + received)) for number in numbers}
     try:

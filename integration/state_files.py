@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: A version's file name, for both providers. Spark 4 may add a unique id.
+#: The name of a version's file, for both state store providers. Spark 4 may add a unique id.
 _VERSION: Final = re.compile(r"(\d+)(?:_[0-9a-f-]+)?\.(delta|snapshot|zip|changelog)")
 
 
 def version_of(name: str) -> tuple[int, str] | None:
-    """Return which version of the state store a file contains, and the file's kind.
+    """Return the state store version that a file contains, and the file's kind.
 
     Return None if the file contains no version.
 

@@ -26,7 +26,7 @@ def show_table(
     """Print a table.
 
     Args:
-        console: a terminal, a file or a pipe. Files and pipes get every column, even if the table is very wide.
+        console: a terminal, a file or a pipe. Files and pipes receive every column, even if the table is very wide.
         titles: the column titles.
         rows: the cells of each row.
         left: the titles of the columns that contain text; the other columns contain numbers.

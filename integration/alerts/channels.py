@@ -44,11 +44,12 @@ def line(alert: Alert) -> str:
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
     """Rejects redirects.
 
-    If a POST were redirected, it would become a GET without the alert, and the headers would go to the new address.
+    If a POST were redirected, it would become a GET without the alert, and the headers would be sent to the new
+    address.
     """
 
     def redirect_request(self, *_: object) -> None:
-        """Do not follow the redirect. The caller then gets the redirect's status."""
+        """Do not follow the redirect. The caller then receives the redirect's status code."""
 
 
 _OPENER: Final = urllib.request.build_opener(_NoRedirection)

@@ -70,7 +70,7 @@ def main(watching: Watching, *, as_json: bool) -> int:
 def _watch(watching: Watching, *, as_json: bool) -> int:
     found = read_rules(watching.rules)
     channels = [one for one in found.channels if one is not to_log]  # the command's output is its log
-    history = read(watching.checkpoint)  # a wrong path is an error at the start; later problems are only reported
+    history = read(watching.checkpoint)  # a wrong path is an error at startup; later problems are only reported
     began = watching.clock()
     state = load(watching.state)
     seen_ms = state.seen_ms if watching.state is not None and state.seen_ms else _newest_ms(history)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from twopc.integration.alerts.rules import Rule
     from twopc.progress import Checkpoint
 
-#: The format of a webhook's data. Any change except a new field needs a new number.
+#: The format of a webhook's data. Any change except a new field requires a new format number.
 FORMAT: Final = "twopc-alert/1"
 FIRING: Final = "firing"
 OVER: Final = "over"
@@ -91,7 +91,7 @@ class Episodes:
             self._take(one)
 
     def begins_again(self, now_ms: int) -> None:
-        """Remember when a query started again after a normal close. The pause before it does not count as quiet time."""
+        """Record a restart after a normal close. The pause before the restart does not count as quiet time."""
         self._began_again_ms = now_ms
 
     def ended(self, checkpoint: Checkpoint) -> list[Alert]:

@@ -40,14 +40,15 @@ _watching: Final[set[Alerts]] = set()
 
 
 class Alerts(Listener):
-    """Sends an alert when a rule fires. The query's thread only hands over events, and never waits.
+    """Sends an alert when a rule fires. The query's thread only queues events, and never waits.
 
     Args:
         rules: the rules. Each rule needs a different name.
         to: the channels. Each channel is called with an :class:`Alert`, in its own thread.
         name: the query name in alerts. If it is empty, alerts contain the query id.
-        checkpoint_location: the query's checkpoint, a local directory. If it is set, failures in earlier processes also count,
-            and after a restart, no episode is reported again, because the checkpoint's file ``twopc/alerts.json`` lists it.
+        checkpoint_location: the query's checkpoint, a local directory. If it is set, failures in earlier processes also
+            count. After a restart, no episode is reported again, because the file ``twopc/alerts.json`` in the
+            checkpoint lists the reported episodes.
         clock: returns the time, in seconds since 1970 UTC.
 
     Raises:
@@ -184,7 +185,7 @@ class Alerts(Listener):
             logger.exception("alerts: an unexpected error occurred, and the watch continues")
 
     def _learn(self, episodes: Episodes) -> None:
-        """Learn from the checkpoints that earlier processes recorded."""
+        """Process the checkpoints that earlier processes recorded."""
         if self._checkpoint is None:
             return
         try:
@@ -193,7 +194,7 @@ class Alerts(Listener):
             return  # this is the query's first start
         episodes.learn(one for one in history.checkpoints if one.triggered_ms < self._began_ms)
         if history.in_progress is not None:
-            episodes.planned_ms = history.in_progress.since_ms  # an earlier process may have tried this checkpoint
+            episodes.planned_ms = history.in_progress.since_ms  # an earlier process may have attempted this checkpoint
 
     def _begins(self, episodes: Episodes, now_ms: int) -> None:
         if self._is_paused:
@@ -203,7 +204,7 @@ class Alerts(Listener):
             episodes.planned_ms = now_ms
 
     def _ends(self, episodes: Episodes, checkpoint: Checkpoint) -> None:
-        if checkpoint.cause is None:  # a failed checkpoint is still planned
+        if checkpoint.cause is None:  # a failed checkpoint still counts as planned
             episodes.planned_ms = None
         self._send(episodes, checkpoint)
 

@@ -155,9 +155,9 @@ class NoCheckpoint:
     Attributes:
         name: the rule's name.
         for_s: how long the query may go without a completed checkpoint, in seconds. Choose at most a third of
-            ``kafka.transaction.timeout.ms``, because decided transactions expire while nothing restarts the query. Without
-            new input, Spark does not start a checkpoint. If the source pauses for longer, or the trigger interval is longer, set
-            ``is_of_planned``.
+            ``kafka.transaction.timeout.ms``, because decided transactions may expire if the query is not restarted in
+            time. Without new input, Spark does not start a checkpoint. If the source pauses for longer, or the trigger
+            interval is longer, set ``is_of_planned``.
         is_of_planned: whether the rule applies only while a planned checkpoint is not done, and counts from the time
             when that checkpoint was planned. With this setting, the source may pause for any length of time, but the
             rule does not notice a driver that died between two checkpoints.
@@ -182,7 +182,7 @@ class NoCheckpoint:
         if self.is_of_planned:
             if facts.planned_ms is None:
                 return None
-            since_ms = max(since_ms, facts.planned_ms)  # no checkpoint was due before the plan
+            since_ms = max(since_ms, facts.planned_ms)  # no checkpoint was due before Spark planned this one
         quiet_s = (now_ms - since_ms) / 1000
         if quiet_s <= self.for_s:
             return None

@@ -1,12 +1,14 @@
 """Through Spark Connect, find out which of a session's queries may have made a call.
 
-No single fact identifies the caller. Spark numbers the columns of each plan that it analyzes, but Spark Connect keeps the
-analyzed plans (since Spark 4.0, after ``printSchema()``, for example), so the queries of one DataFrame may share their columns.
-Therefore, each rule below only says which query did *not* make the call, and none of them excludes the caller:
+No single fact identifies the caller. Spark numbers the columns of each plan that it analyzes. However, Spark Connect
+keeps the analyzed plans (since Spark 4.0, after ``printSchema()``, for example), so several queries on one DataFrame
+may share the same column numbers. Therefore, each rule below only says which query did *not* make the call, and none of
+them excludes the caller:
 
 - The caller reads the batch's columns.
-- Spark starts a process before the process's query, so a run that was active before the process is not the caller.
-- The caller waits for the call, so it does not end a trigger until the call returns.
+- Spark starts a process before it starts that process's query, so a run that was already active at that time is not the
+  caller.
+- The caller waits until the call returns, so a run that ends a trigger before then is not the caller.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class Callers:
         self._last_triggers: dict[str, object] = {}
 
     def look(self) -> frozenset[str]:
-        """Return the ids of the runs that may have made the call. Each look may exclude more runs."""
+        """Return the ids of the runs that may have made the call. Each call of this method may exclude more runs."""
         active = {str(query.runId): query for query in self._session.streams.active}
         self._others |= {
             run_id for run_id, query in active.items() if run_id not in self._others and self._is_other(query)
@@ -73,7 +75,7 @@ class Callers:
         return frozenset(active) - self._others
 
     def wait_for(self, run_id: str) -> frozenset[str]:
-        """Look until only one run is left, or until ``run_id`` is excluded or the time is up."""
+        """Repeat :meth:`look` until only one run is left, ``run_id`` is excluded, or the time is up."""
         found, began, is_told = self.look(), time.monotonic(), False
         while run_id in found and len(found) > 1 and time.monotonic() - began < _LIMIT_S:
             if not is_told:

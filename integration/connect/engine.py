@@ -23,7 +23,7 @@ _CANCEL_AGAIN_S: Final = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectEngine(SparkEngine):
-    """See :class:`twopc.engine.Engine`. Cancels operations by tag, and collects only DataFrames that surely fit in memory.
+    """See :class:`twopc.engine.Engine`. Cancels operations by tag, and collects only DataFrames that certainly fit in memory.
 
     Attributes:
         require_sound: checks the batch's plan before Spark runs it.

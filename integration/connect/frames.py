@@ -42,7 +42,7 @@ def is_by_name(frame: Any) -> bool:
 
 
 def references(frame: Any, analyzed: str) -> Counter[str]:
-    """Count the RDDs that a DataFrame reads by their id on the server: a batch, or a checkpoint.
+    """Count how often a DataFrame refers to each RDD on the server (a batch or a checkpoint), by the RDD's id.
 
     Args:
         frame: the DataFrame.
@@ -56,11 +56,11 @@ def references(frame: Any, analyzed: str) -> Counter[str]:
 
 
 def plan_of_rows(frame: Any, given: Any, batch: Any) -> Plan:
-    """Return a DataFrame's plan, which counts the batch's RDDs.
+    """Return a DataFrame's plan, with the number of its RDDs that are the batch itself.
 
     Args:
         frame: the DataFrame.
-        given: the user's DataFrame, from which the DataFrame was made.
+        given: the user's DataFrame, from which ``frame`` was made.
         batch: the batch.
     """
     plan = plan_of_frame(frame)
@@ -70,7 +70,7 @@ def plan_of_rows(frame: Any, given: Any, batch: Any) -> Plan:
 
 @contextlib.contextmanager
 def resolved(frames: Sequence[SinkFrame]) -> Iterator[list[SinkFrame]]:
-    """Let the server resolve each DataFrame's names once. The other DataFrames stay as they are."""
+    """Let the server resolve the names in each DataFrame only once. DataFrames that contain no names stay unchanged."""
     with contextlib.ExitStack() as views:
         yield [one._replace(frame=_pinned(one.frame, views)) if is_by_name(one.frame) else one for one in frames]
 
@@ -92,12 +92,12 @@ def require_own_rows(
         others: returns the ids of the other queries that may process batches with these columns.
 
     Raises:
-        ConfigurationError: an RDD may be another one.
+        ConfigurationError: an RDD may be something other than this batch.
     """
     views: set[str] = set()
     for name, (plan, by_id) in named.items():
         if not plan.is_cut and len(plan.rdds) <= by_id.total():
-            continue  # the names are those of tables
+            continue  # the names refer only to tables
         if plan.is_cut or any(columns != batch for columns in plan.rdds):
             raise _refused(batch_id, name, "some of the rows behind that name may not be this batch's own rows")
         if query.may_pass_on(batch):
@@ -141,7 +141,7 @@ def _listed(queries: Sequence[str]) -> str:
 
 
 def _relation(frame: Any) -> Any:
-    return frame._plan.plan(frame.sparkSession.client)  # noqa: SLF001 - no public way to the message
+    return frame._plan.plan(frame.sparkSession.client)  # noqa: SLF001 - no public API returns the message
 
 
 def _pinned(frame: Any, views: contextlib.ExitStack) -> Any:
@@ -153,12 +153,12 @@ def _pinned(frame: Any, views: contextlib.ExitStack) -> Any:
 
 
 def _drop(session: Any, name: str) -> None:
-    with contextlib.suppress(Exception):  # the session may have ended; it ends with its views
+    with contextlib.suppress(Exception):  # the session may have ended, and its views with it
         session.catalog.dropTempView(name)
 
 
 def _messages(relation: Any, analyzed: str = "") -> Iterator[tuple[Any, int]]:
-    """Yield each message in a message, and how many times the analyzed plan contains it.
+    """Yield a message and each message nested in it, with the number of times that the analyzed plan contains the message.
 
     This function does not recurse, because a plan may be deeper than Python's stack.
     """
@@ -170,7 +170,7 @@ def _messages(relation: Any, analyzed: str = "") -> Iterator[tuple[Any, int]]:
 
 
 def _uses(message: Any, part: Any, analyzed: str) -> int:
-    """How often a plan uses a part of a message. SQL may use a DataFrame that it was passed more than once, or never."""
+    """How often a plan uses a part of a message. An SQL query may use a DataFrame argument once, several times, or never."""
     if message.DESCRIPTOR.name == "WithRelations" and part.WhichOneof("rel_type") == "subquery_alias":
         return analyzed.count(f"View (`{part.subquery_alias.alias}`,")
     return 1

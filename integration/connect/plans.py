@@ -93,7 +93,7 @@ _BEGINNING: Final = re.compile(r"[\s:|]*[+:]- |~?\w+RDD \[")
 _SECTION: Final = re.compile(r"^(?:\+- )?== (?P<title>[\w ]+) ==$")
 #: The header of a form of an adaptive plan that is a part of another plan, such as a cached one.
 _INNER_SECTION: Final = re.compile(r"^[\s:|+-]*== [\w ]+ ==$")
-#: An RDD in an analyzed plan, which ends with whether the RDD belongs to a stream.
+#: An RDD in an analyzed plan. The end of the text says whether the RDD belongs to a stream.
 _RDD: Final = re.compile(r"^[\s:|+~-]*\w+RDD \[(?P<columns>.*)\](?P<is_streaming>, true)?")
 #: A view in an analyzed plan.
 _VIEW: Final = re.compile(r"^[\s:|+~-]*View \((?P<name>`.*`), \[(?P<columns>.*)\]\)")
@@ -169,7 +169,7 @@ class Plan:
 
     @property
     def rdds(self) -> list[set[str]]:
-        """The columns of each RDD that the plan reads, other than a stream's. Columns do not identify an RDD.
+        """The columns of each RDD that the plan reads, except the RDDs of streams. Columns do not identify an RDD.
 
         For example, ``localCheckpoint()`` keeps the columns of the DataFrame.
         """
@@ -183,7 +183,7 @@ class Plan:
         return {one["name"]: one["columns"] for one in found}
 
     def may_pass_on(self, columns: set[str]) -> bool:
-        """Whether the plan may take all of these columns from one view, as another plan may do as well."""
+        """Whether the plan may read all of these columns from one view, which another plan may read as well."""
         texts = self.views.values()
         return self.is_cut or any(columns <= columns_of(text) or _OMITTED in text for text in texts)
 
@@ -212,7 +212,8 @@ def parsed(text: str) -> Plan:
     forms: list[list[tuple[str, str]]] = []
     title = ""
     for line in _lines(text):
-        # Count each form of an inner plan. So an inner plan's shuffle counts twice, but an outer one is never lost.
+        # Count each form of an inner plan. So an inner plan's shuffle is counted twice, but no shuffle of the outer
+        # plan is missed.
         if _INNER_SECTION.match(line) and not _SECTION.match(line):
             continue
         if found := _SECTION.match(line):

@@ -15,7 +15,7 @@ from twopc.errors import FatalError, UnavailableError
 FoundT = TypeVar("FoundT")
 
 _TIMEOUT_S: Final = 10.0
-#: Spark's words for a job, stage or RDD that its status store does not have. Any other "not found" is an error.
+#: Spark's message for a job, stage or RDD that is missing from its status store. Any other "not found" is an error.
 _UNKNOWN: Final = re.compile("unknown job|unknown stage|no rdd found")
 _ANYTHING: Final = re.compile("")
 _TIMES: Final = ("submissionTime", "completionTime")
@@ -38,7 +38,7 @@ class SparkUi:
         self._base = f"/api/v1/applications/{quote(application, safe='')}"
 
     def one(self, path: str, of: type[FoundT]) -> FoundT | None:
-        """Return an object of the application; None if Spark's status store does not have it.
+        """Return one of the application's objects; None if Spark's status store does not contain it.
 
         Raises:
             UnavailableError: the UI does not respond.
@@ -48,7 +48,7 @@ class SparkUi:
         return None if found is None else self._converted(_in_ms(found), of)
 
     def several(self, path: str, of: type[FoundT]) -> list[FoundT]:
-        """Return a list of objects of the application; empty if Spark's status store does not have them.
+        """Return a list of the application's objects; empty if Spark's status store does not contain them.
 
         Raises:
             UnavailableError, FatalError: as for :meth:`one`.
@@ -63,7 +63,7 @@ class SparkUi:
             UnavailableError: the UI does not respond.
             FatalError: the UI does not show the counter.
         """
-        found = self._get("/metrics/json/", _ANYTHING) or {}  # without the last slash, Spark redirects
+        found = self._get("/metrics/json/", _ANYTHING) or {}  # without the trailing slash, Spark redirects the request
         counts = [value["count"] for name, value in found.get("counters", {}).items() if name.endswith(_DROPPED)]
         if len(counts) != 1:
             raise FatalError(

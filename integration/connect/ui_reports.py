@@ -37,8 +37,8 @@ class _Cached(msgspec.Struct, frozen=True):
 class UiReports:
     """See :class:`~twopc.integration.spark.reports.Reports`.
 
-    The UI does not show which numbers the next job and the next RDD will have. So this class uses the highest reported job
-    number, and runs a job of its own, whose RDDs are new.
+    The UI does not show which numbers the next job and the next RDD will receive. So this class uses the highest
+    reported job number, and runs an additional job, whose RDDs are new.
 
     Args:
         ui: Spark's UI.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Unusable:
     """See :class:`~twopc.integration.spark.mode.ShuffleCheck`. Rejects every attempt.
 
-    The reason is that Spark's UI could not be used when the query started.
+    Spark's UI could not be used when the query started.
 
     Args:
         error: the reason.

@@ -1,9 +1,9 @@
 """Recognize the process in which Spark Connect calls the user's function.
 
-Each start of a query has its own process on the server's host. PySpark's ``foreach_batch_worker.py`` calls the function
-in the process's main thread and waits until the function returns. PySpark's worker does not pass the query, and a user
-could set every value that the worker passes. Therefore, this module recognizes the call by PySpark's frame on the
-stack.
+Each time a query starts, Spark starts a separate process for it on the server's host. PySpark's
+``foreach_batch_worker.py`` calls the function in the process's main thread and waits until the function returns.
+PySpark's worker does not pass the query, and a user could set every value that the worker passes. Therefore, this
+module recognizes the call by PySpark's frame on the stack.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def called_batch() -> CalledBatch | None:
     """Return the batch that Spark is waiting for in this thread. Return None if Spark did not make the call in this thread."""
     if threading.current_thread() is not threading.main_thread():
         return None
-    # Not this function's own frame, whose f_locals would refer to the frame: the batch would wait for the garbage collector,
-    # in which PySpark sends a request to release it. In a thread that gRPC is starting, that request hangs (grpc/grpc#36927).
+    # Do not begin with this function's own frame, because its f_locals would refer to the frame itself. Then only the
+    # garbage collector would release the batch, and PySpark would send its release request from there. In a thread that
+    # gRPC is starting, that request hangs (grpc/grpc#36927).
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to the caller
     while frame is not None:
         code = frame.f_code

@@ -33,8 +33,8 @@ def with_twopc(outputs: Sequence[Output], shuffle: int) -> Query:
 
         sinks = [(output, output.sink()) for output in outputs]
         select = {sink.name: list(output.columns) for output, sink in sinks}
-        # Only Spark Connect asks for this setting. It is correct for a shuffle by key: a task that runs again receives the
-        # same rows.
+        # Only Spark Connect requires this setting. The setting is safe for a shuffle by key, because a task that runs
+        # again receives the same rows.
         checkpoints = CheckpointConfig(deterministic_plan=bool(shuffle))
         each = exactly_once(
             *(sink for _, sink in sinks), checkpoint_location=checkpoint, checkpoints=checkpoints, select=select

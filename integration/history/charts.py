@@ -28,7 +28,8 @@ _NARROW: Final = 3
 _LABEL: Final = 52
 #: The largest number of points on a line that people can tell apart.
 _DOTS: Final = 60
-#: The possible ends of an axis, times a power of ten. Half of each end is also a short number.
+#: The possible maximum values of an axis, each to be multiplied by a power of ten. Half of each value is also a short
+#: number.
 _ENDS: Final = (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 

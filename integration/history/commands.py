@@ -49,7 +49,8 @@ def show(
 ) -> None:
     """Show the details of one checkpoint: its phases, its slowest tasks, its attempts, and the cause of a failure.
 
-    Exit status: 0 if the checkpoint was shown; 2 if the history is missing or unreadable, or has no such checkpoint.
+    Exit status: 0 if the checkpoint was shown; 2 if the history is missing or unreadable, or does not contain this
+    checkpoint.
     """
     from twopc.integration.history import command  # noqa: PLC0415 - slow imports that --help does not need
 

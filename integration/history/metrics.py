@@ -106,7 +106,8 @@ class PrometheusMetrics(Listener):
             self._ended.labels(name, outcome)  # a rate needs a zero before the first event
         for reason in ("declined", "expired", "failed"):
             self._attempts.labels(name, reason)
-        # Not here, because under Spark Connect, the client makes this object, but a copy on the server serves the metrics.
+        # Do not open the port here: under Spark Connect, the client makes this object, but a copy on the server serves
+        # the metrics.
         self._serve = None if port is None else partial(prometheus.start_http_server, port, address, registry)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -78,7 +78,7 @@ def _reading(window: Window) -> Evidence | None:
 def _behind(window: Window, *, has_more_rows: bool) -> Evidence | None:
     """Check whether, in most checkpoints, one task is far behind the other tasks.
 
-    The task may have more rows than the other tasks.
+    The task may have received more rows than the other tasks.
     """
     judged = [one for one in window.by_tasks if one.tasks >= _LEAST_TASKS]
     found = []
@@ -130,7 +130,7 @@ def _near(window: Window) -> Evidence | None:
 
 
 def _large_state(window: Window) -> Evidence | None:
-    """Find a large state. A batch's record contains the state size at the end of the previous batch."""
+    """Detect a large state. A batch's record contains the state size at the end of the previous batch."""
     judged = [
         (one, after.state)
         for one, after in pairwise(window.checkpoints)

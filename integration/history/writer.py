@@ -74,7 +74,7 @@ class AppendingWriter(Listener):
         return self._descriptor
 
     def _open(self, length: int) -> None:
-        """Continue in the newest file, or begin a new file and delete the oldest file."""
+        """Continue with the newest file, or begin a new file and delete the oldest file."""
         self.close()
         self._directory.mkdir(parents=True, exist_ok=True)
         names = sorted(path.name for path in self._directory.iterdir() if path.suffix == SUFFIX)

@@ -14,7 +14,7 @@ app = typer.Typer(no_args_is_help=True, help="Migrate an at-least-once pipeline 
 
 
 class Way(Enum):
-    """A rehearsal's ways to migrate; see :mod:`twopc.integration.migrate.rehearsal.ways`."""
+    """The ways to migrate that a rehearsal can run; see :mod:`twopc.integration.migrate.rehearsal.ways`."""
 
     ANOTHER_CLUSTER = "another-cluster"
     UPGRADE = "upgrade"
@@ -102,10 +102,10 @@ def cutover(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Find the batch that the old query left unfinished, and hand it over to the transactional sink.
 
-    Stop the old query first. A dry run writes nothing. --apply writes one file below <checkpoint>/twopc. You may repeat the
-    command.
+    Stop the old query first. A dry run writes nothing. --apply writes one file below <checkpoint>/twopc. You can safely
+    repeat the command.
 
-    Exit status: 0 done, 2 not done (the message says why).
+    Exit status: 0 if the command succeeded; 2 if it failed (the message says why).
     """
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.migrate import command  # noqa: PLC0415
@@ -137,9 +137,9 @@ def rollback(  # noqa: PLR0913 - options of a command line
     """Hand the checkpoint back to the old sink, so that the sink neither duplicates nor skips a batch.
 
     The command fences the transactional query, completes its decisions, aborts its other transactions, and records which rows
-    the old sink must not write again. You may repeat the command.
+    the old sink must not write again. You can safely repeat the command.
 
-    Exit status: 0 done, 2 not done (the message says why).
+    Exit status: 0 if the command succeeded; 2 if it failed (the message says why).
     """
     from twopc.integration.connection_options import describing  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.migrate import command  # noqa: PLC0415

@@ -135,7 +135,7 @@ def last_batch(files: Files) -> tuple[int, bool]:
             files,
             f"Spark has planned batch {planned} and recorded batch {noted} as done. At most one batch may be unfinished",
         )
-    # Spark always keeps the last two. With asyncProgressTrackingEnabled, batches come without a file between them and after them.
+    # Spark always keeps the last two files. With asyncProgressTrackingEnabled, it writes no file for some batches.
     if planned > 0 and planned - 1 not in offsets:
         raise _incomplete(
             files,
@@ -154,7 +154,7 @@ def _incomplete(files: Files, what: str) -> ConfigurationError:
 
 
 def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
-    """Check that the new query has not decided this batch: new bounds would also contain the rows that it has written.
+    """Check that the new query has not decided this batch: new bounds would also contain the rows that this query has written.
 
     Raises:
         ConfigurationError: the new query has decided the batch.
@@ -179,7 +179,7 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
 def _require_records_of_the_batch_before(
     files: Files, handover: Handover, topics: Mapping[str, Mapping[int, Bounds]], sink: KafkaSink
 ) -> None:
-    """Check that timestamps can show where the batch begins: the batch before must have left a record from its time or later.
+    """Check that timestamps can show where the batch begins: the previous batch must have left a record from its time or later.
 
     Args:
         files: the checkpoint.
@@ -206,7 +206,7 @@ def _require_records_of_the_batch_before(
 
 
 def _had_input(files: Files, batch_id: int) -> bool:
-    """Return whether a batch had source records. If the source does not say how many, only its first batch may have none."""
+    """Return whether a batch had source records. If the source reports no count, check whether its offsets have changed."""
     count = _source_records(files, batch_id)
     if count is None:
         return batch_id > 0 and source_offsets(files, batch_id) != source_offsets(files, batch_id - 1)

@@ -1,4 +1,4 @@
-"""Find the log that has a query's decisions. If the query also has a dead-letter sink, that sink's ledger may have them.
+"""Find the log that contains a query's decisions. The ledger of the query's dead-letter sink may contain them.
 
 All sinks of a query share one log. Each driver writes its name to every sink's ledger when it acquires the sink.
 """
@@ -28,11 +28,11 @@ def decided_by(query_id: str, sink: KafkaSink, sinks: Iterable[object]) -> int |
 
     Args:
         query_id: the query.
-        sink: one of the query's sinks. Its ledger names the log that has the decisions.
+        sink: one of the query's sinks. Its ledger names the log that contains the decisions.
         sinks: all of the query's sinks.
 
     Raises:
-        ConfigurationError: none of the sinks has that log.
+        ConfigurationError: that log belongs to none of the sinks.
         TwoPhaseCommitError: a log is damaged, or cannot be read.
     """
     view = _view_of(sink)
@@ -58,7 +58,8 @@ def sinks_of(query_id: str, sink: KafkaSink, own: Files) -> list[KafkaSink]:
         own: the toolkit's directory in the checkpoint.
 
     Raises:
-        ConfigurationError: the query does not have ``sink``, or has a sink that is not on its cluster.
+        ConfigurationError: ``sink`` is not one of the query's sinks, or another of the query's sinks is on a different
+            cluster.
         TwoPhaseCommitError: a log is damaged, or cannot be read.
     """
     bound = Binding(own).sinks

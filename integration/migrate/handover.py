@@ -11,8 +11,8 @@ these bounds. :class:`twopc.integration.migrate.TakeOver` comes before the new s
 records within the bounds, as multisets, and passes the remaining rows to the new sink. Every other batch passes unchanged.
 
 The protocol itself stays the same. The bounds are fixed before the new sink writes its first row. So no row of
-the new sink is ever within the bounds, and every replay of batch N passes the same rows to the new sink. To ``exactly_once``,
-batch N just has fewer rows.
+the new sink is ever within the bounds, and every replay of batch N passes the same rows to the new sink. To
+``exactly_once``, batch N simply contains fewer rows.
 
 The bounds come from ``offsets/N``, where Spark also records when it planned the batch. At that time, every row of batch N - 1
 had been acknowledged, and no row of batch N had been sent. ``exact`` is the offset of the first record from that time or later.
@@ -66,8 +66,9 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
         key: the expression that identifies a record, as in ``twopc verify --key``; None: the record's full content.
         planned_ms: when Spark planned the batch, in ms since 1970 UTC.
         clock_skew_ms: how far a producer's clock may be behind the driver's clock, in ms.
-        other_writers: whether other programs write to the topics, too: before the hand-over and after it.
-        is_back: whether the old sink gets the checkpoint back. Nothing records which rows the old sink writes afterward.
+        other_writers: whether other programs also write to the topics, before and after the hand-over.
+        is_back: whether the checkpoint was returned to the old sink. Nothing records which rows the old sink writes
+            afterward.
     """
 
     format: int = FORMAT

@@ -74,7 +74,7 @@ def bounds_of(
     numbers = [partition.id for partition in found.partitions]
     ends = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms)
     stable = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)
-    # Another program may have written since the first request, so an end may have moved on.
+    # Another program may have written since the first request, so an end offset may have increased.
     if held := ", ".join(f"{topic}[{number}]" for number in numbers if stable[number] < ends[number]):
         raise ConfigurationError(
             f"a transaction is open in {held}, so a transactional query is writing to the output. Nothing was done. Stop that "
@@ -124,7 +124,7 @@ def tally(sink: KafkaSink, handover: Handover, key: Expression | None) -> Tally:
 
 
 def has_record_since(sink: KafkaSink, topic: str, bounds: Mapping[int, Bounds], since_ms: int) -> bool:
-    """Return whether a record below the bounds' ends has this time or a later one.
+    """Return whether a record below the bounds' ends has this timestamp or a later one.
 
     Raises:
         TwoPhaseCommitError: the brokers do not respond.
@@ -144,7 +144,7 @@ def records_of(sink: KafkaSink, handover: Handover) -> Iterator[tuple[str, Messa
 
 
 def afterward(sink: KafkaSink, handover: Handover) -> Handover:
-    """Return the hand-over with other bounds: of the committed records that were written after the bounds were recorded.
+    """Return the hand-over with new bounds, which contain the committed records written after the old bounds were recorded.
 
     Raises:
         TwoPhaseCommitError: the brokers do not respond.

@@ -169,7 +169,8 @@ def check_quotas(target: Target) -> Iterator[Finding]:
     """Find the quotas that apply to the sink, because a throttled transaction may expire.
 
     List every matching quota, although Kafka applies only the most specific quota for each rate. The sink's user is known only
-    if the sink logs in with a SASL user name, or connects without any authentication. Otherwise, skip the user's quotas.
+    if the sink logs in with a SASL user name, or connects without any authentication. If the user is unknown, skip the
+    user's quotas.
     """
     request = DescribeClientQuotasRequest(components=[], strict=False)
     [answer] = target.brokers.send_all([(request,)])

@@ -50,8 +50,9 @@ class Numbers:
         surplus: records that occur more often in the output than in the batch. These duplicates from earlier attempts stay in
             the output.
         others: records that are as new as the batch, but are not the batch's rows.
-        unclear: rows whose only equal records are from just before the batch. Depending on the clocks, those records are from
-            this batch or from an earlier one. A key does not help: with an aggregate, for example, each batch has the same keys.
+        unclear: rows whose only matching records were written just before the batch. Depending on the clocks, those
+            records are from this batch or from an earlier one. A key does not help: with an aggregate, for example,
+            each batch has the same keys.
         unidentified: rows in which the key expression finds nothing.
         ambiguous: keys that several rows with different contents share.
         elsewhere: rows for topics that the hand-over does not name.
@@ -145,7 +146,7 @@ class Comparison:
         return records.join(self._rows.select(_ID), _ID, "left_semi").count()
 
     def first_offsets(self) -> dict[str, dict[int, int]]:
-        """Return where the batch begins in each partition, if no earlier batch has a row that equals one of the batch's rows."""
+        """Return where the batch begins in each partition, if none of its rows equals a row of an earlier batch."""
         found = {
             topic: {number: at.exact for number, at in each.items()} for topic, each in self._handover.topics.items()
         }
@@ -178,17 +179,18 @@ def _identify(frame: DataFrame, sink: KafkaSink, handover: Handover, select: Map
         name: arranged.columns[index].in_form for name, index in arranged.views[sink.name].columns if name in _COLUMNS
     }
     made = arranged.base.selectExpr("*", *(f"{sql} AS `{name}`" for name, sql in written.items()))
-    # PySpark refers to columns by name, which fails for names with dots and for names that occur twice.
+    # PySpark refers to columns by name, which does not work for names with dots or for duplicate names.
     numbered = made.toDF(*_places(len(made.columns)))
     own, given = _places(len(frame.columns)), numbered.columns[-len(written) :]
     identity = partial(_identity, written=tuple(written), topic=topic, handover=handover)
-    # A plain function gets strings as Java reads them. Only the written columns go to Python, which lacks some of Spark's types.
+    # A plain function receives strings as Java reads them. Only the written columns are sent to Python, which does not
+    # support all of Spark's types.
     each = sf.udf(identity, st.StructType(list(_ADDED)), useArrow=False)
     return numbered.select(*own, each(*given).alias(_BOTH)).select(*own, f"{_BOTH}.*")
 
 
 def _places(count: int) -> list[str]:
-    """Name columns by their places."""
+    """Name the columns by their positions."""
     return [str(number) for number in range(count)]
 
 

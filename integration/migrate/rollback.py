@@ -61,7 +61,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     # This run decides nothing, so a gap before the batch (from a second cut-over) does no harm.
     settings = Settings(overrides=Overrides(adopt_query_id=name, resume_at=ResumeAt(batch_id, name)))
     with closing(Coordinator(sinks_of(name, sink, own), own, settings=settings)) as coordinator:
-        run = coordinator.recover(batch)  # commits the last decision again, and sweeps
+        run = coordinator.recover(batch)  # commits the last decision again, and sweeps undecided transactions
         if run.outcome is not Outcome.COMMITTED:
             raise ConfigurationError(
                 f"it is not proven that the last decision was committed ({run.outcome.value}). Nothing was recorded. Start "
@@ -73,7 +73,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     if not is_finished and decided == batch_id:
         facts = Handover(query_id=name, batch_id=batch_id, offsets=batch.offsets, kind=Kind.WHOLE, is_back=True)
     elif not is_finished and previous.batch_id == batch_id and previous.kind is Kind.REST:
-        # The output has those rows of the batch that the old sink wrote before the cut-over.
+        # The output contains those rows of the batch that the old sink wrote before the cut-over.
         facts = msgspec.structs.replace(previous, is_back=True)
     elif not is_finished:
         # No part of the batch is visible, so the previous batch was the last one written.

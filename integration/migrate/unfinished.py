@@ -75,7 +75,7 @@ class TakeOver(Interceptor):
         Raises:
             DryRunError: ``dry_run`` is set; the message contains the record counts.
             ConfigurationError: the hand-over is missing or is for another batch, or it is unclear which rows the output
-                already has.
+                already contains.
             TwoPhaseCommitError: the output cannot be read, or the batch fails.
         """
         if not isinstance(batch.frames, DataFrame):
@@ -187,7 +187,7 @@ def described(batch_id: int, numbers: Numbers) -> str:
 
 
 def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
-    """Return which part of this batch the output already has, according to the hand-over."""
+    """Return the part of this batch that the output already contains, according to the hand-over."""
     found = checkpoint.query_id(files)
     if found != handover.query_id:
         raise ConfigurationError(f"the hand-over is for query {handover.query_id}, but this is query {found}. {_AGAIN}")
@@ -207,7 +207,7 @@ def _require_not_written_again(comparison: Comparison, later: Handover) -> None:
     """Check that no row of the batch was written after the hand-over.
 
     Raises:
-        ConfigurationError: such a record exists, so the old query still runs.
+        ConfigurationError: such a record exists, so the old query is still running.
     """
     if again := comparison.written_again(later):
         raise ConfigurationError(

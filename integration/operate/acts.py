@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _NEVER: Final = "Nothing was done, and --force does not change that"
 _FORCE: Final = "Nothing was done. If you are sure, add --force --reason TEXT"
 _LOSS: Final = "if the transaction was decided, its rows are lost"
-#: What an abort may do to a transaction about which the decision record says nothing.
+#: The possible effect of aborting a transaction that the decision record does not mention.
 _RISKS: Final = {
     Standing.RUNNING: "the abort fences a live driver, and the driver's query stops",
     Standing.UNMARKED: _LOSS,
@@ -121,7 +121,7 @@ def require_decisions_read(state: SinkState, wanted: Sequence[OpenTransaction], 
     """Check that the decisions could be read. With ``is_blind``, the user accepts that decided rows may be lost.
 
     Raises:
-        ForbiddenError: the decisions could not be read, so each of these transactions may be decided.
+        ForbiddenError: the decisions could not be read, so each of these transactions may already have been decided.
     """
     unread = [one for one in wanted if state.problem is not None or one.standing is Standing.UNMARKED]
     if unread and not is_blind:
@@ -141,7 +141,7 @@ def require_decisions_read(state: SinkState, wanted: Sequence[OpenTransaction], 
 def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction], facts: QueryFacts = NOTHING_KNOWN) -> list[Ended]:
     """Commit the decided transactions, and check whether readers see the transactions' rows.
 
-    ``facts`` may lead to the decisions if they are on another cluster.
+    If the decisions are on another cluster, ``facts`` may identify it.
 
     Raises:
         TwoPhaseCommitError: no broker responds.
@@ -184,8 +184,8 @@ def abort(
 ) -> list[Ended]:
     """Abort undecided transactions. Call ``before`` ahead of the first abort.
 
-    When ``before`` is called, drivers can no longer decide these transactions. ``facts`` may lead to the decisions if they are
-    on another cluster.
+    When ``before`` is called, drivers can no longer decide these transactions. If the decisions are on another cluster,
+    ``facts`` may identify it.
 
     Raises:
         ForbiddenError: a driver has decided one of the transactions in the meantime.

@@ -33,7 +33,7 @@ class Urgency(Enum):
     """Whether the user must act."""
 
     NONE = "ok"
-    WATCH = "watch"  #: the state ends on its own; act only if it does not
+    WATCH = "watch"  #: the state resolves on its own; act only if it persists
     ACT = "act"
 
 
@@ -67,7 +67,7 @@ def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[
 
 
 def not_here(sinks: Mapping[str, str]) -> str:
-    """Say that these sinks are on other clusters. Each sink has the id of its cluster."""
+    """Say that these sinks are on other clusters. The mapping's values are the cluster ids."""
     on = "; ".join(f"sink {name!r} is on cluster {cluster}" for name, cluster in sorted(sinks.items()))
     return f"not examined: {on}, and the command does not know how to reach that cluster"
 

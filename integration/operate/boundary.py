@@ -47,8 +47,8 @@ class Savepoints(Interceptor):
     Args:
         directory: the directory for periodic savepoints.
         every: the number of batches between two savepoints. With None, savepoints are taken only on request.
-        num_retained: how many of this query's newest good periodic savepoints to keep. With None, all are kept. Requested
-            savepoints always stay.
+        num_retained: how many periodic savepoints of this query to keep: the newest ones that are good. With None, all
+            are kept. Requested savepoints are never deleted.
         sinks: Kafka sinks. Each savepoint records the position in each sink's decision log.
 
     Raises:
@@ -109,8 +109,8 @@ class _Run:
     def before(self, batch_id: int) -> None:
         """Serve requests, and take a periodic savepoint if one is due."""
         self._next = batch_id
-        # Take no savepoint before a run's first batch, which may be a replay of a decided batch. A query that is restored from
-        # that savepoint would write the batch again.
+        # Take no savepoint before a run's first batch, which may be a replay of a decided batch. A query restored from
+        # such a savepoint would write the batch again.
         if self._done is not None and self._done < batch_id:
             self._serve()
             self._take_periodic()
@@ -128,7 +128,7 @@ class _Run:
                 )
 
     def _unanswered(self) -> list[str]:
-        """List the open requests. A request that gets no response and cannot be removed is served only once."""
+        """List the open requests. If a request can neither be answered nor removed, it is still served only once."""
         try:
             names = self._requests.names("")
         except OSError as error:

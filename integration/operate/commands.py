@@ -300,8 +300,8 @@ def abort(  # noqa: PLR0913 - options of a command line
     not abort the newest driver's transactions. With --force, the command fences that driver. If the decisions could not
     be read, the command needs --without-decisions, too.
 
-    Exit status: 0 if all aborts are proven; 1 if an abort is not proven, or if a transaction that may be decided is left
-    open; 2 if nothing was done; 3 if the decision record forbids the abort, or --force is needed.
+    Exit status: 0 if all aborts are proven; 1 if an abort is not proven, or if a transaction that may already have been
+    decided is left open; 2 if nothing was done; 3 if the decision record forbids the abort, or --force is needed.
     """
     from twopc.integration.operate import transactions as command  # noqa: PLC0415 - slow imports that --help does not need
     from twopc.integration.operate.printing import run  # noqa: PLC0415

@@ -28,7 +28,7 @@ class HeldPartition:
 
     Attributes:
         stable: the last stable offset, where the readers stop.
-        end: the end of the log.
+        end: the log end offset.
         producer_id: the producer whose open transaction begins at ``stable``; -1 if the leader did not respond.
         transactional_id: the producer's transactional id; None if no open transaction on the cluster belongs to this
             producer.

@@ -103,5 +103,5 @@ def _numbers(files: LocalFiles) -> set[int]:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
+    except (KeyError, OSError):  # a container's user may have no name
         return str(os.getuid())

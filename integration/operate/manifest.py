@@ -125,7 +125,7 @@ def check(savepoint: Savepoint) -> None:
 
 
 def contents(savepoint: Savepoint) -> Iterator[tuple[str, bytes]]:
-    """Yield every file of a savepoint after comparing the file with its checksum.
+    """Compare each file of a savepoint with its checksum, and then yield the file.
 
     Raises:
         ConfigurationError: a file is missing or altered.
@@ -161,7 +161,7 @@ def savepoints_in(directory: Path) -> tuple[list[Savepoint], list[str]]:
 
 
 def _newest_first(found: Sequence[Savepoint]) -> list[Savepoint]:
-    """Order a query's savepoints by their batches, because a clock can be set back. Only the time orders different queries."""
+    """Order a query's savepoints by their batches, because a clock can be set back. Order different queries only by time."""
     last_ms: dict[str, int] = {}
     for _, one in found:
         last_ms[one.query_id] = max(one.at_ms, last_ms.get(one.query_id, one.at_ms))
@@ -192,7 +192,7 @@ def newest_good(directory: Path) -> Savepoint:
     """Find a directory's newest savepoint that has no missing or altered file.
 
     Raises:
-        ConfigurationError: the directory has no good savepoint.
+        ConfigurationError: the directory contains no good savepoint.
     """
     found, problems = savepoints_in(directory)
     for one in found:

@@ -64,7 +64,8 @@ class SinkState:
 
     Attributes:
         problem: why the decision log cannot be used; None if the log can be used.
-        is_elsewhere: whether the decision log cannot be used only because it is on another cluster. Nothing is damaged then.
+        is_elsewhere: whether the decision log cannot be used only because it is on another cluster. In that case,
+            nothing is damaged.
         query_id: the query for which the log is open.
         driver: the newest driver's host and process.
         driver_epoch: the newest driver's epoch.
@@ -104,7 +105,7 @@ class SinkState:
 
     @property
     def in_commands(self) -> str:
-        """How a command names the sink and, if the user has named the ledger, the ledger."""
+        """The command-line arguments that name the sink and, if the ledger's name is not the default, the ledger."""
         is_default = self.ledger == f"{LEDGERS}{self.sink}"
         return self.sink if is_default else f"{self.sink} --ledger-topic {self.ledger}"
 
@@ -193,7 +194,7 @@ def _observed(cluster: Cluster) -> SinkState:
     # Decisions made before now must be visible or open. The log is read again below, so later decisions are not missed.
     before = history(cluster)
     required = decided_in(before, sink)
-    # A healthy driver commits a few milliseconds after its decision. That gap is not worth a report.
+    # A healthy driver commits a few milliseconds after its decision. That delay is not worth reporting.
     _let_commit(cluster, [one for one in required.values() if one.id == before.last])
     wait_for_commits(cluster, required, before.last)
     markers = Markers()
@@ -262,7 +263,8 @@ def history(cluster: Cluster) -> History:
 def newest_epoch(found: History, decided: Mapping[str, Decided]) -> int:
     """Find the newest driver's epoch.
 
-    The log may no longer have the driver's acquisition record, but the driver's transactional ids also contain the epoch.
+    The log may no longer contain the driver's acquisition record, but the driver's transactional ids also contain the
+    epoch.
     """
     of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
     return max([*found.acquisitions, *(number for number in of if number is not None)], default=-1)

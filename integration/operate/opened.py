@@ -158,7 +158,7 @@ def _standing(  # noqa: PLR0913 - the facts
     sink: str, tid: str, one: Decided | None, *, is_known: bool, driver_epoch: int, is_marked: bool
 ) -> Standing:
     epoch = driver_epoch_of(tid)
-    if epoch is None:  # the sweep also leaves an id of another form alone
+    if epoch is None:  # the sweep ignores ids of any other form, too
         return Standing.DRIVER if tid == driver_id(sink) else Standing.FOREIGN
     if not is_known:
         return Standing.UNJUDGED
@@ -166,8 +166,9 @@ def _standing(  # noqa: PLR0913 - the facts
         return Standing.ABANDONED if one.abandoned else Standing.DECIDED
     if epoch == driver_epoch:
         return Standing.RUNNING
-    # A decision follows the marker, so the ledger with the marker also has the decision. This ledger may be another one, for
-    # example from before the sink had a ledger_topic. Its drivers have other epochs.
+    # A decision is written after the marker, so the ledger that contains the marker also contains the decision. The
+    # marker may be in a different ledger, for example if the sink had no ledger_topic at that time. That ledger's
+    # drivers have different epochs.
     if not is_marked:
         return Standing.UNMARKED
     return Standing.ORPHAN if epoch < driver_epoch else Standing.RUNNING

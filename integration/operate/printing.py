@@ -126,7 +126,7 @@ def show_store(state: StoreState, advice: Sequence[Advice], console: Console) ->
 
 
 def _shortened(text: str) -> str:
-    """Shorten the offsets of a source with many partitions. The JSON object has them all."""
+    """Shorten the offsets of a source with many partitions. The JSON object contains all of them."""
     return text if len(text) <= _LONGEST_OFFSETS else f"{text[:_LONGEST_OFFSETS]}… (--json shows all)"
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.kafka import KafkaSink
 
-#: The beginnings of the files' names. The requester chooses the rest, which is the same for a request and its response.
+#: The prefixes of the file names. The requester chooses the rest, which is the same for a request and its response.
 REQUESTS: Final = "savepoint-request-"
 ANSWERS: Final = "savepoint-request-answer-"
 _POLL_S: Final = 0.05
@@ -49,8 +49,8 @@ def requests_in(checkpoint: Path) -> UnlinkedFiles:
     """Open the directory of requests.
 
     Each file name is used only once, so a file never has two writers. For this reason, a file share without hard links is
-    sufficient. But if a share lets two machines remove the same file, a requester that gives up at the moment of the response may
-    be wrong about whether the query stops.
+    sufficient. However, some shares let two machines remove the same file. On such a share, a requester that gives up
+    just as the query responds cannot be sure whether the query stops.
     """
     return UnlinkedFiles(checkpoint / "twopc")
 
@@ -92,7 +92,8 @@ def request_savepoint(
         while files.read(REQUESTS + name) is not None and time.monotonic() < deadline and not (ended := is_over()):
             time.sleep(_POLL_S)
     finally:
-        # The query takes the request to confirm its response. If it is too late, it discards the response and continues.
+        # The query removes the request to confirm its response. If the request is already gone, the query discards the
+        # response and continues.
         is_withdrawn = files.take(REQUESTS + name)
         data = files.read(ANSWERS + name)
         files.remove(ANSWERS + name)

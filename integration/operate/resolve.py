@@ -62,7 +62,7 @@ _ENTRIES: Final = {
 
 
 class _Walk:
-    """One sink's walk: the state, the evidence, and the commits to which the operator agreed."""
+    """The walk-through of one sink: the state, the evidence, and the commits to which the operator agreed."""
 
     def __init__(self, sink: KafkaSink, query: QueryFacts, state: SinkState) -> None:
         self._sink, self._query = sink, query
@@ -119,7 +119,7 @@ def _beside(subject: Subject, connection: Connection, known: set[str]) -> list[S
     others = {sink.name: sink for sink in (*connection.bound_sinks(bound), *connection.kafka) if sink.name not in known}
     states = []
     for sink in others.values():
-        with contextlib.suppress(TwoPhaseCommitError):  # the answer names a sink that it does not cover
+        with contextlib.suppress(TwoPhaseCommitError):  # the result names each sink that could not be observed
             states.append(observe(sink, subject.query))
     return states
 
@@ -163,7 +163,7 @@ def _concluded(
 def _step(state: SinkState, states: Sequence[SinkState], checkpoint: CheckpointState | None) -> tuple[Step, str]:
     """Predict, as far as possible, which row of the recovery table the next start will match.
 
-    The start commits what is open, and then judges the batch over all sinks.
+    The start commits the open transactions, and then judges the batch across all sinks.
     """
     assert state.history is not None
     batch = state.last_decided

@@ -42,13 +42,13 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Repeated(NamedTuple):
-    """The output that a sink already shows and will get again.
+    """The output that a sink already shows and will receive again.
 
     Attributes:
         first: the first batch that was decided after the savepoint; None if no batch was decided.
         last: the last batch that was decided after the savepoint.
-        rows: the number of rows in these batches, as far as the ledger still has their decisions.
-        is_exact: whether the ledger still has the decision for every one of these batches.
+        rows: the number of rows in these batches, as far as the ledger still contains their decisions.
+        is_exact: whether the ledger still contains the decision for every one of these batches.
         text: a sentence about the duplicated output.
     """
 
@@ -103,8 +103,8 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
         sinks: the sinks to query for output that will be duplicated. The sinks are only read.
 
     Raises:
-        ConfigurationError: no savepoint is good, a sink lacks batches of the savepoint, or the checkpoint is not empty or
-            cannot be written.
+        ConfigurationError: no savepoint is good, batches of the savepoint are missing from a sink, or the checkpoint is
+            not empty or cannot be written.
         TwoPhaseCommitError: no broker responds.
     """
     found, checkpoint = choose(savepoint), local_path(checkpoint)

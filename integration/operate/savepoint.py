@@ -2,9 +2,10 @@
 
 The copy is consistent even while the query runs. Spark never changes a checkpoint's files. Spark only adds and deletes files.
 Spark writes ``commits/N`` after the offsets and the state (version N + 1) of batch N, and after ``foreachBatch`` has returned.
-By then, every sink shows the batch, unless the user's function ignores the toolkit's errors. So a copy also needs a decision
-for batch N. The files up to batch N form a consistent copy, even while Spark adds more files. Spark deletes files that are
-``minBatchesToRetain`` batches old. If Spark deletes a file of batch N before the file is copied, the copy starts again.
+By then, every sink shows the batch, unless the user's function swallows the toolkit's errors. So a copy also needs a
+decision for batch N. The files up to batch N form a consistent copy, even while Spark adds more files. Spark deletes
+files that are ``minBatchesToRetain`` batches old. If Spark deletes a file of batch N before the file is copied, the
+copy starts again.
 
 Source logs (``sources/``) are copied completely. If a source log has an entry beyond batch N, the copy looks as if
 Spark had died before planning batch N + 1.
@@ -96,9 +97,10 @@ def create_savepoint(
 
 
 def missing_batches(highest: int | None, batch: int, where: str) -> str | None:
-    """Say which batches are missing if ``highest`` is the last decided batch in ``where``; None if none is known to be.
+    """Say which batches are missing if ``highest`` is the last decided batch in ``where``; None if none is.
 
-    Spark moves past a batch as soon as the user's function returns, even if the function has ignored our error.
+    Spark moves past a batch as soon as the user's function returns, even if the function has swallowed the toolkit's
+    error.
     """
     if highest is None or highest >= batch:
         return None
@@ -136,7 +138,7 @@ class _VanishedError(Exception):
 
 
 def _positions(sinks: Sequence[KafkaSink]) -> dict[str, Position]:
-    """Read each sink's position. A sink without its decisions on the same cluster has none, and needs none."""
+    """Read each sink's position. A sink whose decisions are on another cluster has no position, and needs none."""
     found = {}
     for sink in sinks:
         with suppress(DecisionsElsewhereError):

@@ -83,7 +83,7 @@ def _unseen(state: StoreState) -> Advice:
 def _misfit(state: StoreState, seen: Observation, checkpoint: CheckpointState) -> Advice | None:
     """Say why the store and the checkpoint do not match, or return None if they match.
 
-    A query's start makes these checks, too, in the same order.
+    A query also makes these checks at startup, in the same order.
     """
     found = _of_binding(state, seen, checkpoint) or _of_owner(seen, checkpoint)
     return found or _of_log(state, seen, checkpoint)

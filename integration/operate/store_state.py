@@ -28,7 +28,7 @@ class StoreState:
         batch: the newest decided batch; None if no batch is decided.
         abandoned: the newest batch, if it was decided and then abandoned.
         first_batch: the first batch that the query could decide.
-        decided: maps the version of each kept decision to its batch and its number of rows.
+        decided: maps the version of each retained decision to its batch and its number of rows.
         seen: the observed state; None if the sink cannot be observed.
     """
 
@@ -57,7 +57,7 @@ class StoreState:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the checkpoint's own store has a decision that was missing from the log, which is read before the store."""
+        """Whether the checkpoint's own store contains a decision that was missing from the log, which was read first."""
         return self.seen is not None and self.seen.is_ahead and not self.changed
 
     @property
@@ -74,8 +74,8 @@ class StoreState:
     def differing(self) -> list[str]:
         """The published batches for which the store's history and the decision give different numbers of rows.
 
-        A repaired batch has several commits. So a missing row counts as a difference only if the history has all of the
-        batch's commits.
+        A repaired batch has several commits. So a missing row counts as a difference only if the history contains all
+        of the batch's commits.
         """
         stored = {} if self.seen is None else self.seen.rows
         complete = frozenset[int]() if self.seen is None else self.seen.complete

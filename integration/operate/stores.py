@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Final = History(LogView(), {}, {}, is_complete=True)
-#: A running query may overtake one observation, but hardly several in a row.
+#: A running query may overtake one observation, but is unlikely to overtake several in a row.
 _OBSERVATIONS: Final = 3
 
 
@@ -84,7 +84,8 @@ def observe_store(sink: TwoPhaseCommitSink[Any], read: Read) -> tuple[StoreState
         state = _look(sink, decisions)
         advice = advise_store(state, decisions.checkpoint)
         urgent = {one.anchor for one in advice if one.urgency is Urgency.ACT}
-        # A store that stays ahead stops its query. So if the log has grown, the query has only overtaken the observation.
+        # If a store is really ahead, its query stops. So if the log has grown, the query has only overtaken the
+        # observation.
         newest = state.batch if state.is_ahead else None
         if not urgent or (urgent, newest) == before or state.problem is not None:
             return state, advice
@@ -120,7 +121,7 @@ def _look(sink: TwoPhaseCommitSink[Any], decisions: Decisions) -> StoreState:
         return replace(
             state, problem=f"the store's decision was written by another version or by another kind of sink: {error}"
         )
-    except Exception as error:  # noqa: BLE001 - a sink of the user's own may raise its client's errors
+    except Exception as error:  # noqa: BLE001 - a user-defined sink may raise its client's errors
         return replace(state, problem=f"the store could not be observed: {unquoted(error)}")
 
 
@@ -128,7 +129,7 @@ def _observed(sink: TwoPhaseCommitSink[Any], view: LogView, query_id: str) -> Ob
     decision = view.decision if view.decision is not None and view.decision.query_id == query_id else None
     tasks = () if decision is None else decision.tasks
     decided = [sink.decode_handle(task.handles[sink.name]) for task in tasks if sink.name in task.handles]
-    # As at a start: a sink that is not in the newest decision was added later.
+    # As at startup: a sink that is not in the newest decision was added later.
     scan_start = view.scan_start.get(sink.name) if view.kept else {}
     with closing(sink.create_committer()) as committer:
         seen = committer.observe(decided, scan_start or {})

@@ -122,8 +122,8 @@ class Subject:
         sinks: the Kafka sinks; empty without a connection, or if the checkpoint has no Kafka sinks.
         checkpoint: the facts from the checkpoint, if a checkpoint was given.
         stores: those of the user's sinks that have no ledger.
-        left_out: the checkpoint's other Kafka sinks, each with the id of its cluster, which the user has not passed.
-        query: what the user has told about the query, which may lead to decisions on another cluster.
+        left_out: the checkpoint's other Kafka sinks, which the user has not passed, each with the id of its cluster.
+        query: what the user has said about the query; this may identify the cluster that stores the decisions.
         strangers: topics that have a ledger's name but cannot belong to a sink, such as copies, or topics that a killed
             preflight left behind.
     """

@@ -158,7 +158,7 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
     sink, query, directory = _one_sink(what, connection, by_hand.checkpoint)
     state = observe(sink, query)
     fitting = {Standing.ORPHAN, Standing.ABANDONED}
-    forced = {Standing.RUNNING, Standing.UNMARKED, Standing.UNJUDGED}  # another program's transaction must be named
+    forced = {Standing.RUNNING, Standing.UNMARKED, Standing.UNJUDGED}  # another program's transactions must be named
     wanted = acts.chosen(state, ids, fitting | forced if by_hand.is_forced else fitting)
     acts.require_abortable(wanted, is_forced=by_hand.is_forced)
     acts.require_decisions_read(state, wanted, is_blind=by_hand.is_blind)
@@ -195,7 +195,7 @@ def _judged(state: SinkState) -> SinkState:
 
 
 class _Left(NamedTuple):
-    """The transactions with which the command could do nothing, although they need the user."""
+    """The transactions that require the user to act, but that the command could not end."""
 
     facts: Sequence[dict[str, Any]]
     lines: Sequence[str]
@@ -214,7 +214,7 @@ def _not_proven(state: SinkState) -> _Left:
 
 
 def _not_judged(state: SinkState, wanted: Sequence[OpenTransaction]) -> _Left:
-    """List the open transactions, other than ``wanted``, that may be decided although no decision was found."""
+    """List the open transactions, other than ``wanted``, that may already have been decided although no decision was found."""
     unknown = {Standing.UNJUDGED, Standing.UNMARKED}
     found = [one for one in state.transactions if one.standing in unknown and one not in wanted]
     lines = [f"{one.transactional_id}: left open: {one.evidence}" for one in found]

@@ -31,8 +31,8 @@ class Check(NamedTuple):
     tries: bool = True
 
 
-#: The start comes before the ledger, as in a query. The start makes a new cluster create ``__transaction_state``, and the ledger
-#: then gets the same number of replicas.
+#: As in a query, the check "start" comes before the check "ledger". The former makes a new cluster create
+#: ``__transaction_state``, and the ledger then receives the same number of replicas.
 CHECKS: Final = (
     Check("start", check_start),
     Check("transaction log", check_transaction_log, tries=False),

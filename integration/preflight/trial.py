@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 QUERY_ID: Final = "twopc preflight"
 _VALUE: Final = QUERY_ID.encode()
-#: This partition is above the partitions with the tasks' markers.
+#: This partition's number is higher than the numbers of the partitions with the tasks' markers.
 _FIRST_ROW_PARTITION: Final = 5
 
 

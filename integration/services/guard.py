@@ -46,7 +46,7 @@ class GuardedProcess:
             command: the program and its arguments.
             log: the file for the program's output.
             cwd: the program's working directory.
-            user: the user id and only group id of the program; None: this process's user and groups.
+            user: the program's user id, which is also its only group id; None: this process's user and groups.
             ends_family: whether the child's children are killed once the child has ended (on Linux). Without this
                 setting, paused children would never end. With it, the child counts as ended only after its children
                 have ended, too.

@@ -97,7 +97,7 @@ class LocalHBase(LocalServer):
 
     def _launch(self, program: list[str]) -> None:
         """Start HBase, and return when the master is ready. The tables' regions may come online a moment later."""
-        # ZooKeeper's data has no lasting value, but because of it, a restart would wait until a killed server's session expires.
+        # ZooKeeper's data is expendable. With that data, a restart would wait until a killed server's session expires.
         shutil.rmtree(self.data_dir / "zookeeper", ignore_errors=True)
         conf = self.data_dir / "conf"
         conf.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Download jars from a Maven repository with Apache Ivy, which PySpark ships."""
+"""Download jars from a Maven repository with Apache Ivy, which is included in PySpark."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def run_ivy(ivy_file: str, work: Path, name: str, *, verify: bool) -> None:
         verify: whether Ivy checks SHA-1 and MD5, which takes one more request per file.
 
     Raises:
-        ServiceError: the download failed. The error is a `PermanentError` if the repository does not have a file.
+        ServiceError: the download failed. The error is a `PermanentError` if a file is missing from the repository.
     """
     file = work / f"ivy-{name}.xml"
     file.write_text(ivy_file)

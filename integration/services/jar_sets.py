@@ -64,7 +64,7 @@ def spark_kafka_set() -> JarSet:
         f"Spark {version} Kafka connector",
         (f"org.apache.spark:spark-sql-kafka-0-10{scala}:{version}",),
         shipped,
-        # Repositories do not have the token provider for most later versions, which can use this version.
+        # Repositories do not serve the token provider for most later versions of Spark, but those can use this version.
         () if version.startswith("3.") else (f"org.apache.spark:spark-token-provider-kafka-0-10{scala}:4.0.0",),
     )
 

@@ -46,8 +46,8 @@ def kafka_jars(version: str = DEFAULT_KAFKA_VERSION) -> list[Path]:
     """Return the class path of a Kafka broker, with an SLF4J binding. The first use downloads the jars.
 
     Raises:
-        ServiceError: Java is not installed, the Maven repository does not respond or does not have this version, or the files
-            differ from the lock.
+        ServiceError: Java is not installed, the Maven repository does not respond, this version is missing from it, or
+            the files differ from the lock.
     """
     return fetch(kafka_set(version))
 

@@ -20,7 +20,8 @@ from twopc.integration.services import ServiceError, cache_dir
 SUPPORTED_VERSIONS = (17, 21)
 """The long-term Java releases that Spark 4 supports. Kafka 4 needs Java 17 or newer."""
 
-# Kafka, its format step included, started in 3.2 s with these flags and in 3.9 s without them (three runs each, 2 cores).
+# Kafka (including its format step) started in 3.2 s with these flags and in 3.9 s without them (three runs each, 2
+# cores).
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 """JVM flags for short runs. With these flags, the JVM compiles quickly and skips work that pays off only in long runs."""
 
@@ -138,7 +139,7 @@ def _wrapped(home: Path) -> Path:
     for shared in (*home.iterdir(), *(home / "bin").iterdir()):
         link = wrapped / shared.relative_to(home)
         if shared not in (home / "bin", java) and not link.is_symlink():
-            # Another process may make the same link at the same time.
+            # Another process may create the same link at the same time.
             try:
                 link.symlink_to(shared)
             except FileExistsError:

@@ -1,6 +1,6 @@
 """Run Kafka MirrorMaker 1, which copies a topic from a Kafka 0.10 broker to a current cluster.
 
-MirrorMaker 2 (Kafka Connect) needs broker features that 0.10 does not have. Kafka 3.9 is the last release with
+MirrorMaker 2 (Kafka Connect) needs broker features that 0.10 does not provide. Kafka 3.9 is the last release with
 MirrorMaker 1.
 """
 

@@ -192,7 +192,7 @@ class LocalPostgres(LocalServer):
         self._serve([str(programs / "postgres"), "-D", str(cluster), *words], self._is_ready)
 
     def _create(self, programs: Path, cluster: Path) -> None:
-        shutil.rmtree(cluster, ignore_errors=True)  # left by a killed start
+        shutil.rmtree(cluster, ignore_errors=True)  # left behind by a start that was killed
         password = self._password_file
         password.write_text(secrets.token_hex())
         password.chmod(0o600)

@@ -63,7 +63,8 @@ class QueryProcesses:
         Raises:
             ServiceError: some processes survive SIGKILL.
         """
-        # Kill the driver first, because when a machine fails, no process notices that another one has exited and cleans up.
+        # Kill the driver first. When a machine fails, no process has time to notice another process's exit and to clean
+        # up.
         self._driver.signal(signal.SIGKILL)
         if not wait_until(lambda: not self._kill_members(), _END_TIMEOUT_S):
             left = [process.pid for process in self.members()]
@@ -83,7 +84,7 @@ class QueryProcesses:
         members = self.members()
         for process in members:
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()  # psutil compares start times: never kills another process that reuses the id
+                process.kill()  # psutil compares start times, so this never kills another process that reuses the id
         return bool(members)
 
     def members(self) -> list[psutil.Process]:

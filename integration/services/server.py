@@ -266,7 +266,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _tail(log: str) -> str:
-    """Return the relevant end of a log: everything from the first error, or the last lines if the log has no error.
+    """Return the relevant end of a log: everything from the first error onward, or the last lines if the log contains no error.
 
     The result begins at the first error, because an orderly shutdown may follow. Stack frames and dumps of settings, which
     are indented by a tab, are omitted.

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def require_number(given: Any, query: Query) -> int:
     """Check that the given number is the number of the batch that Spark is processing, and return it.
 
-    A wrong number could belong to a batch that has already been written. Then the current batch's rows would be
-    skipped.
+    A wrong number could belong to a batch that has already been written. In that case, the current batch's rows would
+    be skipped.
 
     Raises:
         ConfigurationError: ``given`` is a different number, or not a number.

@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 #: The bytes counted for each column and each array element, in addition to its text and binary data: the size of an Arrow
 #: offset.
 _LEAST_BYTES: Final = 4
-#: The counter's class. It is not a Java number class, because py4j would convert a number to Python.
+#: The counter's class. A subclass of Java's ``Number`` is not possible, because py4j would convert its objects to
+#: Python numbers.
 _COUNTER: Final = "java.util.concurrent.atomic.AtomicLongArray"
 #: The types with a fixed size.
 _FIXED: Final = (
@@ -81,7 +82,7 @@ class _Filter:
     """Adds the filter to a plan. Looking up a Java class takes several calls to the JVM, so the classes are cached."""
 
     def __init__(self, frame: DataFrame, bytes_of_row: str, most_bytes: int) -> None:
-        jvm: Any = frame.sparkSession._jvm  # noqa: SLF001 - no public way to Catalyst
+        jvm: Any = frame.sparkSession._jvm  # noqa: SLF001 - no public API gives access to Catalyst
         parser = _session(frame).sessionState().sqlParser()
         catalyst, sequence = jvm.org.apache.spark.sql.catalyst, jvm.org.apache.spark.api.python.PythonUtils.toSeq
         self._counter, self._literal = _class(jvm, _COUNTER), catalyst.expressions.Literal.fromObject
@@ -90,7 +91,7 @@ class _Filter:
         self._arguments = sequence([parser.parseExpression(argument) for argument in ("0", bytes_of_row)])
         self._no_types = sequence([])
         self._node = catalyst.plans.logical.Filter
-        self._dataset = _class(jvm, frame._jdf.getClass().getName())  # noqa: SLF001 - no public way to Catalyst
+        self._dataset = _class(jvm, frame._jdf.getClass().getName())  # noqa: SLF001 - no public API gives access to Catalyst
 
     def over(self, frame: DataFrame) -> Any:
         # Each plan needs its own counter. If the rows are literals in the plan, Spark's optimizer filters them in the driver

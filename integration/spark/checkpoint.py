@@ -21,7 +21,7 @@ def decoding(files: Files, name: str) -> Iterator[None]:
     """If the body raises an error while it decodes the checkpoint file ``name``, convert the error to a ConfigurationError.
 
     Raises:
-        ConfigurationError: the file does not have the content that Spark writes.
+        ConfigurationError: the file does not contain what Spark writes.
     """
     try:
         yield
@@ -68,7 +68,7 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
 def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
     """Read a batch's source offsets, as one canonical string for each source.
 
-    Return None if the checkpoint does not have the batch.
+    Return None if the checkpoint does not contain the batch.
 
     If the query names a source (Spark 4.2), the source's string begins with this name: ``orders:{"t":{"0":5}}``.
 
@@ -131,8 +131,8 @@ def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
     if not any('"logOffset"' in line for line in offsets.values()):
         return set()
     logs = set(files.names("sources"))
-    # A store's listing may omit a new directory. A log gets its first entry with the first batch, and each later entry with
-    # its own batch.
+    # A store's listing may omit a new directory. The first batch writes a log's first entry, and each later batch adds
+    # its own entry.
     for source in offsets.keys() - logs:
         first = f"sources/{source}/{_counter(_parsed(offsets[source])) or 0}"
         if any(files.read(name) is not None for name in (first, f"{first}.compact")):

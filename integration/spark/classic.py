@@ -129,7 +129,7 @@ class ClassicCalls:
         self._sinks = sinks
         self._location = location
         self._options = options
-        context = SparkContext._active_spark_context  # noqa: SLF001 - the public function would start one
+        context = SparkContext._active_spark_context  # noqa: SLF001 - the public function would start a context
         if context is not None:
             # Record a moment before the query begins, so that no earlier job can have computed its batches.
             history_of(context)

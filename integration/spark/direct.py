@@ -29,7 +29,7 @@ _MARGIN: Final = 50
 
 @dataclass(frozen=True)
 class DriverUpTo:
-    """``write_by="auto"`` with another limit: the driver writes DataFrames that are expected to fit, and tasks write the rest.
+    """``write_by="auto"`` with a custom limit: the driver writes DataFrames that are expected to fit, and tasks write the rest.
 
     Attributes:
         max_bytes: the maximum number of bytes that the driver collects from one DataFrame of a batch. Tasks write any

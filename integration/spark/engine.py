@@ -103,9 +103,9 @@ class SparkEngine:
     def evaluate(self) -> None:
         """See :class:`Engine`.
 
-        Run what :meth:`prepare` runs, and discard the rows: the same columns of the same DataFrames, so that this run needs no
-        more than the first run, and the function can read its observations. The rows are already visible, so an error stops
-        the query only if it leaves the state incomplete.
+        Evaluate the same columns of the same DataFrames as :meth:`prepare`, and discard the rows. So this run needs no
+        more than the first run, and the user's function can read its observations. The rows are already visible, so an
+        error stops the query only if it leaves the state incomplete.
         """
         for rows in self.batch:
             try:

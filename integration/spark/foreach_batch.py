@@ -54,17 +54,17 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         sinks: one or more; every batch becomes visible in all sinks or in no sink.
         checkpoint_location: the query's ``checkpointLocation``. None means the location of the query that makes the call.
         checkpoints: timeouts, retries, retention and history of the query's checkpoints.
-        dead_letter: a KafkaSink with a topic, for records about bad rows. If one sink can never accept a row, no other sink
-            gets the row either. Without a dead-letter sink (None), a bad row stops the query, and no part of its batch is
-            visible.
+        dead_letter: a KafkaSink with a topic, for records about bad rows. If one sink can never accept a row, no other
+            sink receives the row either. Without a dead-letter sink (None), a bad row stops the query, and no part of
+            its batch is visible.
         select: maps a sink's name to the SQL expressions that make the sink's columns, such as ``{"events": ["CAST(id AS
             STRING) AS key", "to_json(struct(*)) AS value"]}``; other sinks use the batch's columns.
         staging: keep each task's rows until the task's transactions are proven, so that a decided batch whose transactions
-            timed out can be completed with any plan (rule 9). True keeps the rows beside the checkpoint; a path keeps
+            timed out can be completed with any plan (rule 9). True keeps the rows next to the checkpoint; a path keeps
             them in that directory. The driver and every worker must share the directory.
         write_by: who writes a batch. ``"auto"``: the driver if the batch is expected to fit into 16 MiB, else the
-            tasks. ``DriverUpTo(max_bytes)``: like ``"auto"``, but with another limit. ``"driver"``: always the driver.
-            ``"tasks"``: always the tasks.
+            tasks. ``DriverUpTo(max_bytes)``: like ``"auto"``, but with a different limit. ``"driver"``: always the
+            driver. ``"tasks"``: always the tasks.
         listeners: objects that are notified of each checkpoint; see :class:`twopc.Listener`.
         interceptors: further actions for each batch. The first interceptor is the outermost. Examples are
             :class:`~twopc.integration.operate.Savepoints`, :class:`~twopc.integration.operate.SourceProgress`,
@@ -130,8 +130,8 @@ class ExactlyOnce:
     def __call__(self, frames: Frames, batch_id: int) -> None:
         """Make one batch visible in every sink exactly once. Call this method once for each batch.
 
-        When the call returns, every commit is proven. If the function is repeated and passes the same DataFrame objects again,
-        the second call writes nothing.
+        When the call returns, every commit is proven. If the function runs again for the batch and passes the same
+        DataFrame objects, the second call writes nothing.
 
         Args:
             frames: the batch, or a DataFrame made from it, for all sinks; or a dictionary with a DataFrame for each sink's

@@ -83,8 +83,8 @@ class Rows:
         base: the DataFrame with the columns that the user's expressions make; see :class:`Offers`.
         columns: the columns of :meth:`frame` that come before :data:`CHECKSUM`, named ``0``, ``1``, ….
         views: maps a sink's name to the columns that the sink receives.
-        is_hashed: whether rows get checksums, because a replay may have to be compared with the written rows. Otherwise, every
-            checksum is 0.
+        is_hashed: whether rows get checksums, because a replay may have to be compared with the written rows. If False,
+            every checksum is 0.
     """
 
     name: str
@@ -222,9 +222,10 @@ def _can_be_hashed(kind: st.DataType) -> bool:
 
 
 def _hashable(sql: str, kind: st.DataType, depth: int = 0) -> str:
-    """Replace each map in a value by its entries, because Spark does not hash a map.
+    """Replace each map in a value with its entries, because Spark does not hash a map.
 
-    The text of a map (``to_json``) would not do: the text of a binary key differs between two evaluations.
+    A map's text (``to_json``) cannot be hashed instead, because the text of a binary key differs between two
+    evaluations.
     """
     if not _has_map(kind):
         return sql

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 #: File systems whose ``FileContext.rename`` without overwrite is atomic. s3a and gs copy instead.
 _ATOMIC_RENAME: Final = frozenset({"hdfs", "viewfs", "webhdfs"})
-#: Azure's driver renames with ``If-None-Match: *`` (``AbfsClient.renamePath``), which a hierarchical namespace makes atomic.
-#: A flat namespace copies. Only a hierarchical namespace has access control lists
+#: Azure's driver renames files with ``If-None-Match: *`` (``AbfsClient.renamePath``), which a hierarchical namespace
+#: makes atomic. A flat namespace copies. Only a hierarchical namespace has access control lists
 #: (``AzureBlobFileSystem.hasPathCapability``).
 _AZURE: Final = frozenset({"abfs", "abfss"})
 _ACLS: Final = "fs.capability.paths.acls"

@@ -33,7 +33,7 @@ class InterceptedBatch:
         checkpoint_location: the location of the query's checkpoint.
         run_id: Spark's id for this run of the query. Spark assigns a new id at each start. The first batch of a run may be a
             replay.
-        sinks: all sinks that take part in the decision, including the dead-letter sink. Empty if another function than
+        sinks: all sinks that take part in the decision, including the dead-letter sink. Empty if a function other than
             ``exactly_once`` writes the batch.
         select: the SQL expressions that make the sinks' columns from the rows, by sink name.
     """
@@ -63,7 +63,7 @@ class Interceptor(ABC):
         Raises:
             ConfigurationError: the interceptor does not work with this query.
         """
-        del sink_names  # most interceptors fit every query
+        del sink_names  # most interceptors work with every query
 
     @abstractmethod
     def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
@@ -108,4 +108,4 @@ def intercepted(
 
 
 def _call(function: Callable[[DataFrame, int], object], frame: Frames, batch_id: int) -> None:
-    function(frame, batch_id)  # type: ignore[arg-type] # a function that accepts one DataFrame gets the one that was passed
+    function(frame, batch_id)  # type: ignore[arg-type] # a function that accepts one DataFrame receives the one that was passed

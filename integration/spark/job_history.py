@@ -81,7 +81,7 @@ class JobHistory:
         """Record a moment. No earlier job has computed an RDD that is created after this moment.
 
         Args:
-            exactly: whether to ask Spark for the next job's number, too. Then no job is examined needlessly later.
+            exactly: whether to ask Spark for the next job's number, too, so that no job is examined needlessly later.
         """
         previous, known = self._moments[-1], None if exactly else self._last
         if known is None:
@@ -166,7 +166,7 @@ class JobHistory:
         (``AppStatusListener.cleanupStages``). The job's report still counts the dropped stages.
 
         Raises:
-            UnreportedError: the store does not have a stage, and Spark did not skip it.
+            UnreportedError: a stage is missing from the store, although Spark did not skip it.
         """
         missing: list[int] = []
 
@@ -247,7 +247,7 @@ def _has_skipped(job: Job | None, found: Mapping[int, Sequence[StageAttempt]]) -
         return False
     kept = [attempts for attempts in found.values() if attempts]
     skipped = sum(all(one.is_skipped for one in attempts) for attempts in kept)
-    # A stage that was skipped and has run, here or in another job, leaves open which stages the job's count is about.
+    # If a stage was both skipped and run, here or in another job, it is unclear whether the job's count includes it.
     ran = sum(all(_ran_before(job.ended_ms, one) for one in attempts) for attempts in kept)
     return skipped + ran == len(kept) and job.skipped == len(found) - len(kept) + skipped
 

@@ -104,7 +104,7 @@ def _found(error: Exception) -> Exception:
 
 def interruptible_pause(context: SparkContext, pause_ms: int) -> None:
     """Wait in the query's JVM thread, which ``query.stop()`` interrupts. Spark treats the resulting error as a stop."""
-    context._jvm.java.lang.Thread.sleep(pause_ms)  # type: ignore[union-attr]  # noqa: SLF001 - no public way to that thread
+    context._jvm.java.lang.Thread.sleep(pause_ms)  # type: ignore[union-attr]  # noqa: SLF001 - no public API for this
 
 
 def is_of_cluster(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""Find out whether a batch uses data that Spark keeps outside the RDDs of its plan, and computes in separate jobs.
+"""Find out whether a batch uses data that Spark computes in separate jobs and keeps outside the RDDs of the plan.
 
 Such data are broadcast tables and the results of subqueries. A cached plan may contain them, and a DataFrame that was made from
 an RDD may hide them. Spark's reports do not show which jobs computed them.
@@ -24,7 +24,7 @@ def keeps_data(plans: Iterable[str]) -> bool:
 
 
 def uses_kept_data(execution: Any, batch: Sequence[Rows]) -> bool:
-    """Whether a batch may use such data from before an attempt. Spark computes the rest again in each attempt.
+    """Whether a batch may use such data from before an attempt. Spark recomputes all other data in each attempt.
 
     Args:
         execution: Spark's plan for the batch (``IncrementalExecution``).
@@ -50,7 +50,7 @@ def _each(phases: Any) -> Iterator[float]:
 
 
 def _reads_kept_data(rows: Rows, batch: int) -> bool:
-    execution = rows.source._jdf.queryExecution()  # noqa: SLF001 - no public way to the plan
+    execution = rows.source._jdf.queryExecution()  # noqa: SLF001 - no public API returns the plan
     if rows.is_run_unchanged and _keeps_data(execution.executedPlan()):
         return True  # the user's program may have run this very DataFrame
     leaves = execution.withCachedData().collectLeaves()

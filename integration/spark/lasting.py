@@ -2,7 +2,8 @@
 
 Spark lets a ``foreachBatch`` query start without a ``checkpointLocation`` (``ResolveWriteToStream``). Then the checkpoint is
 a temporary directory, or, if ``spark.sql.streaming.checkpointLocation`` is set and the query has no name, a directory
-with a random name. Each start makes a new directory, so each start is a new query, which begins again or skips rows.
+with a random name. Each start makes a new directory, so each start is a new query, which starts from the beginning or
+skips rows.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def require_lasting(query: RunningQuery) -> None:
     A directory that Spark has just made begins with batch 0. A later batch shows that this start has found the directory.
 
     Raises:
-        ConfigurationError: the directory is one that Spark has made for this start alone.
+        ConfigurationError: Spark has created the directory for this start only.
     """
     location = query.checkpoint_location
     parent, _, last = location.rstrip("/").rpartition("/")
@@ -54,7 +55,7 @@ def require_lasting(query: RunningQuery) -> None:
 
 
 def _is_in(parent: str, configured: str | None) -> bool:
-    """Whether a resolved path is the configured directory, which may be relative and may lack its file system."""
+    """Whether a resolved path is the configured directory, which may be relative and may omit its file system."""
     if configured is None:
         return False
     found, wanted = _parts_of(parent), _parts_of(configured)

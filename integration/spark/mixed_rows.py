@@ -83,16 +83,16 @@ def judge(
 
 
 def in_several(jobs: Iterable[Job]) -> set[int]:
-    """Return the stages that several of the jobs have. They ran at the same time: a later job's stages have new numbers."""
+    """Return the stages that several of the jobs share. The jobs ran at the same time: a later job's stages have new numbers."""
     stages = Counter(stage for job in jobs for stage in job.stages)
     return {stage for stage, count in stages.items() if count > 1}
 
 
 class _Written:
-    """Groups each shuffle's writes by the stage's own RDD, in the order of time.
+    """Groups each shuffle's writes by the stage's own RDD, in chronological order.
 
-    Spark lists this RDD first (``StageInfo.fromStage``). It is the same in every job. A lazy checkpoint may replace the other
-    RDDs between two jobs.
+    Spark lists this RDD first (``StageInfo.fromStage``). The RDD is the same in every job. A lazy checkpoint may replace the
+    other RDDs between two jobs.
     """
 
     def __init__(self, ran: Sequence[StageAttempt]) -> None:
@@ -115,7 +115,7 @@ def _began(attempt: StageAttempt) -> tuple[int, int, int]:
 
 
 def _require_one_filling(fills: Sequence[StageAttempt]) -> None:
-    """Check that no stage was rerun that read a shuffle and computed cached rows, or found them in the cache."""
+    """Check that no rerun stage had read a shuffle and computed cached rows, or found these rows in the cache."""
     stages = [fill.stage_id for fill in fills]
     if len(set(stages)) < len(stages):
         raise _mixed(max(stage for stage in stages if stages.count(stage) > 1))
@@ -126,7 +126,8 @@ def _require_same_write(
 ) -> None:
     """Check that no shuffle was written again between two stages that may read it, if one of them keeps what it read.
 
-    Stages that read the same shuffle compute the same RDD of the shuffle's rows. So do stages that read the same cached rows.
+    Stages that read the same shuffle compute the same RDD of the shuffle's rows. The same is true of stages that read
+    the same cached rows.
 
     Args:
         keeping: the attempts that read a shuffle and keep rows.
@@ -144,7 +145,7 @@ def _require_same_write(
 
 
 def _require_read_once(reader: StageAttempt, rewrites: Sequence[StageAttempt]) -> None:
-    """Check that none of the shuffles was written again while a stage was reading.
+    """Check that none of the shuffles was rewritten while the stage was running.
 
     Jobs of two threads may share a shuffle. If one job writes the shuffle again, Spark does not rerun the other job's
     reading stage. Spark does not report which shuffles a stage reads, so every shuffle counts.

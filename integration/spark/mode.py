@@ -64,8 +64,9 @@ class ShuffleCheck(Protocol):
         Args:
             tag: the tag of the attempt's jobs.
             results: the stages whose tasks have reported to the driver.
-            kept_since_ms: returns None if the batch's plans use no data that Spark keeps outside RDDs. Otherwise, returns when
-                Spark began to plan the batch, in milliseconds since 1970. Called only if the result matters.
+            kept_since_ms: returns None if the batch's plans use no data that Spark keeps outside RDDs. If the plans do
+                use such data, returns when Spark began to plan the batch, in milliseconds since 1970. Called only if
+                the result matters.
 
         Raises:
             RetriableError: a stage that keeps no rows was rerun. A retry reads the stage's input again.
@@ -85,7 +86,7 @@ class StateCheck(Protocol):
     def complete(self, *, is_visible: bool = False) -> bool:
         """Write the missing part of the state: evaluate the entire batch, and discard the rows.
 
-        Like a retry, the evaluation also rewrites the part of the state that exists.
+        Like a retry, the evaluation also rewrites the part of the state that already exists.
 
         Args:
             is_visible: whether the batch is already visible, for messages.
@@ -141,7 +142,7 @@ class Mode(Protocol):
         """Wait until the time is up or the query stops."""
 
     def resolved(self, frames: Sequence[SinkFrame]) -> AbstractContextManager[Sequence[SinkFrame]]:
-        """Return the DataFrames of a call, in a form whose rows cannot become other rows while the call lasts."""
+        """Return the DataFrames of a call, in a form whose rows cannot change during the call."""
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
         """Check a batch before an attempt to write it. Return the known sizes of the query's state.

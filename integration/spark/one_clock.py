@@ -1,8 +1,8 @@
 """Let all DataFrames of a batch see the same clock.
 
-Spark replaces ``current_timestamp()`` and similar expressions by a literal when it optimizes a DataFrame's plan. It optimizes
-each DataFrame just before it runs it, so the DataFrames would see different times. A row between these times would be in two
-parts of a batch that is split by the clock, or in none. Spark calls such expressions deterministic.
+Spark replaces ``current_timestamp()`` and similar expressions with a literal when it optimizes a DataFrame's plan.
+Spark optimizes each plan just before running it, so the DataFrames would see different times. A row between these times
+would be in two parts of a batch that is split by the clock, or in none. Spark calls such expressions deterministic.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _UNLIKE: Final = (Py4JError, TypeError, AttributeError)
 
 
 def at_one_instant(batch: Sequence[Rows], tell: Tell) -> list[Rows]:
-    """Replace the clock in the plans of a batch's DataFrames by the present time, which is the same for all of them.
+    """Replace the clock in the plans of a batch's DataFrames with the current time, which is the same for all of them.
 
     Evaluates nothing.
 
     Args:
         batch: the DataFrames.
-        tell: reports that this version of Spark does not permit it.
+        tell: reports that this version of Spark does not permit this.
     """
-    if len(batch) < 2:  # noqa: PLR2004 - a single DataFrame cannot disagree
+    if len(batch) < 2:  # noqa: PLR2004 - a single DataFrame cannot disagree with itself
         return list(batch)
     try:
         return _at_one_instant(batch)
@@ -56,7 +56,7 @@ def at_one_instant(batch: Sequence[Rows], tell: Tell) -> list[Rows]:
 def _at_one_instant(batch: Sequence[Rows]) -> list[Rows]:
     session = batch[0].base.sparkSession
     jvm: Any = session._jvm  # noqa: SLF001 - no public way to a plan
-    # Spark finds cached rows by the plan that fills them, so they are put in before the plan changes.
+    # Spark finds cached rows by the plan that fills them, so the cached rows are inserted before the plan changes.
     plans = [rows.base._jdf.queryExecution().withCachedData() for rows in batch]  # noqa: SLF001 - no public way to a plan
     # One application of the rule uses one time.
     together = _named(jvm, _UNION)(jvm.PythonUtils.toSeq(plans), False, False)  # noqa: FBT003 - parameters of a Java constructor

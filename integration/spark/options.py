@@ -102,8 +102,8 @@ def require_picklable(one: object, problem: str, advice: str) -> None:
 
     Args:
         one: the object.
-        problem: what to say if it cannot.
-        advice: how to correct it.
+        problem: the text to report if the object cannot be sent.
+        advice: how to correct the problem.
 
     Raises:
         ConfigurationError: the object cannot be pickled.

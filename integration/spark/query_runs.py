@@ -38,7 +38,7 @@ class QueryRun:
     Attributes:
         query: Spark's view of the run.
         shuffles: checks the run's jobs for rule 6.
-        writer: the object that took the last call.
+        writer: the object that handled the last call.
     """
 
     query: Query
@@ -48,10 +48,11 @@ class QueryRun:
     _begun: Call | None = field(default=None, init=False)  # a call that has reached the sinks, and has not succeeded
 
     def take(self, call: Call, writer: Closable) -> bool:
-        """Accept a call for a batch. Return whether the call must be written: not if its rows are already visible.
+        """Accept a call for a batch. Return whether its rows must be written: False if they are already visible.
 
         Raises:
-            ConfigurationError: the call is a second call for its batch, with other rows; see :func:`require_visible`.
+            ConfigurationError: the call is a second call for its batch, with different rows; see
+                :func:`require_visible`.
         """
         visible = self._visible
         if visible is not None and visible.batch_id == call.batch_id:
@@ -64,7 +65,7 @@ class QueryRun:
             )
             return False
         if self.writer is not None and self.writer is not writer:
-            self.writer.close()  # some users make an object for each batch, whose connections would stay open
+            self.writer.close()  # some users make an object for each batch, and its connections would stay open
         self.writer = writer
         return True
 
@@ -76,7 +77,7 @@ class QueryRun:
             is_undecided: whether the batch is certainly undecided.
 
         Raises:
-            ConfigurationError: the batch may be decided with other rows.
+            ConfigurationError: the batch may already have been decided with different rows.
         """
         failed = self._begun
         if failed is not None and failed.batch_id == call.batch_id and not call.repeats(failed):

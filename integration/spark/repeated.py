@@ -4,8 +4,9 @@ If ``rand()`` or an ``asNondeterministic()`` function splits a batch in two, a r
 The check only warns, because Spark also marks harmless expressions as non-deterministic: stable functions
 (``monotonically_increasing_id()``) and random ids within one part.
 
-Spark calls a plan deterministic that reads a table again, or that depends on the order of rows, such as ``row_number()`` among
-equal rows. The check also warns about such plans. It cannot know whether the table changes, or whether rows are equal.
+Spark considers a plan deterministic even if it reads a table again or depends on the order of rows, such as
+``row_number()`` among equal rows. The check also warns about such plans. It cannot know whether the table changes, or
+whether rows are equal.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def _causes(frames: Sequence[SinkFrame], query_id: str) -> tuple[dict[str, str],
     executions = {one.name: one.frame._jdf.queryExecution() for one in frames}  # noqa: SLF001 - no public way to the plan
     query = running_query(frames[0].frame.sparkSession, query_id)
     before = None if query is None else query.lastExecution().analyzed()
-    # The plan before Spark puts in cached data, because Spark may lose the cached rows and compute other rows.
+    # Use the plan before Spark inserts cached data, because Spark may lose the cached rows and compute different rows.
     random = _by_frame({name: one.analyzed() for name, one in executions.items()}, before, _random)
     # Tables and orders change less often than random values, so here a cache is enough.
     return random, _by_frame({name: one.withCachedData() for name, one in executions.items()}, before, _unstable)
@@ -111,7 +112,7 @@ def _source(plan: Any) -> Any:
 
 
 def _unstable(plan: Any) -> str | None:
-    """Return the first part of a plan that may give other rows if Spark evaluates it again."""
+    """Return the first part of a plan that may produce different rows if Spark evaluates it again."""
     nodes = (node for one in (plan, *_each(plan.subqueriesAll())) for node in _nodes(one))
     return next((_shown(node) for node in nodes if _may_change(node)), None)
 
@@ -126,7 +127,7 @@ def _may_change(node: Any) -> bool:
     name = str(node.nodeName())
     if node.children().isEmpty():
         return not node.isStreaming() and not _FIXED.search(name)
-    if name == "Deduplicate":  # the rows that it drops are equal if it compares all columns
+    if name == "Deduplicate":  # if it compares all columns, it drops only equal rows
         return bool(node.keys().size() < node.output().size())
     return name in _ORDERED and str(node.maxRows()) != "Some(0)"
 

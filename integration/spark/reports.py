@@ -142,10 +142,10 @@ class Reports(Protocol):
 
     @property
     def markers(self) -> Collection[int]:
-        """The jobs that the reports themselves needed, except the forgotten ones."""
+        """The marker jobs, which the reports themselves needed, except the forgotten ones."""
 
     def forget_markers(self, before: int) -> None:
-        """Forget the markers with lower numbers."""
+        """Forget the markers with numbers below ``before``."""
 
     def mark(self, tag: str) -> None:
         """Run a job with this tag. Spark reports this job after all jobs that ended earlier."""

@@ -174,7 +174,7 @@ class RunWriter:
         return BatchInput(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
 
     def _connect(self, session: SparkSession, staging: Staging | None, batch: Batch) -> Coordinator:
-        """Make the coordinator. A run's batches share it until a batch fails."""
+        """Make the coordinator. A run's batches share the coordinator until a batch fails."""
         own_files = tried(self._mode.open_files(f"{self.location}/twopc"))
         require_taken_over(own_files, batch)
         settings = Settings(

@@ -116,7 +116,7 @@ def calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runni
 
 
 def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> RunningQuery:
-    threads = session.sparkContext._jvm.java.lang.Thread  # type: ignore[union-attr]  # noqa: SLF001 - no public way to the JVM's class
+    threads = session.sparkContext._jvm.java.lang.Thread  # type: ignore[union-attr]  # noqa: SLF001 - no public API for this
     for query in (RunningQuery(java, threads) for java in _active(session)):
         if not query.makes_this_call():
             continue
@@ -144,4 +144,6 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
 def _active(session: SparkSession) -> list[Any]:
     java_session: Any = session._jsparkSession  # noqa: SLF001 - the public API shows only the queries of one session
     running = java_session.sharedState().activeStreamingQueries()
-    return [java for key in list(running) if (java := running.get(key)) is not None]  # one may have ended meanwhile
+    return [
+        java for key in list(running) if (java := running.get(key)) is not None
+    ]  # one of the queries may have ended

@@ -112,13 +112,13 @@ class Call:
         return [sorted(sink.name for sink in one.sinks) for one in self.frames]
 
     def repeats(self, other: Call) -> bool:
-        """Whether both calls have the same rows for the same sinks, according to Spark's plans."""
+        """Whether both calls pass the same rows to the same sinks, according to Spark's plans."""
         is_alike = (self.batch_id, self.sinks, self.select) == (other.batch_id, other.sinks, other.select)
         return is_alike and all(_same(one.frame, its.frame) for one, its in zip(self.frames, other.frames, strict=True))
 
 
 class VisibleCall:
-    """A call whose rows are visible. Keeps no DataFrame alive, so that Spark can release what belongs to the DataFrame.
+    """A call whose rows are visible. Keeps no DataFrame alive, so that Spark can release the DataFrame's resources.
 
     Args:
         call: the call.
@@ -133,7 +133,7 @@ class VisibleCall:
         self._frames = [weakref.ref(one.frame) for one in call.frames]
 
     def is_repeated_by(self, call: Call) -> bool:
-        """Whether a later call of the same ``exactly_once`` object has the very same DataFrames for the same sinks.
+        """Whether a later call of the same ``exactly_once`` object passes the very same DataFrames to the same sinks.
 
         An equal plan is not enough, because nothing would report a difference: a table may have changed between the calls.
         """
@@ -147,15 +147,16 @@ class VisibleCall:
 
 
 def require_visible(call: Call, visible: VisibleCall, *, is_same_object: bool) -> None:
-    """Check that the rows of a second call for a batch are already visible. Otherwise, they would be lost.
+    """Check that the rows of a second call for a batch are already visible. Rows that are not visible would be lost.
 
     Args:
         call: the second call.
         visible: the first call.
-        is_same_object: whether one ``exactly_once`` object got both calls. Another object may write other columns.
+        is_same_object: whether one ``exactly_once`` object received both calls. A different object may write different
+            columns.
 
     Raises:
-        ConfigurationError: the rows may be other rows.
+        ConfigurationError: the rows may differ from the visible rows.
     """
     if not (is_same_object and visible.is_repeated_by(call)):
         raise ConfigurationError(
@@ -169,7 +170,7 @@ def require_visible(call: Call, visible: VisibleCall, *, is_same_object: bool) -
 
 
 def other_rows(call: Call) -> ConfigurationError:
-    """Build the error for a call that does not repeat an earlier call, which failed once the batch may have been decided.
+    """Build the error for a call that differs from a failed earlier call, after which the batch may have been decided.
 
     The batch keeps the decided rows, so other rows would be lost.
     """

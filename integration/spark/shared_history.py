@@ -45,7 +45,7 @@ def _record_moments(context: SparkContext, history: JobHistory) -> None:
     """
     with contextlib.suppress(Py4JError, OSError):  # the JVM has ended
         while not _ending.wait(_TICK_S) and context._jsc is not None:  # noqa: SLF001 - the only sign that the context has stopped
-            with contextlib.suppress(Py4JJavaError), history.lock:  # one call failed, so the next one may succeed
+            with contextlib.suppress(Py4JJavaError), history.lock:  # a single call failed, and the next one may succeed
                 history.begin(exactly=True)
 
 

@@ -21,9 +21,9 @@ class Slots:
     def __init__(self, context: SparkContext) -> None:
         conf = context.getConf()
         self._is_elastic = _is_dynamic(conf)
-        # At the start, only a few of the requested executors may have registered.
+        # At startup, only a few of the requested executors may have registered.
         self._asked_for = _most_slots(conf) if self._is_elastic else _slots(conf)
-        self._scala: Any = context._jsc.sc()  # noqa: SLF001 - no public way: spark.default.parallelism may be anything
+        self._scala: Any = context._jsc.sc()  # noqa: SLF001 - no public API: spark.default.parallelism may be anything
         self._profile = self._scala.resourceProfileManager().defaultResourceProfile()
 
     def most_writers(self) -> int | None:
@@ -41,7 +41,9 @@ class Slots:
 
 def _slots(conf: SparkConf) -> int:
     of_executors = _of_executors(conf, int(conf.get("spark.executor.instances", "0") or 0))
-    return max(of_executors, int(conf.get("spark.cores.max", "0") or 0) // _cpus(conf))  # the latter in standalone mode
+    return max(
+        of_executors, int(conf.get("spark.cores.max", "0") or 0) // _cpus(conf)
+    )  # the second applies in standalone mode
 
 
 def _most_slots(conf: SparkConf) -> int | None:

@@ -255,7 +255,7 @@ def _partitions(node: Any) -> int:
 
 
 def tell_once() -> Tell:
-    """Return a function that logs only the first text that it gets."""
+    """Return a function that logs only the first text that it receives."""
     told: list[str] = []
 
     def tell(text: str) -> None:

@@ -48,7 +48,7 @@ class StatusStore:
             self._context.removeJobTag(tag)
 
     def end_of_jobs(self) -> int:
-        """Return the number that the next job will get."""
+        """Return the number that the next job will receive."""
         return int(self._scheduler.numTotalJobs())
 
     def jobs_with_tag(self, tag: str) -> list[Job]:
@@ -64,11 +64,11 @@ class StatusStore:
         return Moment(self.next_rdd(), job, dropped)
 
     def next_rdd(self) -> int:
-        """Return the number that the next RDD would get. Each call uses up that number."""
+        """Return the number that the next RDD would receive. Each call uses up that number."""
         return int(self._spark.newRddId())
 
     def job(self, number: int) -> Job | None:
-        """Return the application's job with this number, or None if the store does not have the job."""
+        """Return the application's job with this number, or None if the store does not contain the job."""
         try:
             data = self._store.job(number)
         except Py4JError:
@@ -77,7 +77,7 @@ class StatusStore:
         return msgspec.json.decode(self._json.writeValueAsString(data), type=JobData).job
 
     def last_attempt(self, stage: int) -> StageAttempt | None:
-        """Return a stage's last attempt, or None if the store does not have the stage."""
+        """Return a stage's last attempt, or None if the store does not contain the stage."""
         try:
             data = self._store.lastStageAttempt(stage)
         except Py4JError:
@@ -85,7 +85,7 @@ class StatusStore:
         return msgspec.json.decode(self._json.writeValueAsString(data), type=StageAttempt)
 
     def attempts(self, stage: int) -> list[StageAttempt]:
-        """Return all attempts at a stage. Return [] if the store has no attempts."""
+        """Return all attempts at a stage. Return [] if the store contains no attempts."""
         jvm = self._gateway.jvm
         no_tasks, no_quantiles = jvm.java.util.Collections.emptyList(), self._gateway.new_array(jvm.double, 0)
         try:

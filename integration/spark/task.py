@@ -51,8 +51,8 @@ _OURS: Final = (CHECKSUM, PARTITION)
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result that a task sends to the driver.
 
-    A permanent error is reported as a result and not as a task failure. Otherwise, Spark would retry the failed task for nothing,
-    and lose the error's class.
+    A permanent error is reported as a result and not as a task failure. A task failure would make Spark retry the task
+    in vain, and would lose the error's class.
 
     Attributes:
         stage: Spark's id for the stage that the task ran in; None in the driver.
@@ -142,11 +142,11 @@ class PrepareTask:
         except RetriableError as error:
             if (public := public_class(error)) is type(error):
                 raise
-            # Spark sends the driver only the name of the class, which tells it nothing about a class of the sink's own.
+            # Spark sends the driver only the name of the class, which is useless if the sink defines the class itself.
             raise public(str(error)) from error
         finally:
-            # Close before `run` yields. Otherwise Spark could close the generator and so abort a handed-over transaction
-            # (rule 6).
+            # Close the writers before `run` yields. Once it has yielded, Spark could close the generator and so abort a
+            # handed-over transaction (rule 6).
             for writer in writers.values():
                 writer.close()
 
@@ -212,7 +212,7 @@ class PrepareTask:
         )
 
     def _wanted(self, sink: str, rows: pa.RecordBatch, found: Sequence[Stretch]) -> Iterator[pa.RecordBatch]:
-        """Yield those rows of a batch that the sink gets: all rows, or only the rows of lost partitions."""
+        """Yield those rows of a batch that the sink receives: all rows, or only the rows of lost partitions."""
         if not isinstance(self.mode, Repair):
             yield rows
             return

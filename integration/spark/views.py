@@ -27,16 +27,17 @@ CHECKSUM: Final = "__twopc_checksum"
 CAUSE: Final = "__twopc_cause"
 _KEY: Final = b"twopc.views"
 #: The maximum size of a dead letter, below the default limits of clients, brokers and topics, so that no letter stops the query.
-#: A sink with a lower limit gets smaller letters.
+#: A sink with a lower limit receives smaller letters.
 LETTER_MAX_BYTES: Final = 900_000
 #: How much of a long text (in characters) or of long binary data (in bytes) is kept if the letter would exceed the limit. Each
 #: length is tried in turn.
 _CUTS: Final = (10_000, 1_000, 100)
-#: The cause may quote the row, so it gets at most this share of a letter.
+#: The cause may quote the row, so the cause may fill at most this share of a letter.
 _CAUSE_SHARE: Final = 4
 _CAUSE_MAX_BYTES: Final = 10_000
 _CAUSE_KEY: Final = "twopc.cause"
-#: The floats that JSON lacks, by Python's names. The new names are those of Spark and of other JSON writers.
+#: The floats that JSON does not support, by Python's names. The values are the names that Spark and other JSON writers
+#: use.
 _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -161,7 +162,7 @@ def _letter(row: dict[str, Any], most_bytes: int) -> bytes:
 
 
 def _forms(row: dict[str, Any]) -> Iterator[bytes]:
-    """Yield the whole row, the row with ever shorter values, and then, for a row with many values, ever shorter starts of it."""
+    """Yield the whole row, the row with ever shorter values, and then, if the row has many values, ever shorter parts of it."""
     whole = msgspec.json.encode(_readable(row))
     yield whole
     for part in (row, {"row": whole}):

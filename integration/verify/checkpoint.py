@@ -1,4 +1,4 @@
-"""Check that Spark's checkpoint and the decisions have the same batches with the same source offsets."""
+"""Check that Spark's checkpoint and the decisions contain the same batches with the same source offsets."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def facts_of(files: Files | None, sinks: tuple[KafkaSink, ...] = ()) -> QueryFac
         return QueryFacts(sinks=sinks)
     with _reading(files):
         binding = Binding(LocalFiles(f"{files.location}/twopc"))
-        # A ledger's id is unique, but clusters may have ledgers of one name, and old brokers give no ids.
+        # A ledger's id is unique, but ledgers on different clusters may have the same name, and old brokers assign
+        # no ids.
         log = (binding.log, binding.log_identity)
         owner = next((of for of in binding.sinks.values() if (of.get("ledger"), of.get("ledger_id")) == log), None)
         bound = None if owner is None else Where(owner["ledger"], owner["cluster"])

@@ -111,7 +111,7 @@ class Cluster:
         Raises:
             ConfigurationError: the sink's ledger belongs to another sink.
             DecisionLogDamagedError: a record is torn or was altered, or the topic with the decisions was deleted.
-            DecisionsElsewhereError: the topic is on another cluster, and no fact leads to it.
+            DecisionsElsewhereError: the topic is on another cluster, and no known fact says how to reach it.
         """
         own = self._own()
         acquired, here = fold(own).acquired, self.transactions.cluster_id
@@ -162,8 +162,8 @@ class Cluster:
         return "compact" in str(settings.get("cleanup.policy"))
 
     def _bounds(self, topic: str, partitions: list[int]) -> Bounds:
-        # Ask for the ends first and the starts last. Then records that are written between the two requests are not read, and
-        # records that are deleted between them are treated as deleted.
+        # Request the end offsets first and the start offsets last. Then records that are written between the two
+        # requests are not read, and records that are deleted between them are treated as deleted.
         admin, timeout_ms = self.ledger.admin, self._timeout_ms
         stable = offsets(admin, topic, partitions, OffsetSpec.latest(), committed=True, timeout_ms=timeout_ms)
         ends = offsets(admin, topic, partitions, OffsetSpec.latest(), timeout_ms=timeout_ms)

@@ -58,7 +58,7 @@ def main(
         options: what to check.
         pace: how often to check.
         as_json: whether to print JSON objects to stdout and everything else to stderr.
-        beside: builds the query's Kafka sinks, one of which may have the decisions.
+        beside: builds the query's Kafka sinks, one of which may hold the decisions.
     """
 
     def checked() -> int:
@@ -79,8 +79,8 @@ def run_verify(  # noqa: PLR0913, PLR0917 - a command with its output
 ) -> bool:
     """Check a sink and print the results. Return True if no check detected an error.
 
-    ``emit`` gets one JSON object per check. If ``emit`` is None, ``console`` gets human-readable tables.
-    ``beside`` are the query's Kafka sinks, one of which may have the decisions.
+    ``emit`` receives one JSON object per check. If ``emit`` is None, ``console`` gets human-readable tables.
+    ``beside`` lists the query's Kafka sinks, one of which may hold the decisions.
 
     Raises:
         TwoPhaseCommitError: the last check failed, and no earlier check found an error.
@@ -174,7 +174,7 @@ class _Watch:
         return not self._errors
 
     def _show_news(self, before: Report | None, report: Report) -> None:
-        """Print the findings that the previous check did not have."""
+        """Print the findings that the previous check did not report."""
         if self._emit is not None:
             return
         self._console.print(

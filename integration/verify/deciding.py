@@ -1,4 +1,4 @@
-"""Find the log that has the decisions for a sink. If a query's Kafka sinks are on several clusters, one cluster has the log."""
+"""Find the log that contains a sink's decisions. If a query's Kafka sinks are on several clusters, one of them stores the log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class QueryFacts:
     """What the user has told a command about a sink's query.
 
     Attributes:
-        sinks: the query's Kafka sinks, from the user's code. One of them may have the decisions.
+        sinks: the query's Kafka sinks, from the user's code. One of them may hold the decisions.
         query_id: the query of the checkpoint; empty without a checkpoint.
         bound: the log to which the checkpoint is bound; None without a checkpoint, or if the log is not in Kafka.
     """
@@ -70,16 +70,16 @@ def cluster_of(sink: KafkaSink) -> str:
 
 
 def find_log(sink: KafkaSink, cluster: str, where: Where, facts: QueryFacts) -> KafkaDecisionLog:
-    """Open the log with the decisions. If the cluster that must have the log has lost it, the log's identity says so.
+    """Open the log with the decisions. If the cluster that must store the log has lost it, the log's identity shows this.
 
     Args:
         sink: the sink whose decisions are wanted.
         cluster: the id of the sink's cluster.
         where: the place of the decisions.
-        facts: what the user has told about the sink's query.
+        facts: what the user has said about the sink's query.
 
     Raises:
-        DecisionsElsewhereError: the log is not on the sink's cluster, and no other sink leads to it.
+        DecisionsElsewhereError: the log is not on the sink's cluster, and none of the other sinks identifies it.
         TwoPhaseCommitError: no broker responds.
     """
     for other in facts.sinks:

@@ -27,7 +27,7 @@ class Batch:
     """A decided batch."""
 
     decision: Decision  #: the latest decision, with repairs merged in
-    prior: tuple[str, ...] | None  #: source offsets of the previous batch; None if the log no longer has them
+    prior: tuple[str, ...] | None  #: source offsets of the previous batch; None if the log no longer contains them
     repairs: int = 0  #: the number of repair records for this batch
     rewrites: int = 0  #: how often the batch was lost completely and decided again
     abandoned: bool = False  #: whether the user has abandoned the batch's invisible rows
@@ -46,9 +46,9 @@ class History:
     """A decision log's contents, arranged by batch."""
 
     view: LogView  #: the state that a driver would derive from the log
-    batches: dict[BatchId, Batch]  #: every batch that the log still has, oldest first
+    batches: dict[BatchId, Batch]  #: every batch that the log still contains, oldest first
     acquisitions: Mapping[int, Acquired]  #: the acquisitions in the sink's own ledger, by driver epoch
-    is_complete: bool  #: whether both ledgers have every decision since their creation
+    is_complete: bool  #: whether both ledgers contain every decision since their creation
     #: query ids whose batches were decided in another log, with its name: the sink used to run alone, or alongside other sinks
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ def history_of(contents: LogContents, own: LogContents) -> History:
             batches[next(reversed(batches))].abandoned = True
         view = after
     acquisitions = {entry.offset: entry.record for entry in own.entries if isinstance(entry.record, Acquired)}
-    # Only a truncation may remove the head of a log. Otherwise, the log is damaged.
+    # Only a truncation may remove the head of a log. If anything else removed it, the log is damaged.
     is_complete = log_start == _log_start(own) == 0
     return History(fold(contents), batches, acquisitions, is_complete, _elsewhere(acquisitions))
 

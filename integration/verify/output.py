@@ -73,7 +73,7 @@ class Output:
             self.topics.setdefault(topic, Tail()).update(bounds)
 
     def unread(self) -> int:
-        """The number of offsets that have not been read yet. Some offsets have no record."""
+        """The number of offsets that have not been read yet. Some offsets contain no record."""
         return sum(tail.unread for tail in self.topics.values())
 
     def read_new(self, cluster: Cluster, on_progress: Callable[[int], object]) -> None:
@@ -118,7 +118,7 @@ class Output:
 
         Args:
             is_quiescent: whether every decided transaction was visible, and no transaction was decided while the end offsets
-                were read. Otherwise, a number may only seem to be missing.
+                were read. If not, a number may only seem to be missing.
             has_rows: whether the sink may have written a row.
         """
         asked = {"--key": self._checks.key, "--sequence": self._checks.sequence}

@@ -28,7 +28,7 @@ class Report:
 
     sink: str  #: the sink name
     ledger: str  #: the topic with the decisions
-    query_id: str | None = None  #: the query for which the decision log is open; None if it is not open
+    query_id: str | None = None  #: the query for which the decision log is open; None if the log is open for no query
     driver_epoch: int | None = (
         None  #: the epoch of the last driver that acquired the sink; None if its record was truncated
     )

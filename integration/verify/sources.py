@@ -29,7 +29,7 @@ def check_sources(
 ) -> Iterator[Finding]:
     """Check that offsets never decrease from one batch to the next.
 
-    With ``one_to_one``, also check that each batch has a row for each source record.
+    With ``one_to_one``, also check that each batch contains one row for each source record.
 
     Args:
         batches: the retained batches, the oldest first.

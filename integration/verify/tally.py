@@ -78,7 +78,7 @@ class Tally:
                     self._proven[key] = proven
 
     def _why_incomplete(self, history: History, sink: str) -> str | None:
-        """Say why the tally may have missed one of the sink's batches. Return None if the tally has every batch."""
+        """Say why the tally may have missed one of the sink's batches. Return None if the tally contains every batch."""
         if any(_has_plain_rows(batch, sink) for batch in history.batches.values()):
             return "rows were written without a transaction (a weaker guarantee), and no decision counts these rows"
         if history.elsewhere:
@@ -144,8 +144,8 @@ def check_count(
 def _has_plain_rows(batch: Batch, sink: str) -> bool:
     """Whether the sink may have written rows of the batch without a transaction.
 
-    All tasks of a run have the same guarantee, so one transaction shows that the sink had no weaker one: tasks without a
-    transaction wrote to another sink. A repair also removes lost transactions from its batch.
+    All tasks of a run have the same guarantee, so one transaction shows that the sink's guarantee was not weaker. Tasks
+    without a transaction wrote to another sink. A repair also removes lost transactions from its batch.
     """
     is_proven = batch.repairs or any(batch.handles(sink))
     return not is_proven and any(task.rows and not task.handles for task in batch.decision.tasks)

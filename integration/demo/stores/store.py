@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Output(ABC):
-    """The output that one query writes to. The object is pickled into the query's process, so it has no connection.
+    """The output that one query writes to. The object is pickled into the query's process, so it holds no connection.
 
     Attributes:
         title: the output's name in the report.
@@ -54,7 +54,7 @@ class Output(ABC):
             on_progress: called repeatedly with the number of records read so far.
 
         Raises:
-            ServiceError: the store does not respond, or it has a record that the source does not have.
+            ServiceError: the store does not respond, or it contains a record that is not in the source.
         """
 
     @abstractmethod

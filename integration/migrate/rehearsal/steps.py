@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = 4
 _NAME: Final = "rehearsal"
-#: Makes Spark's connector look up offsets with its consumer. By default, the connector sends a request unknown to Kafka 0.10.
+#: Makes Spark's connector look up offsets with its consumer. By default, the connector sends a request that Kafka 0.10
+#: does not support.
 _FETCHING: Final = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 _COMMAND_TIMEOUT_S: Final = 300
 
@@ -159,7 +160,7 @@ class Rehearsal:
             problem = f"status {status}, {first}, {second}; {dry} {recorded} {again}"
         elif recorded["handover"]["kind"] != "rest":
             problem = "no batch is unfinished"
-        # From now on, each number is expected as often as it is in the output now, and at least once.
+        # From now on, each number is expected as often as it occurs in the output now, but at least once.
         self._expected = numbers_of(self.output.records())
         self._batch = dry.get("handover", {}).get("batch_id", -1)
         done = f"batch {self._batch}: {dry.get('output_records')} of its {dry.get('source_records')} records are in the output"
@@ -240,7 +241,7 @@ class Rehearsal:
             a description of the kills.
         """
         self.source.next_step()
-        # Each run gets an equal number of rows. A query that is not restarted gets one batch.
+        # Each run receives an equal number of rows. A query that is not restarted receives one batch.
         batches = BATCHES_A_KILL * (len(kills) + 1) if ends else len(kills) + 1
         loop = KillLoop(
             read=list,

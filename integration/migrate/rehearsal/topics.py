@@ -55,7 +55,7 @@ class Output:
     def create(self) -> None:
         """Create the topic with one replica, because each cluster has only one broker.
 
-        Wait until the broker has the topic's metadata.
+        Wait until the broker has received the topic's metadata.
 
         Raises:
             ServiceError: the topic did not appear in time.
@@ -83,7 +83,7 @@ class Output:
             ServiceError: the topic does not exist.
         """
         with _consumer(self.servers, isolation_level) as consumer:
-            self._await_leaders(consumer)  # a broker learns of its topics a little after its start
+            self._await_leaders(consumer)  # a broker learns about its topics shortly after it starts
             found: dict[int, int] = {}
             if not wait_until(lambda: self._ask(consumer, found), _TIMEOUT_S):
                 raise ServiceError(
