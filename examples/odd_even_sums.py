@@ -66,7 +66,10 @@ RUN_TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class Spec:
-    """Describes one pipeline. ``name`` selects how it writes, and names its topic, its HBase table and its Redis key prefix."""
+    """Describes one pipeline.
+
+    ``name`` selects how the pipeline writes, and names its topic, its HBase table and its Redis key prefix.
+    """
 
     name: str
     bootstrap_servers: str

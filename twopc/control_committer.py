@@ -51,9 +51,9 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
 
     Attributes:
         failures: every error that a step may raise if the store rejects it or does not respond. The step's outcome is then
-            unknown. Before the decision, one of these errors fails the attempt (:meth:`explain`). During a commit, such
-            an error becomes a blocker, and the evidence is UNKNOWN. Any other client error, such as one for an invalid
-            statement, stops the query.
+            unknown. Before the decision, one of these errors makes the attempt fail (:meth:`explain`). During a commit,
+            such an error becomes a blocker, and the evidence is UNKNOWN. Any other client error, such as one for an
+            invalid statement, stops the query.
     """
 
     def __init__(self, name: str) -> None:

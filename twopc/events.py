@@ -28,7 +28,8 @@ class Phase:
     Attributes:
         name: the phase (``prepare``, ``confirm``, ``decide`` or ``commit``), or a startup step.
         attempt_began: when this attempt's tasks and transactions began, by the monotonic clock; None before that.
-        transactions_live_ms: how long the sinks' transactions may stay open before they must be decided; None: forever.
+        transactions_live_ms: how long the sinks' transactions may stay open before they must be decided; None: without
+            limit.
         transactions: the names of the transactions that were prepared last.
     """
 

@@ -63,7 +63,7 @@ class Abandon:
 
 @dataclass(frozen=True)
 class AddSink:
-    """Add a sink to a checkpoint that was bound without this sink. The sink's first batch is the next one.
+    """Add a sink to a checkpoint that was bound without this sink. The sink's first batch is the query's next batch.
 
     Attributes:
         name: the sink name.

@@ -169,7 +169,7 @@ class Participants:
         return evidence
 
     def abort(self, prepared: Handles) -> None:
-        """End an attempt's prepared transactions, which will not be decided. If one sink fails, try the others."""
+        """End an attempt's prepared transactions, which will not be decided. If one sink fails, continue with the others."""
         with ExitStack() as ending:
             for _, committer, mine in self._each(prepared):
                 ending.callback(committer.abort, list(mine.values()))
@@ -177,7 +177,7 @@ class Participants:
     def sweep(self, *spared: Handles) -> None:
         """End every open transaction that is certainly undecided (rule 7).
 
-        If one sink fails, try the others.
+        If one sink fails, continue with the others.
         """
         with ExitStack() as ending:
             for name, committer in self.committers.items():

@@ -46,7 +46,7 @@ class StepFailures:
 
     @contextmanager
     def _try(self, what: str) -> Iterator[None]:
-        """Turn a failure before the decision into an error that fails the attempt."""
+        """Turn a failure before the decision into an error that makes the attempt fail."""
         try:
             yield
         except self.failures as error:

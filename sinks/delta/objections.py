@@ -94,7 +94,7 @@ def indexed_columns(configuration: Mapping[str, str]) -> int | None:
 
 
 def retention_ms(configuration: Mapping[str, str]) -> float | None:
-    """Return how many ms VACUUM keeps a file that is not part of any version.
+    """Return how long VACUUM keeps a file that is not part of any version, in ms.
 
     Return None if the setting cannot be parsed.
     """

@@ -35,9 +35,9 @@ class Encoder:
 
     Args:
         operation: the HBase name for the operation.
-        places: the cells that the operation changes. Each row has one value for each cell.
-        delete_type: how HBase deletes each cell; None if the operation is not a deletion. Rows for a deletion have no
-            values.
+        places: the cells that the operation changes. Each row contains one value for each cell.
+        delete_type: how HBase deletes each cell; None if the operation is not a deletion. Rows for a deletion contain
+            no values.
     """
 
     def __init__(self, operation: str, places: Sequence[Column], *, delete_type: Any = None) -> None:

@@ -64,7 +64,7 @@ class BatchSize:
         return limit[0] if limit else sys.maxsize
 
     def learn(self, topics: Collection[str]) -> None:
-        """Read the limits of new topics. Raises nothing."""
+        """Read the limits of topics that are not known yet. Raises nothing."""
         if self._limits.keys() >= set(topics):
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""Choose columns by name and type, like Spark's own Kafka writer, and check their values one column at a time.
+"""Choose columns by name and type, as Spark's own Kafka writer does, and check their values one column at a time.
 
 The names and types come from Spark's ``KafkaWriter.scala`` and its Structured Streaming + Kafka guide. The
 only additional column is ``timestamp``.

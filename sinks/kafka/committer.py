@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Texts for reports whose names need an explanation.
+#: Explanations of reports whose names are not clear.
 _ANSWERS: Final = {
     NO_ANSWER: "no response",
     NOT_AUTHORIZED: "not authorized. Allow Write and Describe on the transactional ids that start with the sink name and a dot",

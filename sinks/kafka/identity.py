@@ -68,7 +68,7 @@ class Identity:
         return {"debug": ",".join(filter(None, (self._debug, _CONTEXT)))}
 
     def log(self, level: int, template: str, facility: str, client: str, text: str) -> None:
-        """Log a line. Clients call this method like :meth:`logging.Logger.log`."""
+        """Log a line. Clients call this method in the same way as :meth:`logging.Logger.log`."""
         if facility == _FACILITY and (found := _ACQUIRED.search(text)):
             self.known = int(found[1]), int(found[2])
         if level >= LEVELS[self._level]:

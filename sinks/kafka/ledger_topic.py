@@ -213,7 +213,7 @@ class LedgerTopic:
                     right = f"{on_topic('Create', self._name)}, or create the ledger yourself with {by_hand}"
                     raise translate(error, f"creating the ledger {self._name}", right) from error
 
-        # A policy or a missing broker refuses the next request, too.
+        # If a policy or a missing broker is the cause, the next request fails, too.
         ask(self._admin, request, timeout_ms=timeout_ms, again=is_unavailable)
 
     def _replicas(self) -> int:

@@ -42,7 +42,7 @@ class PoolKey:
     sink: str
     driver_epoch: int
     ledger: str
-    config: tuple[tuple[str, Any], ...] = field(repr=False)  # may contain passwords
+    config: tuple[tuple[str, Any], ...] = field(repr=False)  # the value may contain passwords
     topic: str | None = None
     pid: int = field(default_factory=os.getpid)
 

@@ -47,7 +47,7 @@ class KafkaSettings:
     name: str
     bootstrap_servers: str
     topic: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may contain passwords
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the value may contain passwords
     ledger_topic: str | None = None
     timeout_ms: int = 30_000
     other_ledgers: frozenset[str] = field(default=frozenset(), repr=False)

@@ -39,7 +39,7 @@ class AtLeastOnceKafkaSink:
 
     bootstrap_servers: str
     topic: str
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may contain passwords
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # the value may contain passwords
     timeout_ms: int = 60_000
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Meaning = tuple[type[TwoPhaseCommitError], str]
 """The class of the error to raise before a decision, and the advice at the end of the error message."""
 
-#: The advice if pyarrow refuses the rows.
+#: The advice if pyarrow rejects the rows.
 UNWRITABLE: Final = (
     "pyarrow cannot write these rows, so a new attempt would fail, too. Compare the DataFrame with the table's columns"
 )

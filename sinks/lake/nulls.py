@@ -1,7 +1,7 @@
 """Make nulls that a Parquet file accepts.
 
-Parquet refuses a null in a struct's required field even if the struct itself is null. Such a field is therefore filled with a
-value that no reader sees.
+Parquet rejects a null in a struct's required field even if the struct itself is null. Such a field is therefore filled
+with a value that no reader sees.
 """
 
 from __future__ import annotations

@@ -14,9 +14,10 @@ from typing import Final
 from twopc.sinks.redis.scripts import READ_CHUNK, script
 
 #: KEYS slice; ARGV chunk, scratch. Returns nothing if the chunk is missing. Otherwise, returns the chunk's SHA-1, and then the
-#: key and reason of the first command that cannot be applied, or two empty strings. For counters, it adds two fractions of the
-#: range that is certainly safe: the largest absolute value that a counter could reach with this chunk, and the most that the
-#: chunk changes a counter. The first number is ``inf`` if Lua and the commands might read a value differently.
+#: key and reason of the first command that cannot be applied, or two empty strings. For counters, it also returns two
+#: fractions of the range that is certainly safe: the largest absolute value that a counter could reach with this chunk,
+#: and the most that the chunk changes a counter. The first number is ``inf`` if Lua and the commands might read a value
+#: differently.
 #:
 #: The script executes the first row on the scratch key. So it notices if the user is not allowed to run the command, if the
 #: server has renamed the command, or if a full or read-only server does not execute it. Since Redis 7, read and write

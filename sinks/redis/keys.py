@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PREFIX: Final = "twopc:"
-#: Stands for the single atomic place in a Redis without a cluster.
+#: Stands for a Redis without a cluster, all of which is one atomic place.
 NO_SLOT: Final = -1
 SLOTS: Final = 16_384
 

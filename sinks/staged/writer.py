@@ -61,7 +61,7 @@ class StagedWriter(SinkWriter[StagedHandleT]):
         self._client.close()
 
     def _execute(self, calls: Sequence[Any], what: str) -> list[Any]:
-        """Execute calls, and return their responses. An error fails the task."""
+        """Execute calls, and return their responses. An error makes the task fail."""
         answers = self._client.execute(calls)
         for answer in answers:
             if isinstance(answer, Exception):

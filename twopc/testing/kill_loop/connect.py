@@ -67,7 +67,7 @@ class ConnectRun:
                         process.kill()
                 release(self._reached)  # a task may be held, too
             case Victim.SERVER:
-                end_of(self._reached).unlink(missing_ok=True)  # the file of an earlier batch
+                end_of(self._reached).unlink(missing_ok=True)  # an earlier batch's file
                 self.zombie = Zombie(self._server, self._server.kill_all_but_functions(), self._reached)
                 self._client.kill()  # without its server, the client could only keep reconnecting
             case Victim.CLIENT:
