@@ -33,7 +33,7 @@ class Facts:
 
 
 class Rule(Protocol):
-    """A condition that is worth an alert.
+    """A condition that triggers an alert.
 
     Attributes:
         name: the rule's name, which the team chooses.

@@ -60,7 +60,7 @@ class ConnectEngine(SparkEngine):
             session.removeTag(tag)
 
     def _is_direct(self, frame_name: str) -> bool:
-        # Under Spark Connect, no plan has a budget, so the rows must fit even if the estimate is too small.
+        # Under Spark Connect, a plan cannot enforce a budget, so the rows must fit even if the estimate is too small.
         is_sure = self.way.max_bytes is None or not self.way.needs_bound(frame_name)
         return is_sure and self.way.is_direct(frame_name)
 

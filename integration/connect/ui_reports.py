@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Spark Connect's form of a session's tag ends with the tag itself (``ExecuteSessionTag``).
 _OF_SESSION: Final = "_Tag_"
-#: How long our own job may take, and how long Spark's report of it may lag behind.
+#: How long the toolkit's own job may take, and how long Spark's report of this job may lag behind.
 _JOB_TIMEOUT_S: Final = 600.0
 #: The same before the query starts. From Spark 4.2 on, the server waits only 300 s for the function's process.
 _FIRST_JOB_TIMEOUT_S: Final = 120.0

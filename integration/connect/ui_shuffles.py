@@ -2,7 +2,7 @@
 
 Spark posts its reports to a queue, and one thread adds them to the store in order. So once the UI shows the end of an
 attempt's last job, it shows every earlier job, stage and attempt, unless Spark has dropped reports. The UI counts the reports
-that Spark dropped because the queue was full. If the store was full, the job or attempt numbers have a gap.
+that Spark dropped because the queue was full. If the store was full, there is a gap in the job or attempt numbers.
 """
 
 from __future__ import annotations

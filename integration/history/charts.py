@@ -87,7 +87,7 @@ def _stack(one: Checkpoint) -> list[tuple[str, float]]:
 
 
 def _labelled(shown: Sequence[Checkpoint], highest: float) -> dict[int, float]:
-    """Choose the truncated bars that get labels, and the labels' positions.
+    """Choose the truncated bars to label, and the labels' positions.
 
     Start with the longest bars, and stop when labels would overlap.
     """

@@ -35,7 +35,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Rule:
-    """A cause that the history can show.
+    """A cause that can be found in the history.
 
     Attributes:
         name: the cause's name, for programs.

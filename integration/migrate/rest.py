@@ -52,7 +52,7 @@ class Numbers:
         others: records that are as new as the batch, but are not the batch's rows.
         unclear: rows whose only matching records were written just before the batch. Depending on the clocks, those
             records are from this batch or from an earlier one. A key does not help: with an aggregate, for example,
-            each batch has the same keys.
+            each batch contains the same keys.
         unidentified: rows in which the key expression finds nothing.
         ambiguous: keys that several rows with different contents share.
         elsewhere: rows for topics that the hand-over does not name.

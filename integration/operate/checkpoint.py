@@ -87,5 +87,5 @@ def read_checkpoint(path: Path) -> CheckpointState:
 
 
 def numbers(files: LocalFiles, directory: str) -> set[int]:
-    """List the batches that have a file in ``directory``, which is part of the checkpoint."""
+    """List the batches with a file in ``directory``, which is part of the checkpoint."""
     return {int(name) for name in files.names(directory) if name.isdigit()}

@@ -41,7 +41,7 @@ def whole_directory(target: Path) -> Iterator[Path]:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file durably. The file's directory entry is not durable yet."""
+    """Write a file durably. The file's directory entry is not yet durable when the function returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as stream:
         stream.write(data)

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 #: How long a live driver may take from its decision to the last commit.
 _COMMIT_S: Final = 1.0
-#: Many in parallel, because an observation mostly waits for responses, and for drivers that may be about to commit.
+#: Observe many sinks in parallel, because an observation mostly waits for responses, and for drivers that may be about
+#: to commit.
 _SINKS_AT_ONCE: Final = 16
 _OPEN: Final = frozenset({"Ongoing", "PrepareCommit"})
 

@@ -121,9 +121,9 @@ def stop_with_savepoint(
 ) -> Savepoint:
     """Stop a query of this process at the end of a batch, and take a savepoint.
 
-    A query that waits for input is between two batches, so it stops immediately. If the query begins a batch at the moment of
-    the stop, that batch may be decided after the savepoint. :func:`twopc.integration.operate.restore_savepoint` reports this
-    case.
+    A query that waits for input is between two batches, so it stops immediately. If the query begins a batch just as it
+    is stopped, that batch may still be decided after the savepoint is taken.
+    :func:`twopc.integration.operate.restore_savepoint` reports this case.
 
     Raises:
         ConfigurationError: the savepoint could not be taken.

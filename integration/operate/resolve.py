@@ -191,7 +191,7 @@ def _decided_sinks(state: SinkState) -> set[str]:
 
 
 def _after_commit(state: SinkState) -> list[Evidence]:
-    """Predict the evidence after the start has committed the sink's open transactions."""
+    """Predict the evidence after the query's next start has committed the sink's open transactions."""
     are_open = {one.task for one in _open(state) if one.batch == state.last_decided}
     return [Evidence.COMMITTED if one.task in are_open else one.evidence for one in _last(state)]
 

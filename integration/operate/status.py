@@ -38,7 +38,7 @@ class Look(NamedTuple):
     Attributes:
         checkpoint: the facts and findings from the checkpoint alone; None if no checkpoint was named.
         sinks: each Kafka sink with its findings.
-        strangers: topics that have a ledger's name but cannot be a sink's ledger.
+        strangers: topics that are named like a ledger but cannot be a sink's ledger.
         left_out: the checkpoint's Kafka sinks that could not be reached, each with the id of its cluster.
         stores: each sink that has no ledger and that the user has specified, with the findings about its store.
     """

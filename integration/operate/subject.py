@@ -124,8 +124,8 @@ class Subject:
         stores: those of the user's sinks that have no ledger.
         left_out: the checkpoint's other Kafka sinks, which the user has not passed, each with the id of its cluster.
         query: what the user has said about the query; this may identify the cluster that stores the decisions.
-        strangers: topics that have a ledger's name but cannot belong to a sink, such as copies, or topics that a killed
-            preflight left behind.
+        strangers: topics that are named like a ledger but cannot belong to a sink, such as copies, or topics that a
+            killed preflight left behind.
     """
 
     sinks: tuple[KafkaSink, ...]

@@ -95,8 +95,9 @@ class LocalKafka(LocalServer):
             features: the features of a new data directory, such as "transaction.version=1" (Kafka 4.0 or newer).
             data_dir: see `LocalServer`.
             properties: broker properties that override or add to the defaults, `listeners` included.
-            listeners: listeners in addition to PLAINTEXT, name -> security protocol, such as {"SASL": "SASL_PLAINTEXT"}. Each
-                listener gets a port; see `address`. Put the protocol's settings into `properties`.
+            listeners: listeners in addition to PLAINTEXT, name -> security protocol, such as {"SASL":
+                "SASL_PLAINTEXT"}. Each listener is assigned a port; see `address`. Put the protocol's settings into
+                `properties`.
             cluster_id: the id for a new data directory, a base64 UUID; None: a random id.
             heap: maximum Java heap (`-Xmx`).
             jvm_flags: further JVM flags; None: the flags for a fast start. To measure throughput, pass no flags: `()`.

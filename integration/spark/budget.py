@@ -2,10 +2,10 @@
 
 No expression in Spark SQL keeps a running total over rows, so the plan uses a counter from the Java library. ``Invoke``
 (Catalyst's way to call an object's method) adds each row's bytes to the counter. A filter lets rows pass until the sum
-exceeds the budget. Each plan has a separate counter. Spark serializes the counter with the plan, so each task gets a separate
-copy. The filter is declared non-deterministic, so Spark neither moves it nor combines it with another filter
-(``CombineFilters``). The filter reads its input to the end. A ``LIMIT`` would stop a stateful operator before it writes its
-state.
+exceeds the budget. Each plan has a separate counter. Spark serializes the counter with the plan, so each task receives
+a separate copy. The filter is declared non-deterministic, so Spark neither moves it nor combines it with another filter
+(``CombineFilters``). The filter reads its input to the end. A ``LIMIT`` would stop a stateful operator before it writes
+its state.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Budget:
 
         Returns:
             the limited DataFrame, as Spark's Java object. The result is None if the rows cannot be measured, because a type's
-            size is unknown or this version of Spark does not have a class that the filter needs.
+            size is unknown or this version of Spark does not contain a class that the filter needs.
         """
         key = (frame.schema.json(), most_bytes)
         try:

@@ -1,7 +1,7 @@
 """Collect a small DataFrame as Arrow batches in the driver.
 
 A limit ensures that a large DataFrame does not fill a process's memory. Spark's public ``toArrow`` has no limit except
-``spark.driver.maxResultSize`` (1 GiB), and Spark 3.5 does not have ``toArrow``. So this module reads the stream that
+``spark.driver.maxResultSize`` (1 GiB), and Spark 3.5 does not provide ``toArrow``. So this module reads the stream that
 ``toArrow`` reads (``Dataset.collectAsArrowToPython``).
 """
 

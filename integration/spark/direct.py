@@ -118,7 +118,7 @@ class Way:
             self.direct.seen[frame_name].append(size_bytes / max(1, self.input.size))
 
     def learn_over(self, frame_name: str) -> None:
-        """Record that a DataFrame did not fit. The only reason may be that its rows are unevenly distributed."""
+        """Record that a DataFrame did not fit. The reason may just be that the DataFrame's rows are unevenly distributed."""
         self.learn(frame_name, 2 * self.direct.max_bytes)
 
 

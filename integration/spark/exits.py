@@ -45,7 +45,7 @@ def exit_status(error: BaseException) -> int:
     kind = type(error)
     if _STOPPED in f"{kind.__name__} {error}":
         return DONE
-    if not isinstance(error, errors.TwoPhaseCommitError):  # Spark's error contains ours only as text
+    if not isinstance(error, errors.TwoPhaseCommitError):  # Spark's error contains the toolkit's error only as text
         found = _NAME.search(str(error))
         kind = getattr(errors, found[1], kind) if found is not None else kind
     if not issubclass(kind, errors.TwoPhaseCommitError):

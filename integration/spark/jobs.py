@@ -32,7 +32,7 @@ _MIXED: Final = re.compile(
     r"A shuffle map stage with indeterminate output was failed and retried\. However, Spark cannot rollback"
     r"|Task with indeterminate results from old attempt succeeded"
 )
-#: The sign of an error in a user's function. A retry would raise it again.
+#: The sign of an error in a user's function. A retry would raise the same error again.
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
 

@@ -33,7 +33,7 @@ class Runs:
     process: str = _PROCESS
 
 
-#: In a worker: the sinks that tasks have written to, each with its driver's epoch, by process and run.
+#: In a worker: the sinks that tasks have written to, each with the driver's epoch, by driver process and run.
 _kept: Final[dict[tuple[str, str], dict[tuple[str, int], TwoPhaseCommitSink[Any]]]] = {}
 
 

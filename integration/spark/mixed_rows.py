@@ -83,7 +83,10 @@ def judge(
 
 
 def in_several(jobs: Iterable[Job]) -> set[int]:
-    """Return the stages that several of the jobs share. The jobs ran at the same time: a later job's stages have new numbers."""
+    """Return the stages that several of the jobs share.
+
+    The jobs ran at the same time: a later job's stages have new numbers.
+    """
     stages = Counter(stage for job in jobs for stage in job.stages)
     return {stage for stage, count in stages.items() if count > 1}
 
@@ -124,7 +127,7 @@ def _require_one_filling(fills: Sequence[StageAttempt]) -> None:
 def _require_same_write(
     keeping: Sequence[StageAttempt], own: Sequence[StageAttempt], rewrites: Sequence[StageAttempt]
 ) -> None:
-    """Check that no shuffle was written again between two stages that may read it, if one of them keeps what it read.
+    """Check that no shuffle was rewritten between two stages that may read it, if one of these stages keeps what it read.
 
     Stages that read the same shuffle compute the same RDD of the shuffle's rows. The same is true of stages that read
     the same cached rows.

@@ -1,4 +1,6 @@
-"""Warn if a batch's DataFrames may disagree. Spark evaluates each DataFrame separately, and a DataFrame may be non-deterministic.
+"""Warn if a batch's DataFrames may disagree.
+
+Spark evaluates each DataFrame separately, and a DataFrame may be non-deterministic.
 
 If ``rand()`` or an ``asNondeterministic()`` function splits a batch in two, a row may be in both parts or in neither part.
 The check only warns, because Spark also marks harmless expressions as non-deterministic: stable functions
@@ -29,8 +31,8 @@ logger = logging.getLogger(__name__)
 _SHOWN_CHARACTERS: Final = 200
 #: The number of columns that Spark shows for a part of a plan.
 _SHOWN_COLUMNS: Final = 8
-#: The leaves of a plan that have the same rows each time, or that :func:`_causes` examines separately: the batch, checkpointed
-#: and cached rows, and rows that the plan itself contains.
+#: The leaves of a plan that produce the same rows each time, or that :func:`_causes` examines separately: the batch,
+#: checkpointed and cached rows, and rows that the plan itself contains.
 _FIXED: Final = re.compile(r"RDD$|^(InMemoryRelation|LocalRelation|Range|OneRowRelation|CommandResult)$")
 #: The nodes whose rows depend on the order of their input.
 _ORDERED: Final = frozenset({"Window", "GlobalLimit", "Offset", "Tail", "Sample"})

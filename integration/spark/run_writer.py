@@ -160,7 +160,8 @@ class RunWriter:
         letters = self._options.dead_letter
         return arrange(
             one.name,
-            # A retry gets a new plan, because Spark keeps a failed broadcast in the old plan and raises its error again.
+            # A retry uses a new plan, because Spark keeps a failed broadcast in the old plan and would raise its error
+            # again.
             one.frame.select("*") if is_repeated else one.frame,
             participants(one.sinks, self._options),
             select=self._options.select,

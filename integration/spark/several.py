@@ -172,7 +172,7 @@ def require_visible(call: Call, visible: VisibleCall, *, is_same_object: bool) -
 def other_rows(call: Call) -> ConfigurationError:
     """Build the error for a call that differs from a failed earlier call, after which the batch may have been decided.
 
-    The batch keeps the decided rows, so other rows would be lost.
+    The batch keeps the decided rows, so any other rows would be lost.
     """
     return ConfigurationError(
         f"this call for batch {call.batch_id} passes different DataFrames from the first call, or passes them to different "

@@ -230,7 +230,7 @@ class Shuffles:
         """Map the RDD of each unwritten stage to the stage.
 
         A stage is unwritten if the attempt's jobs skipped it and no known job has run it. Leave out a job that is still
-        running, because it may yet run its stages.
+        running, because the job may still run its stages.
         """
         skipped = {
             stage: last

@@ -43,7 +43,7 @@ def open_location(location: str) -> tuple[fs.FileSystem, str]:
     """Open the file system of a staging location, and return the file system and the path.
 
     Raises:
-        ConfigurationError: pyarrow has no file system for the location.
+        ConfigurationError: pyarrow does not support the location's file system.
     """
     try:
         if location.startswith("file:"):

@@ -73,7 +73,7 @@ class StatusStore:
             data = self._store.job(number)
         except Py4JError:
             return None
-        # As JSON, because that takes a single call instead of one per field.
+        # Read the report as JSON, which takes a single call instead of one call per field.
         return msgspec.json.decode(self._json.writeValueAsString(data), type=JobData).job
 
     def last_attempt(self, stage: int) -> StageAttempt | None:

@@ -79,7 +79,7 @@ def run_verify(  # noqa: PLR0913, PLR0917 - a command with its output
 ) -> bool:
     """Check a sink and print the results. Return True if no check detected an error.
 
-    ``emit`` receives one JSON object per check. If ``emit`` is None, ``console`` gets human-readable tables.
+    ``emit`` receives one JSON object per check. If ``emit`` is None, ``console`` receives human-readable tables.
     ``beside`` lists the query's Kafka sinks, one of which may hold the decisions.
 
     Raises:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twopc.integration.verify.transactions import Decided
     from twopc.sinks.kafka.reports import Description
 
-#: How long a running commit may take to reach every partition.
+#: How long a commit in progress may take to reach every partition.
 _COMMIT_S: Final = 5.0
 
 

@@ -100,8 +100,8 @@ class Spill:
         """For each identity, find the numbers that are missing between the smallest and the largest number.
 
         Returns:
-            The count of missing numbers, and examples of gaps. Each example has the number before the gap, the number after
-            the gap, and the place of the record after the gap.
+            The count of missing numbers, and examples of gaps. Each example contains the number before the gap, the
+            number after the gap, and the position of the record after the gap.
         """
         missing, examples = 0, list[tuple[int, int, Place]]()
         for path in self._files():

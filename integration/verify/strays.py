@@ -47,7 +47,7 @@ def describe_strays(sink: KafkaSink, ends: Mapping[str, Mapping[int, int]], deci
 def _strays(sink: KafkaSink, topic: str, ends: Mapping[int, int], decided: Producers) -> Iterator[tuple[int, Any]]:
     undecided = defaultdict[tuple[int, int], list[Any]](
         list
-    )  # by partition and producer id: transactions not ended yet
+    )  # by partition and producer id: transactions that have not ended yet
     for partition, batch in read_batches(sink.committing_config(), topic):
         if batch.is_control_batch:
             found = undecided.pop((partition, batch.producer_id), ())

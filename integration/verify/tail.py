@@ -37,7 +37,7 @@ class Tail:
 
     @property
     def unread(self) -> int:
-        """The number of offsets that have not been read yet. Some offsets have no record."""
+        """The number of offsets that have not been read yet. Some offsets contain no record."""
         return sum(max(0, end - self._positions[partition]) for partition, end in self.bounds.stable.items())
 
     def read_new(self, cluster: Cluster, topic: str) -> Iterator[list[Message]]:

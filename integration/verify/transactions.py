@@ -96,7 +96,7 @@ def _why_missing(one: Decided, description: Description, bounds: Bounds, *, is_l
 def check_visible(
     visible: Iterable[Marker], decided: Mapping[str, Decided], superseded: Mapping[str, BatchId], history: History
 ) -> Iterator[Finding]:
-    """Find visible transactions that have no decision, or whose number of rows is not the decided number."""
+    """Find visible transactions that are not in a decision, or whose number of rows differs from the decided number."""
     query_ids = {query_id for query_id, _ in history.batches}
     elsewhere = Counter[str]()
     for marker in visible:

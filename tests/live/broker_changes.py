@@ -1,7 +1,8 @@
-"""Changes of a broker's metadata that are in force when they return.
+"""Change a broker's metadata, and return when the change is in force.
 
-In KRaft, the controller acknowledges a change when the quorum has it. A broker applies it later, when it has read it from the
-metadata log (KIP-500). So a client that relies on a change immediately may still see the earlier state.
+In KRaft, the controller acknowledges a change when the quorum has stored the change. A broker applies the change later,
+when it has read the change from the metadata log (KIP-500). So a client that relies on a change immediately may still
+see the earlier state.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def create_acls(servers: str, bindings: Iterable[AclBinding]) -> None:
 
 @contextlib.contextmanager
 def with_acl(servers: str, binding: AclBinding) -> Iterator[None]:
-    """An ACL is there for a while."""
+    """An ACL exists while the body runs."""
     admin = admin_of(servers)
     create_acls(servers, [binding])
     try:
@@ -86,7 +87,7 @@ def with_acl(servers: str, binding: AclBinding) -> Iterator[None]:
 
 
 def alter_topic(servers: str, topic: str, settings: Mapping[str, str | None]) -> None:
-    """Set options of a topic, or (None) delete them."""
+    """Set a topic's options, or delete those whose value is None."""
     admin, resource = admin_of(servers), ConfigResource(ResourceType.TOPIC, topic)
     entries = [
         ConfigEntry(

@@ -1,4 +1,4 @@
-"""Put canaries in the place of secrets, and search for them in everything that a run leaves behind."""
+"""Replace secrets with canaries, and search for them in everything that a run leaves behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.token_endpoint import unsecured_token
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TOKEN = unsecured_token(CANARY_USER, 6 * 3_600)  # longer than `make whole` takes
+TOKEN = unsecured_token(CANARY_USER, 6 * 3_600)  # longer than a run of `make whole`
 #: The secrets, and the middle part of the token, which is secret in a signed token.
 CANARIES = (CANARY_PASSWORD, KEY_PASSWORD, TOKEN[0].split(".")[1][:40])
 
@@ -26,7 +26,7 @@ def oauth_cb(_config: str | None) -> tuple[str, float]:
 
 
 def forms(canary: str) -> Iterator[str]:
-    """The canary as it may be written: plain, for a URL, in hexadecimal digits, within base64 at each of its three places."""
+    """The forms in which the canary may appear: plain, URL-encoded, hexadecimal, or base64 at each of three alignments."""
     yield from (canary, urllib.parse.quote_plus(canary), canary.encode().hex())
     for place in range(3):
         text = base64.b64encode(b"\0" * place + canary.encode()).decode()

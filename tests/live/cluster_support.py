@@ -1,4 +1,4 @@
-"""A cluster of three brokers, and questions about which of them leads what."""
+"""A cluster of three brokers, and functions that find out which of them leads or coordinates what."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def leader(cluster: LocalKafkaCluster, topic: str, partition: int) -> int:
 
 
 def in_sync(cluster: LocalKafkaCluster, topic: str, partition: int) -> set[int]:
-    """The nodes that have every acknowledged record of a partition."""
+    """The nodes that store every acknowledged record of a partition."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     return set(admin.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions[partition].isrs)
 
@@ -83,7 +83,7 @@ def coordinator(cluster: LocalKafkaCluster, transactional_id: str) -> int:
             admin = KafkaAdminClient(
                 bootstrap_servers=cluster.bootstrap_servers.split(","),
                 request_timeout_ms=_QUESTION_MS,  # the first queried node may be the paused one
-                bootstrap_timeout_ms=_QUESTION_MS,  # it starts with a random node and would wait for that one only
+                bootstrap_timeout_ms=_QUESTION_MS,  # the client starts with a random node and would wait only for that node
             )
             try:
                 admin._manager.run(ask, admin)

@@ -76,7 +76,8 @@ def secured(authority: tuple[Path, Path]) -> Iterator[LocalKafka]:
         add_scram_user(kafka.bootstrap_servers, USER, PASSWORD)
         add_scram_user(kafka.bootstrap_servers, CANARY_USER, CANARY_PASSWORD)
         yield kafka
-        # A client that outlives its broker logs errors: it is still being made, or the traceback of a refusal holds it.
+        # A client may outlive its broker if it is still being created, or if the traceback of a refusal refers to it.
+        # Such a client logs errors.
         for thread in threading.enumerate():
             if thread.name == "twopc-producers":
                 thread.join()

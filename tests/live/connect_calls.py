@@ -1,6 +1,6 @@
 """Calls under Spark Connect, as a script: ``python connect_calls.py <scenario> '<options as JSON>'``.
 
-The options are those of ``spark_query.py``. The last line is ``outcome: `` and what happened.
+The options are those of ``spark_query.py``. The last line of the output is ``outcome: `` and what happened.
 """
 
 # ruff: noqa: T201 - read by the parent process
@@ -96,7 +96,7 @@ def in_the_client(spark: SparkSession, options: Options) -> str:
 
 
 def with_anothers_checkpoint(spark: SparkSession, options: Options) -> str:
-    """Two queries of the same session. The second one is given the checkpoint of the first one."""
+    """Two queries of the same session. The second query receives the first query's checkpoint."""
     first = _start(spark, options, _ignore, options.checkpoint)
     first.processAllAvailable()
     second = _start(spark, options, _object(options), f"{options.checkpoint}-of-another")
@@ -111,7 +111,7 @@ def _shared(spark: SparkSession, options: Options) -> DataFrame:
 
 
 def with_anothers_checkpoint_and_columns(spark: SparkSession, options: Options) -> str:
-    """The same, but the queries read one DataFrame."""
+    """As above, but both queries read the same DataFrame."""
     shared = _shared(spark, options)
     _start(spark, options, _ignore, options.checkpoint, shared).processAllAvailable()
     another = f"{options.checkpoint}-of-another"
@@ -129,7 +129,7 @@ def two_of_one_frame(spark: SparkSession, options: Options) -> str:
 
 
 def two_of_one_session(spark: SparkSession, options: Options) -> str:
-    """Two queries of the same session. Each is given its own checkpoint."""
+    """Two queries of the same session. Each query receives its own checkpoint."""
     first = _start(spark, options, _ignore, f"{options.checkpoint}-of-another")
     first.processAllAvailable()
     return _error(_start(spark, options, _object(options), options.checkpoint).processAllAvailable)
@@ -219,7 +219,7 @@ def one_view_for_two_parts(spark: SparkSession, options: Options) -> str:
 
 
 def names_of_views(spark: SparkSession, options: Options) -> str:
-    """Without a query: a local checkpoint stands for a batch, because the server keeps both under an id."""
+    """There is no query. A local checkpoint takes the place of a batch, because the server stores both under an id."""
     del options
     batch = spark.sql("SELECT 'own' AS key, 'a' AS value").localCheckpoint()
     other = spark.sql("SELECT 'of another' AS key, 'b' AS value").localCheckpoint()
@@ -251,7 +251,7 @@ def names_of_views(spark: SparkSession, options: Options) -> str:
 
 
 def a_limit_of_a_stateful_batch(spark: SparkSession, options: Options) -> str:
-    """Every second batch is cut; then the state of the next one must be complete."""
+    """Every second batch is cut. The next batch's state must still be complete."""
     each = _object(options)
 
     def function(batch: DataFrame, batch_id: int) -> None:

@@ -1,9 +1,10 @@
-"""A client of Spark Connect, as a script: ``python connect_client.py '<options as JSON>'``. It needs ``pyspark-client`` only.
+"""A client of Spark Connect, as a script: ``python connect_client.py '<options as JSON>'``. It needs only ``pyspark-client``.
 
-It processes a topic in batches of 20 records, and ends. It starts its query when there is a file ``go``, if one is given, and
-stops it when there is a file ``<gate>.stop``. The process that runs the function waits at the crash point
-``waits_at``, if there is one, until there is a file ``gate``. It writes its id to ``<gate>.reached`` and its error to
-``<gate>.error``. The last line of the client's output is ``done`` or ``failed: `` and the error.
+It processes a topic in batches of 20 records, and ends. If a file ``go`` is given, the client starts its query when
+this file exists. It stops the query when the file ``<gate>.stop`` exists. If the crash point ``waits_at`` is given, the
+process that runs the function waits there until the file ``gate`` exists. That process writes its id to
+``<gate>.reached`` and its error to ``<gate>.error``. The last line of the client's output is ``done`` or ``failed: ``
+and the error.
 """
 
 # ruff: noqa: T201 - read by the parent process

@@ -37,7 +37,10 @@ class _Holding:
 
 
 def after_a_drop(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
-    """Write each batch after Spark has dropped reports. The batch is older than that, its attempt is newer."""
+    """Write each batch after Spark has dropped reports.
+
+    Spark planned the batch before it dropped the reports, and the attempt begins afterward.
+    """
 
     def write(batch: DataFrame, batch_id: int) -> None:
         spark: Any = batch.sparkSession.sparkContext._jsc.sc()

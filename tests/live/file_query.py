@@ -74,7 +74,7 @@ class Query:
         finish(query, each)
 
     def fail_at(self, point: str) -> None:
-        """Stop the query by an error at a crash point; this leaves the same state as a crash there."""
+        """Stop the query with an error at a crash point, which leaves the same state as a crash there."""
         crash_points.arm_from(f"{point}=raise")
         try:
             with pytest.raises(StreamingQueryException, match="InjectedFault"):
@@ -136,7 +136,7 @@ def counters(redis_server: RedisService, name: str) -> dict[str, int]:
 
 
 def redis_client(redis_server: RedisService) -> Any:
-    import redis  # noqa: PLC0415 - at the top, it would hide the fixture's module
+    import redis  # noqa: PLC0415 - an import at the top would hide the fixture's module
 
     return redis.Redis.from_url(redis_server.url)
 

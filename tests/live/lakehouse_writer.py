@@ -1,6 +1,6 @@
-"""Spark's own streaming writers of Iceberg and Delta, in a Spark of their own: ``python -m tests.live.lakehouse_writer JSON``.
+"""Spark's own streaming writers of Iceberg and Delta, in a separate Spark: ``python -m tests.live.lakehouse_writer JSON``.
 
-It writes what is in a directory of JSON files and not yet in the table, then ends.
+It writes the rows of a directory of JSON files that are not yet in the table, and then ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Writer:
         source: the directory of the files.
         columns: their columns.
         checkpoint: the query's.
-        scratch: for what Spark writes.
+        scratch: the directory for Spark's own files.
     """
 
     format: str
@@ -42,7 +42,7 @@ class Writer:
     scratch: str
 
     def run(self) -> None:
-        """Run the query in a process of its own."""
+        """Run the query in a separate process."""
         command = [sys.executable, "-m", __name__, json.dumps(asdict(self))]
         subprocess.run(command, cwd=_ROOT, env={**os.environ, "PYTHONPATH": str(_ROOT)}, check=True)
 

@@ -1,8 +1,8 @@
 """The resources of a process, kind by kind: the product's threads, librdkafka's clients, and open files.
 
-librdkafka starts and ends a client's broker threads on its own, whenever it learns of a broker. A client that an earlier
-test has left in this process may therefore have one more at any moment. So these threads do not count, and neither do
-their pipes: a client that is left shows by its main thread.
+librdkafka starts and ends a client's broker threads on its own, whenever it learns about a broker. A client that an
+earlier test has left behind in this process may therefore start another such thread at any moment. So these threads and
+their pipes do not count: the main thread shows that a client was left behind.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _native_threads(pid: int) -> dict[int, str]:
     for task in Path(f"/proc/{pid}/task").glob("*/comm"):
         try:
             name = task.read_text().strip()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended in the meantime
             continue
         found[int(task.parent.name)] = "rdk:broker" if name.startswith("rdk:broker") else name
     return found

@@ -1,4 +1,4 @@
-"""Lends a server that all tests share to a test that harms it."""
+"""Lend a shared server to a test that harms it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ServerT = TypeVar("ServerT", bound=LocalServer)
 
 
 def lent(server: ServerT | None, choice: str) -> Iterator[ServerT]:
-    """Lend a server to a test that kills or pauses it; afterwards the server is running again.
+    """Lend a server to a test that kills or pauses it, and restore the server afterward.
 
     Args:
-        server: None if this process does not own it; the test is skipped then.
+        server: the server; None if this process does not own it, in which case the test is skipped.
         choice: the environment variable and its value, as `NAME=value`, for the reason of the skip.
     """
     if server is None:

@@ -24,7 +24,7 @@ def batch(**columns: Any) -> pa.RecordBatch:
 
 
 def apply(sink: TwoPhaseCommitSink[Any], *tasks: pa.RecordBatch) -> list[Any]:
-    """Decide and commit one batch with a new driver; returns its evidence."""
+    """Decide and commit one batch with a new driver, and return the batch's evidence."""
     driver = Driver(sink)
     scan_start = driver.begin()
     handles = [driver.prepare(rows, partition=number) for number, rows in enumerate(tasks)]

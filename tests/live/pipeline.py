@@ -39,7 +39,7 @@ def create_topic(
 
 
 def record_batch(rows: Sequence[str]) -> pa.RecordBatch:
-    """Rows as a Kafka writer gets them; both key and value are the row."""
+    """Rows as a Kafka writer receives them; both key and value are the row."""
     values = pa.array([row.encode() for row in rows], pa.binary())
     return pa.record_batch({"key": values, "value": values})
 
@@ -82,8 +82,8 @@ class Query:
 class Tasks:
     """An engine with the given rows per task, or with those that are staged.
 
-    It writes them into ``sinks``, by default into the query's own. ``between`` is called after each task has its handles and
-    before the next task runs, with the task's partition.
+    It writes the rows to ``sinks``, by default to the query's own sinks. ``between`` is called with a task's partition
+    when the task has its handles, before the next task runs.
     """
 
     def __init__(
@@ -134,6 +134,6 @@ def prepare_task(query: Query, work: Work, partition: int, rows: Sequence[str]) 
 
 
 def checksum_of(rows: Sequence[str]) -> int:
-    """A sum of 64-bit hashes, equal in every process."""
+    """A sum of 64-bit hashes, which is the same in every process."""
     hashes = (uuid.uuid5(uuid.NAMESPACE_OID, row).bytes[:8] for row in rows)
     return sum(int.from_bytes(found, "big") for found in hashes) % 2**64

@@ -1,4 +1,6 @@
-"""A query without this toolkit, as a script. It shows which rows its function gets from a shuffle whose executor dies.
+"""A query without this toolkit, as a script.
+
+It shows which rows the query's function receives from a shuffle whose executor dies.
 
 ``python retried_shuffles.py '<options as JSON>'``. Each row goes to a random place, and Spark does not know that. Chosen tasks
 stop themselves as long as the working directory has no file ``gate``. The last line is ``rows: `` and a list for
@@ -38,9 +40,9 @@ _PARTITIONS = 4
 class Options:
     """The steps of the query.
 
-    ``plan``: ``one`` shuffle, ``two`` shuffles, or a ``cache`` of one, which a job has filled. ``stops``: the partitions that
-    stop, of the stage after the first shuffle. ``jobs``: how many jobs read the rows; the program stops itself before the
-    last one. ``split``: each job reads its part of the rows, by their random places.
+    ``plan``: ``one`` shuffle, ``two`` shuffles, or a ``cache`` of one, which a job has filled. ``stops``: the
+    partitions whose tasks stop, in the stage after the first shuffle. ``jobs``: how many jobs read the rows; the
+    program stops itself before the last one. ``split``: each job reads its part of the rows, by their random places.
     """
 
     directory: str

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from twopc.integration.services.kafka import LocalKafka
     from twopc.sinks.kafka import KafkaSink
 
-#: A user that exists from the start.
+#: A user that exists when the broker starts.
 USER, PASSWORD = "ann", "a pass, word=1"
 #: Secrets that must not appear anywhere: a user's password, and the password of the client's key next to the authority's file.
 CANARY_USER, CANARY_PASSWORD, KEY_PASSWORD = "tweety", "canary-Password-91c4e7", "canary-Key-7f31d2b8"
@@ -43,7 +43,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True)
 class Right:
-    """A right of a role, as the table has it."""
+    """One of a role's rights, as the table lists it."""
 
     role: str
     on: str  #: the kind of resource

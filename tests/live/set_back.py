@@ -1,4 +1,4 @@
-"""Checks that hold for every store that goes back to an earlier state under the same address while a query runs."""
+"""Check what must hold for any store that returns to an earlier state at the same address while a query runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def require_noticed(sink: str, lost: int, case: Case, query: Query, running: Coordinator) -> None:
     """Require that the running driver and the next start notice the loss.
 
-    The driver has decided four batches, and the store has lost the newest of them.
+    The driver has decided four batches, and the store has lost the newest batch.
     """
     for _ in range(2):
         with pytest.raises(RestoredError, match=f"sink '{sink}': its store was restored to an older state"):

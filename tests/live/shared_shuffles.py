@@ -100,7 +100,7 @@ def planned(frame: DataFrame, options: Options, here: Path) -> DataFrame:
 
 
 def _joined(rows: DataFrame) -> DataFrame:
-    """All of the rows, as a table's join with the rows, which are broadcast."""
+    """All of the rows, as the join of a table with the rows, which Spark broadcasts."""
     keys = rows.sparkSession.range(KEYS).selectExpr("CAST(concat('k', id) AS BINARY) AS key")
     return keys.join(sf.broadcast(rows), "key").select("key", "value")
 
@@ -202,7 +202,7 @@ class Shared:
         self._each(cut[0].select("key", "value"), batch_id)
 
     def _fill(self, fill: Callable[[], object], batch: DataFrame) -> None:
-        """Keep rows of the batch in one thread, while another counts the batch."""
+        """Cache the batch's rows in one thread, while another thread counts the batch."""
         filling = threading.Thread(target=self._as, args=(OURS, fill))
         filling.start()
         self._await_jobs(1)

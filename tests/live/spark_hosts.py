@@ -1,6 +1,6 @@
 """A standalone Spark cluster with two hosts: Spark never starts a speculative copy on the host of the first attempt.
 
-Source: Spark 4.0 ``TaskSetManager.scala`` (``hasAttemptOnHost``). All workers of ``local-cluster`` are one host.
+Source: Spark 4.0 ``TaskSetManager.scala`` (``hasAttemptOnHost``). All workers of ``local-cluster`` count as one host.
 """
 
 from __future__ import annotations

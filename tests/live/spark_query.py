@@ -93,7 +93,7 @@ def session(
     settings: Mapping[str, str] | None = None,
     is_connect: bool = False,
 ) -> SparkSession:
-    """A session that leaves nothing outside ``directory``."""
+    """A session that leaves no files outside ``directory``."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java_home()), "SPARK_LOCAL_IP": "127.0.0.1"}
     if master.startswith("local-cluster"):
         os.environ["SPARK_HOME"] = str(_home_of_workers(Path(directory)))
@@ -175,7 +175,7 @@ def _counted(frame: DataFrame, plan: str) -> DataFrame:
 
 
 def _counting() -> Any:
-    """A processor that counts the rows of each key. From Spark 4.0 on, with stores of RocksDB only."""
+    """A processor that counts the rows of each key. Since Spark 4.0, this requires RocksDB state stores."""
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # noqa: PLC0415 - see above
 
     class Counting(StatefulProcessor):
@@ -265,7 +265,10 @@ def _fail_once(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 
 
 def _at_random_places(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Add two columns. One has different values each time, which Spark does not know; the other names this worker."""
+    """Add two columns.
+
+    One column has different values each time, although Spark does not know that. The other column names this worker.
+    """
     for batch in batches:
         count = batch.num_rows
         places = batch.append_column("place", pa.array([random.randrange(1000) for _ in range(count)], pa.int32()))

@@ -58,7 +58,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def spark_ui() -> tuple[dict[str, str], dict[str, Any]]:
-    """Settings of a server with a UI at a free port, and of a query that checks its stages there."""
+    """The settings for a server with a UI on a free port, and for a query that checks its stages in that UI."""
     [port] = free_ports(1)
     address = f"http://127.0.0.1:{port}"
     return {"spark.ui.enabled": "true", "spark.ui.port": str(port)}, {"checkpoints": {"spark_ui": address}}
@@ -154,7 +154,7 @@ class Run:
         self._process.signal(signal.SIGCONT)
 
     def kill_driver(self) -> None:
-        """Kill the driver only; its JVM and workers notice by themselves, and may keep working for a while."""
+        """Kill only the driver. Its JVM and workers notice this by themselves, and may keep working for a while."""
         self._process.kill()
 
     def kill_all(self) -> None:
@@ -245,7 +245,10 @@ class Pipeline:
         return run
 
     def run_over_kills_at(self, points: Sequence[str]) -> None:
-        """Process some input in a process for each point, which kills its driver there; then the rest in one that ends."""
+        """For each point, process some input in a process whose driver is killed there.
+
+        Then process the rest in a process that ends normally.
+        """
         try:
             for point in points:
                 self.feed(20)
@@ -269,7 +272,7 @@ class Pipeline:
         )
 
     def require_order(self) -> None:
-        """Check that the records of each key are in the order of the input."""
+        """Check that the records of each key are in input order."""
         assert self.options.topic is not None
         by_key: dict[bytes, list[bytes]] = defaultdict(list)
         for message in records(self.bootstrap_servers, self.options.topic):

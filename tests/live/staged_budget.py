@@ -1,4 +1,4 @@
-"""Round trips to a store: of a batch of one task, by step, and of a batch that Spark's tasks write."""
+"""Count the round trips to a store: by step for a batch with one task, and for a batch that Spark's tasks write."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WARM_UP, _BATCHES = 2, 4
 
 
 class Steps(OneTask):
-    """Counts what is sent until and between the steps of a batch. ``sent`` grows with each round trip."""
+    """Counts the round trips before and between the steps of a batch. ``sent`` grows with each round trip."""
 
     def __init__(self, sink: TwoPhaseCommitSink[Any], rows: pa.RecordBatch, sent: list[str]) -> None:
         super().__init__(sink, rows)
@@ -56,7 +56,7 @@ class Steps(OneTask):
 
 
 def round_trips(sink: TwoPhaseCommitSink[Any], rows: int, sent: list[str], directory: Path) -> dict[str, int]:
-    """The round trips of a batch with columns ``id`` and ``n``, by a driver that has had batches before."""
+    """The round trips of a batch with columns ``id`` and ``n``, by a driver that has already processed batches."""
     driver = Coordinator([sink], LocalFiles(directory))
     opened.append(driver)
     ids = pa.array(range(rows), pa.int64())

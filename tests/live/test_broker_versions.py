@@ -70,7 +70,7 @@ def test_a_decided_batch_is_committed_even_if_the_transaction_version_has_change
 
 
 def resume(play: Play, batch: int) -> None:
-    """A new driver commits its predecessor's decision, writes none of its rows again, and processes the next batch."""
+    """A new driver commits its predecessor's decision, rewrites none of that batch's rows, and processes the next batch."""
     driver, replay = play.driver(), Tasks(play, rows_of(batch))
     driver.process(play.batch(batch), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)
@@ -142,7 +142,10 @@ def test_a_batch_that_is_decided_under_one_version_is_committed_under_the_next(
 @pytest.mark.whole
 @pytest.mark.timeout(900)
 def test_a_rolling_upgrade_of_three_brokers_loses_and_duplicates_nothing(tmp_path: Path) -> None:
-    """Each batch meets brokers of two versions. One is decided while a broker is down, and committed when it has started."""
+    """Each batch meets brokers of two versions.
+
+    One batch is decided while a broker is down, and committed after that broker's restart.
+    """
     cluster = LocalKafkaCluster()
     for node in cluster:
         cluster[node].version = "3.9.1"

@@ -99,7 +99,7 @@ def _driver_coordinator(play: Replicated) -> int:
 
 
 def _task_coordinator(play: Replicated) -> int:
-    """The coordinator of a task whose transaction is still open."""
+    """The coordinator for a task whose transaction is still open."""
     ids = [tid for tid in play.open_transactions() if not tid.endswith(".driver")]
     return coordinator(play.cluster, ids[-1])
 
@@ -141,7 +141,7 @@ def watched(play: Replicated) -> Iterator[list[str]]:
 
 
 def strike(play: Replicated, role: str, point: str, action: str) -> list[str]:
-    """Strike the node in this role when the driver passes the point of the middle batch. Return the resulting errors."""
+    """Strike the node in this role when the driver passes the given point in the middle batch. Return the resulting errors."""
 
     def act() -> None:
         node = play.cluster[ROLES[role](play)]
@@ -232,14 +232,16 @@ def test_a_restart_proves_a_decision_in_doubt_whose_replaced_coordinator_wakes(
 ) -> None:
     """Rule 12. The request reaches a node that is no longer the coordinator when it continues.
 
-    Fails if a missing answer is a RetriableError, after which the same driver decides again.
+    Fails if a missing response raises a RetriableError, after which the same driver decides again.
     """
     with watched(play):
         assert play.operate(0) == []
         doubtful, engine = play.running(), Tasks(play, play.rows(1))
         old = _driver_coordinator(play)
         with monkeypatch.context() as patched:
-            patched.setattr(driver_producer, "_DRIVER_TRANSACTION_TIMEOUT_MS", 500)  # before it asks the successor
+            patched.setattr(
+                driver_producer, "_DRIVER_TRANSACTION_TIMEOUT_MS", 500
+            )  # before the client asks the successor
             with at("driver.deciding", play.cluster[old].pause), pytest.raises(DecisionInDoubtError):
                 doubtful.process(play.batch(1), engine)
         assert until(lambda: _driver_coordinator(play) != old, 30)

@@ -1,4 +1,4 @@
-"""The cost of a normal batch, limited by bounds: a regression shows as a count, on any machine, rather than as a time."""
+"""Limit the cost of a normal batch: on any machine, a regression appears as a higher count rather than a longer time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ DRIVER = {
         BYTES: size,
         PYTHON: calls,
     }
-    # The size has room for one request more: on a busy machine each batch may have one of those that come now and then.
+    # The size has room for one request more: on a busy machine, each batch may include one of the occasional requests.
     for sinks, size, calls in ((1, 2_500, 1_250), (2, 3_850, 2_100))
 }
 #: The requests of each task, which writes two partitions of its output and its marker. Its producer is made in the background,
@@ -112,7 +112,8 @@ def of_direct(sinks: int) -> dict[str, float]:
 def of_writers(writers: int) -> dict[str, int]:
     """The exact number of requests for a batch that so many tasks write, however many partitions the plan has.
 
-    Each task writes all partitions of the output and its marker. The driver writes the decision and commits.
+    Each task writes its marker, and writes to every partition of the output. The driver writes the decision and
+    commits.
     """
     partitions = 1 + (OUTPUT + 1) * writers
     return {PARTITIONS: partitions, "PRODUCE": partitions, "END_TXN": 1 + writers, "LIST_TRANSACTIONS": 1}
@@ -252,6 +253,6 @@ def test_a_batch_of_many_partitions_costs_brokers_as_much_as_a_batch_of_few_part
 
 
 def forget_producers(rows: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Drop what waits in a worker: it would outlive the proxy."""
+    """Drop the producers that wait in a worker, because they would outlive the proxy."""
     producer_pool._pools.clear()
     yield from rows

@@ -89,7 +89,7 @@ def test_the_lost_part_of_a_deterministic_shuffle_is_written_again_and_each_row_
 def test_a_false_promise_that_a_random_shuffle_is_deterministic_loses_and_duplicates_rows(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """This is why the toolkit asks for the promise. The task that survives has read the first write of the lost part."""
+    """This is why the toolkit asks for the promise. The surviving task has read the first version of the lost part."""
     options: dict[str, Any] = {"plan": "scattered", "partitions": 4, "max_offsets": None, "settings": _DETERMINISTIC}
     not_compared = CLUSTER | dict.fromkeys(CHECKSUMS, "false")
     with unchecked(kafka, tmp_path, spark=not_compared, **{**MANY_ROWS, **options}) as pipeline:
@@ -107,7 +107,7 @@ def test_a_false_promise_that_a_random_shuffle_is_deterministic_loses_and_duplic
 def test_a_shuffle_by_random_numbers_is_not_decided_with_rows_that_spark_has_not_compared(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """Either Spark runs every reader of the shuffle again, or it ends the job and a restart computes the batch again."""
+    """Either Spark reruns every reader of the shuffle, or it ends the job and a restart recomputes the batch."""
     with query(
         kafka, tmp_path, plan="scattered", partitions=4, max_offsets=None, spark=CLUSTER | CHECKSUMS
     ) as pipeline:

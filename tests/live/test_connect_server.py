@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 200.0
-#: What a client may report that has lost to another client: Spark's own names, or the fence.
+#: The errors that a client may report after it has lost to another client: Spark's own error names, or the fence.
 _LOST = ("CONCURRENT_QUERY", "CONCURRENT_STREAM_LOG_UPDATE", "concurrently using", "already active", "FencedError")
 
 
@@ -112,7 +112,7 @@ class Client:
         return self.log.read_text(errors="replace")
 
     def waiting_worker(self) -> psutil.Process:
-        """Wait until the process of the function waits at its crash point."""
+        """Wait until the function's process has reached its crash point."""
         reached = self._gate.with_name("gate.reached")
 
         def waits() -> bool:
@@ -242,8 +242,8 @@ def test_a_query_that_is_stopped_in_the_middle_of_a_commit_is_completed_by_the_n
 def losers_of(pipeline: Pipeline, root: Path, servers: tuple[Server, Server], **settings: str) -> list[Client]:
     """Let two clients start the same query at the same moment; return those that have failed, each with a named error.
 
-    A query that has started waits in its first batch until the other client has started its query, too, or has failed. If both
-    fail, the next start completes the query.
+    A query that has started waits in its first batch until the other client has started its query, too, or has failed.
+    If both fail, the query runs to completion on the next start.
     """
     pipeline.feed(60)
     go = root / "go"

@@ -1,4 +1,4 @@
-"""Checkpoint files through Hadoop keep the contract of local ones; tested on ``file:``."""
+"""Checkpoint files accessed through Hadoop satisfy the same contract as local files. The tests use ``file:``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_first_put_wins_and_is_never_overwritten(files: HadoopFiles) -> None
 
 
 def test_the_sessions_hadoop_configuration_holds_for_every_request(spark: SparkSession, tmp_path: Path) -> None:
-    """Credentials in ``spark.hadoop.*`` are in no other configuration. Here a umask shows which one was used."""
+    """Credentials in ``spark.hadoop.*`` are in no other configuration. Here, a umask shows which configuration was used."""
     context: Any = spark.sparkContext
     configuration = context._jvm.org.apache.hadoop.conf.Configuration(context._jsc.hadoopConfiguration())
     configuration.set("fs.file.impl.disable.cache", "true")

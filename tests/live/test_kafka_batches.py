@@ -30,7 +30,7 @@ def rows(count: int = 500, size: int = ROW_BYTES, **columns: Any) -> pa.RecordBa
 
 
 def picky(way: Way, number: int = 0, config: dict[str, str] = SMALL) -> str:
-    """Make one of the topics take smaller batches than librdkafka makes by default."""
+    """Make one of the topics accept only batches smaller than librdkafka's default."""
     way.change(way.topics[number], config)
     return way.topics[number]
 

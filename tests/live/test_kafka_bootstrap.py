@@ -42,7 +42,7 @@ def asked(server: socket.socket) -> int:
 
 @contextlib.contextmanager
 def silent(backlog: int = 50) -> Iterator[str]:
-    """A server that accepts connections and never answers; with a backlog of 0 it takes none either."""
+    """A server that accepts connections and never responds. With a backlog of 0, it does not accept connections either."""
     with contextlib.ExitStack() as held:
         server = held.enter_context(socket.socket())
         server.bind(("127.0.0.1", 0))
@@ -63,7 +63,7 @@ def refusing() -> str:
 
 
 def connect(servers: list[str]) -> float:
-    """The time until the call ends, in seconds."""
+    """The duration of the call, in seconds."""
     sink = KafkaSink(name="s", bootstrap_servers=",".join(servers), topic="t", timeout_ms=TIMEOUT_MS)
     began = time.monotonic()
     with contextlib.closing(BrokerConnection(sink.committing_config())) as connection:
@@ -116,7 +116,7 @@ def test_a_request_waits_no_longer_for_a_connection_than_for_an_answer(local_kaf
         local_kafka.pause()
         try:
             began = time.monotonic()
-            for _ in range(3):  # the first one loses the connection, the others wait for a new one
+            for _ in range(3):  # the first call loses the connection, and the others wait for a new one
                 [answer] = connection.send_all([(FindCoordinatorRequest(key_type=0, key="s", max_version=3),)])
                 assert isinstance(answer, KafkaError)
             assert time.monotonic() - began < 9

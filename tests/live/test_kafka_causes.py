@@ -1,4 +1,4 @@
-"""An error names its cause even if librdkafka only says that it gave a record up, or that time ran out."""
+"""An error names its cause even if librdkafka only reports that it gave up on a record, or that time ran out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[KafkaService]:
-    """A broker that forgets ids after a second, and takes nothing for a topic that wants two replicas."""
+    """A broker that forgets ids after a second, and accepts no records for a topic that requires two replicas."""
     properties = {
         "transactional.id.expiration.ms": "1000",
         "transaction.remove.expired.transaction.cleanup.interval.ms": "200",

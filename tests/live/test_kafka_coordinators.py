@@ -1,4 +1,4 @@
-"""The client that commits, and a coordinator on a broker that was not there when the client connected."""
+"""The committing client, and a coordinator on a broker that was not running when the client connected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ _TIMEOUT_S = 120
 def test_a_coordinator_on_a_broker_that_returned_later_is_found(
     cluster: LocalKafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a rolling restart, a request that misses the broker asks for the metadata. Here it has no other reason to ask."""
+    """As in a rolling restart, a request that misses the broker asks for the metadata.
+
+    Here, the client has no other reason to request the metadata.
+    """
     monkeypatch.setattr(broker_connection, "_METADATA_MAX_AGE_MS", 300_000)
     tid = uuid.uuid4().hex
     late = coordinator(cluster, tid)
@@ -57,7 +60,7 @@ def test_a_broker_that_returned_later_is_asked_for_its_open_transactions(cluster
 
 @contextlib.contextmanager
 def connected_while_away(cluster: LocalKafkaCluster, late: int) -> Iterator[tuple[TransactionClient, AdminClient]]:
-    """A client that connected while a broker was down, which then starts again, and a client that knows all brokers."""
+    """A client that connected while a broker was down, and a client that knows all brokers. That broker is running again."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     cluster[late].kill()
     assert until(lambda: late not in admin.list_topics(timeout=_TIMEOUT_S).brokers, _TIMEOUT_S)

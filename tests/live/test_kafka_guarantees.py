@@ -1,4 +1,7 @@
-"""A Kafka sink's weaker guarantees: exactly which rows a failure duplicates. A switch between them loses nothing more."""
+"""A Kafka sink's weaker guarantees: exactly which rows a failure duplicates.
+
+A switch between guarantees loses no additional rows.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
 
 
 def driver(play: Play, guarantee: str, **options: Any) -> Coordinator:
-    """A new run, with a different guarantee from the previous one."""
+    """A new run, whose guarantee differs from the previous run's."""
     play.sink = replace(play.sink, guarantee=guarantee, options={**play.sink.options, **options})
     play.forget_worker()
     return play.driver(Settings(max_attempts=1))

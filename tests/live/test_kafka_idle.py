@@ -97,10 +97,10 @@ def test_workers_that_live_for_one_batch_leave_one_id_for_each_task(kafka: Kafka
 def test_nothing_is_left_of_a_pool_that_was_dropped(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
-    """The thread that serves idle producers has seen it. Caught mutation: that thread's variable keeps the pool."""
+    """The thread that serves idle producers has seen the pool. Caught mutation: that thread's variable keeps the pool."""
     monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
     monkeypatch.setattr(producer_pool, "_SERVE_EVERY_S", 0.01)
-    producer_pool._keep_serving_idle.cache_clear()  # another such thread, which does not sleep now
+    producer_pool._keep_serving_idle.cache_clear()  # another such thread, which is not asleep at the moment
     served, serve = threading.Semaphore(0), ProducerPool.serve_idle
 
     def serve_and_say_so(pool: ProducerPool) -> None:

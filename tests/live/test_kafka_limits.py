@@ -58,7 +58,7 @@ def test_a_transaction_longer_than_the_brokers_maximum_is_refused_with_both_sett
 def test_a_ledger_gets_no_fewer_replicas_while_brokers_are_down_and_can_be_created_by_hand(
     strict: KafkaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Caught mutation: the ledger permanently gets as many replicas as brokers are up."""
+    """Caught mutation: the ledger permanently has only as many replicas as there were running brokers."""
     with playing(strict, tmp_path, options=SHORT) as play:
         with monkeypatch.context() as patched:
             patched.setattr(ledger_topic, "TRANSACTION_LOG", "a-transaction-log-that-is-not-shown")

@@ -1,4 +1,4 @@
-"""Partitions and topics that came after a producer was made ready: it looks them up before a row is refused, as Java's does."""
+"""A producer looks up partitions and topics that are newer than itself before it refuses a row, as Java's does."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_row_goes_to_a_topic_that_was_created_since(
     object.__setattr__(way.sink, "topic", topic)
     writer = way.writer()
     writer._begun.producer.list_topics(topic, timeout=10)
-    time.sleep(0.3)  # by then librdkafka takes it for absent
+    time.sleep(0.3)  # by then, librdkafka considers the topic absent
     create_topic(way.servers, topic)
     writer.write(rows([None, 1, 2]))
     writer.pre_commit()

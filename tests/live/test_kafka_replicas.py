@@ -34,7 +34,7 @@ def rows() -> pa.RecordBatch:
 
 @pytest.fixture
 def brokers(cluster: LocalKafkaCluster, monkeypatch: pytest.MonkeyPatch) -> KafkaService:
-    """Three of them, with a replica of each topic."""
+    """Three brokers, each with a replica of each topic."""
     monkeypatch.setattr(ways, "create_topic", lambda _, name, partitions=1: replicated_topic(cluster, name, partitions))
     return KafkaService(cluster.bootstrap_servers)
 
@@ -48,7 +48,7 @@ def require_named(writer: KafkaWriter) -> None:
 
 
 def lose_replica(cluster: LocalKafkaCluster, way: Way, topic: str) -> None:
-    """Two of three replicas are in sync, where three are wanted."""
+    """Two of three replicas are in sync, but three are required."""
     way.change(topic, {"min.insync.replicas": "3"})
     wait_until(lambda: in_sync(cluster, topic, 0) == set(cluster), "all are in sync")
     victim = next(node for node in cluster if node != leader(cluster, topic, 0))

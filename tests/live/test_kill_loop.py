@@ -1,4 +1,4 @@
-"""The kill loop always finds the fault of a wrong sink, and finds no fault in ours."""
+"""The kill loop always finds the fault of a wrong sink, and finds no fault in this project's sinks."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_a_paused_broker_is_silent_until_it_is_resumed(local_kafka: LocalKafka) 
 
 
 def test_every_thread_is_stopped_when_pause_returns(local_kafka: LocalKafka) -> None:
-    """A busy thread keeps running for a few milliseconds after the signal, and could still answer."""
+    """A busy thread keeps running for a few milliseconds after the signal, and could still respond."""
     for _ in range(10):
         local_kafka.pause()
         assert _states_of_threads(local_kafka.pid) == {"T"}

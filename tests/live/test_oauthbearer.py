@@ -1,7 +1,7 @@
 """A broker with an OAUTHBEARER listener: tasks, driver and the committing client all use tokens, from any source.
 
-The tokens have no signature, for Kafka's own validator. Where a token is the user ``ann``, her ACLs show that each client
-sent it.
+The tokens are unsigned, and Kafka's own validator accepts them. If a token identifies the user ``ann``, her ACLs show
+that each client sent it.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def test_an_idle_driver_outlives_its_sessions_and_tokens(secured: LocalKafka, tm
     def rest() -> None:
         called, rested = callback.calls, time.monotonic() + rest_s
         assert until(lambda: time.monotonic() > rested, 60)
-        # The clients have requested a new token by themselves, each at its own time, and none of them its own.
+        # Each client has requested a new token at its own time, without being told to.
         assert (rest_s < LIFE_S) or (called < callback.calls <= called + 4)
 
     driver = query.driver()
@@ -166,7 +166,7 @@ def test_an_idle_driver_outlives_its_sessions_and_tokens(secured: LocalKafka, tm
 def test_a_callback_that_fails_later_stops_the_query_with_its_reason_and_loses_nothing(
     secured: LocalKafka, tmp_path: Path
 ) -> None:
-    """Caught mutation: ``KafkaCommitter`` names no failures of tokens."""
+    """Caught mutation: ``KafkaCommitter`` does not report token failures."""
     callback = Callback()
     query = Query(secured.bootstrap_servers, tmp_path)
     use_tokens(query, secured, {**TOKEN, "kafka.oauth_cb": callback}, timeout_ms=8_000)
@@ -202,7 +202,7 @@ def test_credentials_that_the_endpoint_refuses_are_reported_at_once(
 def test_spark_tasks_get_tokens_from_the_users_function(
     secured: LocalKafka, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The function reaches the workers by value, as one of a notebook does."""
+    """The function is pickled by value for the workers, like a function in a notebook."""
     user = USER
 
     def notebook_cb(_config: str | None) -> tuple[str, float]:

@@ -128,7 +128,7 @@ def results(report: Report) -> dict[str, Result]:
 
 
 def topics_of(bootstrap_servers: str, name: str) -> set[str]:
-    """The topics that have the sink's name in theirs."""
+    """The topics whose names contain the sink's name."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     return {topic for topic in admin.list_topics(timeout=30).topics if name in topic}
 
@@ -226,7 +226,10 @@ def test_each_fault_of_an_output_topic_is_reported(kafka: KafkaService) -> None:
 def test_a_row_whose_time_the_topic_refuses_is_reported_as_a_bad_record_with_the_setting(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """The case that the finding warns of. Fails if the refusal is mistaken for a transient fault: the batch would be retried."""
+    """The case that the finding warns about.
+
+    Fails if the refusal is mistaken for a transient fault: the batch would be retried.
+    """
     with playing(kafka, tmp_path) as play:
         play.driver().process(play.batch(0), Tasks(play, [["a"]]))  # creates the ledger
         topic = f"{play.name}-young"
@@ -273,7 +276,7 @@ def test_wrong_arguments_cause_a_one_line_error(kafka: KafkaService, capsys: pyt
 
 
 class Interrupted(BaseException):
-    """As KeyboardInterrupt, which would end pytest if it got out."""
+    """Stands for KeyboardInterrupt, which would end pytest if it escaped."""
 
 
 WHOLE = ("driver.fenced", "driver.deciding", "task.began", "task.handed_over")
@@ -281,7 +284,7 @@ WHOLE = ("driver.fenced", "driver.deciding", "task.began", "task.handed_over")
 
 @pytest.mark.parametrize("point", ["task.flushed", *(pytest.param(point, marks=pytest.mark.whole) for point in WHOLE)])
 def test_an_interrupted_preflight_leaves_nothing_behind(kafka: KafkaService, tmp_path: Path, point: str) -> None:
-    """Fails if the clean-up is not in a finally, or does not end the transactions."""
+    """Fails if the cleanup is not in a finally, or does not end the transactions."""
 
     def interrupt() -> None:
         raise Interrupted
@@ -296,7 +299,7 @@ def test_an_interrupted_preflight_leaves_nothing_behind(kafka: KafkaService, tmp
 def test_a_topic_whose_creation_was_interrupted_is_waited_for_and_deleted(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The brokers may create it after the interruption. Fails if the clean-up only checks whether it exists."""
+    """The brokers may create it after the interruption. Fails if the cleanup only checks whether the topic exists."""
     really, asked = LedgerTopic._create, []
 
     def create(topic: LedgerTopic, *, validate_only: bool = False) -> None:
@@ -319,7 +322,7 @@ PASSWORD = "secret"  # noqa: S105 - the password of a broker that stops after it
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[LocalKafka]:
-    """A broker with ACLs on its SASL listener (PLAIN), and short transactions. On the plain listener, all is allowed."""
+    """A broker with ACLs on its SASL listener (PLAIN), and short transactions. On the plain listener, everything is allowed."""
     module = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
     properties = {
         "sasl.enabled.mechanisms": "PLAIN",

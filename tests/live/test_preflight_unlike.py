@@ -1,4 +1,4 @@
-"""Brokers that answer differently from Kafka: each difference has its line. The broker is real, and one answer is changed."""
+"""Brokers that respond differently from Kafka: each difference has its own line. One response of a real broker is changed."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_the_sinks_representation_hides_the_password(
 def denied(
     kafka: LocalKafka, kind: ResourceType, name: str, pattern: ResourcePatternType, operation: AclOperation
 ) -> AbstractContextManager[None]:
-    """A right is taken away, and given back."""
+    """A right is revoked, and granted again."""
     binding = AclBinding(kind, name, pattern, f"User:{USER}", "*", operation, AclPermissionType.DENY)
     return with_acl(kafka.bootstrap_servers, binding)
 

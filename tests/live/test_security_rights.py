@@ -58,7 +58,7 @@ SAMPLE = {
 
 
 class Part:
-    """One part at work, with a principal for each role that takes part."""
+    """One part of the toolkit at work, with a principal for each role that takes part."""
 
     roles: tuple[str, ...]
     #: The option before the sink's name in a command of this part; empty if the name has no option.
@@ -100,11 +100,11 @@ class Part:
         """Create the existing topics, as a principal that may do everything."""
 
     def work(self) -> str:
-        """Do all of its work, and return the errors."""
+        """Do all of the part's work, and return the errors."""
         raise NotImplementedError
 
     def require_done(self) -> None:
-        """Check that no row is missing or there twice."""
+        """Check that no row is missing or duplicated."""
         assert self.play.visible() == ALL
         assert self.play.open_transactions() == ()
 

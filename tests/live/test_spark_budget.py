@@ -1,4 +1,4 @@
-"""The bound on the bytes that each task sends the driver: its rows pass until they have used them up."""
+"""The limit on the bytes that each task sends to the driver: rows pass until they have used up the limit."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def random_value(chance: random.Random, kind: st.DataType) -> Any:
 
 @pytest.mark.parametrize("_number", range(3))
 def test_the_driver_counts_the_same_bytes_as_spark(_number: int, spark: SparkSession, chance: random.Random) -> None:
-    """Otherwise, a row that a task has held back would not be missed."""
+    """If the rows were not counted, nobody would notice a row that a task has held back."""
     frame = random_rows(spark, chance)
     counted = frame.selectExpr(f"SUM({budgets._bytes_of_row(frame.schema)})").head()
     assert counted is not None
@@ -129,7 +129,7 @@ def arranged(frame: DataFrame) -> Rows:
     ],
 )
 def test_all_rows_or_none_arrive_under_any_budget(expression: str, spark: SparkSession, chance: random.Random) -> None:
-    """Each task may come to its end within the budget, and all of them together be over it."""
+    """Each task may finish within the budget although all tasks together exceed it."""
     budget = Budget()  # of a run: its filters serve many batches
     seen = set()
     for _ in range(12):

@@ -247,7 +247,7 @@ def test_a_call_from_a_users_thread_is_refused_with_an_error_that_identifies_the
 def test_two_queries_of_a_session_may_share_a_function_but_not_an_object(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """One takes the other's object by mistake, while both run."""
+    """One query uses the other query's object by mistake, while both run."""
     queries = [Query(spark, tmp_path / name, (kafka_sink(kafka.bootstrap_servers),)) for name in ("one", "two")]
     for query in queries:
         query.directory.mkdir()

@@ -1,4 +1,4 @@
-"""What Spark's own row checksums (SPARK-53575, Spark 4.1) do for a batch whose shuffle is written again; see rule 6.
+"""What Spark's own row checksums (SPARK-53575, Spark 4.1) do for a batch whose shuffle is rewritten; see rule 6.
 
 No part of this toolkit takes part: each test runs a plain function under ``foreachBatch``, and counts the rows that its tasks
 report. The first test is the control: without the checksums, rows are lost and duplicated.
@@ -180,7 +180,7 @@ def after_a_loss_before_the_last_job(root: Path, **options: Any) -> tuple[Counte
 
 @pytest.mark.parametrize("plan", ["one", "two"])
 def test_a_second_job_over_the_same_batch_gets_each_row_once(plan: str, tmp_path: Path) -> None:
-    """As a retry of an attempt does."""
+    """Reads the shuffle again, as a retry does."""
     given, jobs = after_a_loss_before_the_last_job(tmp_path, plan=plan, jobs=2)
     assert jobs == [given, given]
 

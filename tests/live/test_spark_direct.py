@@ -219,7 +219,7 @@ def test_dead_letters_and_several_sinks_and_dataframes_are_one_decision(
     query.feed(*BATCHES[0], {"id": "even", "n": None})
     query.fail_at("driver.committing@2")
     query.run()
-    assert ways(odd) + ways(letters) == [[True, True]]  # one of them keeps the decisions
+    assert ways(odd) + ways(letters) == [[True, True]]  # one of them stores the decisions
     assert values(odd) == Counter(str(row["n"]) for row in BATCHES[0] if row["id"] == "odd")
     assert counters(redis_server, even.name) == {
         "even": sum(int(str(row["n"])) for row in BATCHES[0] if row["id"] == "even")
@@ -234,7 +234,7 @@ def test_dead_letters_and_several_sinks_and_dataframes_are_one_decision(
 def test_a_lost_part_is_repaired_the_way_it_was_decided_even_if_the_setting_has_changed(
     then: str, kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Rule 9: its rows are looked for task by task, so the replay needs the same tasks."""
+    """Rule 9: the batch's rows are searched task by task, so the replay needs the same tasks."""
     totals, events = adding(redis_server), kafka_sink(kafka.bootstrap_servers)
     query = Query(spark, tmp_path, (events, totals), DIRECT, plan=lambda frame: frame.repartition(3))
     query.feed(*BATCHES[0], *rows(50))

@@ -134,7 +134,7 @@ def _content(message: Message) -> tuple[Any, ...]:
 
 
 def _by_key(found: list[Message]) -> dict[tuple[Any, ...], list[tuple[Any, ...]]]:
-    """The records in order, as far as Kafka keeps one: within a partition."""
+    """The records in Kafka's order, which exists only within a partition."""
     by_key: dict[tuple[Any, ...], list[tuple[Any, ...]]] = defaultdict(list)
     for message in found:
         if (key := message.key()) is not None:

@@ -42,7 +42,7 @@ HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
 def sink(**settings: Any) -> KafkaSink:
-    """It connects nowhere."""
+    """The sink connects to no server."""
     return KafkaSink(name="orders", bootstrap_servers="localhost:1", **settings)
 
 
@@ -171,7 +171,7 @@ def test_the_rows_of_a_stateful_query_and_of_a_runs_first_batch_are_bounded_by_t
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A state's output has little to do with the incoming records: one record may end a thousand windows."""
+    """The size of a stateful query's output is not proportional to its input: one record may end a thousand windows."""
     bounded: list[bool] = []
 
     def noting(rows: Rows, *, budget: Budget | None, **others: Any) -> Any:
@@ -203,7 +203,7 @@ def test_a_batch_of_few_records_that_are_larger_than_ever_does_not_stay_in_the_d
 def test_an_attempt_is_repeated_over_the_same_dataframe_and_its_shuffle(
     adaptive: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second attempt skips what the first has shuffled, and is decided: the stages ran once."""
+    """The second attempt skips the stages that the first attempt has shuffled. It is decided, because each stage ran once."""
     flush, errors = KafkaWriter.pre_commit, [RetriableError("once")]
 
     def fail_once(writer: KafkaWriter) -> Any:

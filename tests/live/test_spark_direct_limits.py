@@ -1,4 +1,4 @@
-"""Batches that the driver does not collect, or not to the end."""
+"""Batches that the driver does not collect, or does not collect completely."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _fail_in_the_last(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
 def test_a_task_that_fails_permanently_fails_the_batch_although_the_rows_of_others_have_arrived(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark ends the stream of rows as if it were whole, and reports the failure after it."""
+    """Spark ends the stream of rows as if it were complete, and reports the failure afterward."""
     sink = kafka_sink(kafka.bootstrap_servers)
     query = Query(spark, tmp_path, (sink,), DIRECT)
     query.plan = lambda frame: frame.repartition(3, "id").mapInArrow(_fail_in_the_last, frame.schema)

@@ -141,7 +141,7 @@ def test_a_stage_repeated_because_an_executor_lost_its_shuffle_leads_to_a_new_at
 def test_different_shuffle_rows_noticed_by_spark_stop_the_query_and_a_restart_writes_them_once(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """Either Spark ends the job, or it runs the result stage again and the driver's own check finds that."""
+    """Either Spark ends the job, or it reruns the result stage and the driver's own check detects the rerun."""
     compared = {f"spark.sql.shuffle.orderIndependentChecksum.{name}": "true" for name in _COMPARISON}
     pipeline = Pipeline(
         kafka.bootstrap_servers, tmp_path, spark=CLUSTER | compared, plan="unstable", partitions=4, settings=BY_TASKS

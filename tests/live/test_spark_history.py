@@ -131,7 +131,7 @@ def test_the_error_of_an_expired_checkpoint_gives_the_time_the_duration_and_the_
 def test_a_vote_after_the_limit_is_late_and_its_transaction_is_aborted_and_never_seen(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The driver writes this batch itself: cancelling Spark's jobs does not stop it, so its vote comes, too late."""
+    """The driver writes this batch itself: cancelling Spark's jobs does not stop the driver, so its vote arrives too late."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings={"write_by": "driver"})
     pipeline.feed(8)
     pipeline.run(spark)

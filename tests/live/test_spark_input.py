@@ -267,7 +267,7 @@ def test_workers_without_the_toolkit_raise_an_error_that_says_how_to_install_it(
 def test_asynchronous_progress_tracking_is_rejected_and_the_query_runs_without_it(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Spark refuses it for ``foreachBatch``, unless an option that is not documented overrides the check."""
+    """Spark refuses this for ``foreachBatch``, unless an undocumented option overrides the check."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
     pipeline.feed(5)
     pipeline.flush()

@@ -40,7 +40,10 @@ TASK = [point for point in POINTS if point.startswith("task.")]
 def test_a_driver_killed_at_any_point_loses_and_duplicates_nothing(
     plan: str, points: list[str], kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """One process per point takes long, so only `make whole` tries all of them. Tests without Spark try all every time."""
+    """One process per point takes long, so only `make whole` tries all of them.
+
+    Tests without Spark try all points every time.
+    """
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=40, settings=BY_TASKS)
     pipeline.run_over_kills_at(points)
     pipeline.require_exactly_once()
@@ -56,7 +59,7 @@ def test_spark_retries_a_task_of_a_killed_worker_and_its_transaction_is_swept(
     for point in TASK:
         pipeline.feed(40)
         caplog.clear()
-        # Each worker dies in its second task; its replacement only gets one.
+        # Each worker dies in its second task, and its replacement receives only one task.
         with worker_faults(spark, f"{point}@2=kill"):
             pipeline.run(spark)
         # Before the flush, only the client may know the transaction.
@@ -110,7 +113,7 @@ def test_drivers_killed_at_random_times_lose_and_duplicate_nothing(
                 getattr(run, kill)()
                 outcomes.append(f"{kill} ({way})")
             else:
-                # The last JVM may still have used its checkpoint; then Spark itself refuses the next one.
+                # The previous JVM may still be using its checkpoint. In that case, Spark itself refuses the next JVM.
                 assert code == 0 or "oncurrent" in run.text, run.text[-3000:]
                 outcomes.append(f"ended {code}")
         for previous in pipeline.runs:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 #: Spark keeps 1000 stages.
 MORE_THAN_KEPT = 1100
-#: Spark drops at least a tenth of that number together.
+#: Spark drops at least a tenth of that number at a time.
 MORE_THAN_DROPPED = 110
 
 
@@ -84,7 +84,7 @@ def test_a_query_whose_batches_are_far_apart_is_not_refused(
 def test_skipped_stages_that_spark_drops_first_do_not_stop_a_query(
     sink: KafkaSink, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Adaptive execution runs the stages of a shuffle in jobs of their own, so the last job skips them."""
+    """Adaptive execution runs a shuffle's stages in separate jobs, so the last job skips these stages."""
     work(spark)
 
     def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:

@@ -29,7 +29,10 @@ WAYS = ("auto", "tasks", "driver")
 def test_fifty_queries_in_one_driver_write_every_row_once(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Each reads its own topic in three batches; then all begin again with the other ways, and with a batch half done."""
+    """Each query reads its own topic in three batches.
+
+    Then all queries restart with a different writer and an unfinished batch.
+    """
     pipelines = [
         Pipeline(kafka.bootstrap_servers, tmp_path / str(number), partitions=1, max_offsets=10)
         for number in range(QUERIES)
@@ -47,7 +50,7 @@ def test_fifty_queries_in_one_driver_write_every_row_once(
 
 
 def held(kafka: KafkaService) -> int:
-    """This process's connections to the broker; the pipelines' own producers have some, which stay."""
+    """This process's connections to the broker; the pipelines' own producers also have some, which stay open."""
     gc.collect()
     port = int(kafka.bootstrap_servers.rpartition(":")[2])
     return sum(bool(one.raddr) and one.raddr.port == port for one in psutil.Process().net_connections("tcp"))

@@ -1,4 +1,4 @@
-"""A plan of many partitions has few writers, and rule 9 still knows which rows each transaction has."""
+"""A plan of many partitions has few writers, and rule 9 can still tell which rows each transaction contains."""
 
 from __future__ import annotations
 

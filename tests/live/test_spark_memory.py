@@ -65,7 +65,10 @@ def test_a_worker_needs_no_more_memory_for_ten_times_the_rows(
 def test_a_batch_a_thousand_times_larger_than_expected_needs_little_more_memory_than_tasks(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """300 MB come, where the driver expects 400 kB. The JVM may need more than Python: its garbage is what tasks gave it."""
+    """300 MB arrive although the driver expects 400 kB.
+
+    The JVM may need more memory than Python, because it still holds the tasks' results as garbage.
+    """
     peaks = {way: peaks_of(kafka, tmp_path / way, way, 400) for way in ("tasks", "auto")}
     print(f"peak RSS in MiB of driver, worker and JVM, by way: {peaks}")  # noqa: T201 - a figure to quote; run pytest with -s
     growths = [found - expected for expected, found in zip(peaks["tasks"], peaks["auto"], strict=True)]

@@ -30,7 +30,7 @@ STEP_MS = 50
 
 
 def slowly(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Take a second for the first DataFrame, so that the second DataFrame is planned later."""
+    """Delay the first DataFrame by a second, so that the second DataFrame is planned later."""
     time.sleep(1)
     yield from batches
 

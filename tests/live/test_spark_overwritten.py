@@ -67,7 +67,10 @@ def test_a_batch_runs_with_the_offsets_in_its_checkpoint_or_stops(
 def test_a_query_whose_offsets_were_overwritten_stops_before_it_writes_and_a_restart_continues(
     spark: SparkSession, kafka: KafkaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if ``exactly_once`` does not ask a store without an atomic rename. Here a local store takes its place."""
+    """Fails if ``exactly_once`` does not ask a store without an atomic rename.
+
+    Here, a local store takes the place of such a store.
+    """
     monkeypatch.setattr(LocalFiles, "is_atomic", False)
 
     def overwriting(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:

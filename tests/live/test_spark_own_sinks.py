@@ -1,4 +1,4 @@
-"""A sink of the user's own raises an error class of its own from a task on real Spark."""
+"""A user-defined sink raises its own error class from a task on real Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint is where Spark has it, for every spelling of its path, even on shares without hard links."""
+"""A checkpoint is where Spark puts it, for every spelling of its path, even on shares without hard links."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def run_query(options: spark_query.Options) -> None:
 def test_a_query_runs_on_a_share_without_hard_links_and_its_checkpoint_may_move(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Its Kafka ledger keeps the decisions. Fails if the directory is not tried, or if its files still need links."""
+    """The query's Kafka ledger stores the decisions. Fails if the directory is not tried, or if its files still need links."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
     for _ in range(2):
         pipeline.feed(4)

@@ -35,7 +35,7 @@ def lose_a_part_that_was_read(run: Run, count: int) -> None:
 def test_a_shuffle_read_by_two_stages_before_and_after_a_loss_stops_the_query(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """The first of them has read everything. The second one makes Spark write the lost part again."""
+    """The first of them has read everything. The second job makes Spark rewrite the lost part."""
     with refused_and_restarted(kafka, tmp_path, "union", "nobody", spark=THREADS | NOT_BEFORE) as run:
         lose_a_part_that_was_read(run, 1)
 

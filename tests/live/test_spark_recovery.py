@@ -89,7 +89,10 @@ def test_a_stateful_query_continues_after_a_decided_batch_was_only_evaluated(
 def test_a_query_killed_and_restarted_after_the_transaction_timeout_loses_nothing(
     prompt_kafka: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Without a shuffle, the whole batch is rewritten. With staging and one committed transaction, the staged rows fill in."""
+    """Without a shuffle, the whole batch is rewritten.
+
+    With staging and one committed transaction, the missing rows come from the staged files.
+    """
     plain = Pipeline(prompt_kafka, tmp_path / "plain")
     staged = Pipeline(prompt_kafka, tmp_path / "staged", plan="unstable", settings={**BY_TASKS, "staging": True})
     pipelines = (plain, staged)

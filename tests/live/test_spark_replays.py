@@ -87,7 +87,9 @@ def test_a_replay_lets_the_function_read_its_observations(
         def write(batch: DataFrame, number: int) -> None:
             seen = Observation()
             each(batch.observe(seen, sf.count(sf.lit(1)).alias("rows")), number)
-            reader = threading.Thread(target=lambda: found.append(seen.get), daemon=True)  # it could wait forever
+            reader = threading.Thread(
+                target=lambda: found.append(seen.get), daemon=True
+            )  # the function could wait forever
             reader.start()
             reader.join(_MOST_S)
             assert not reader.is_alive(), "the observation has no value"

@@ -60,7 +60,7 @@ def test_a_killed_query_counts_exactly_with_any_number_of_cores(
 ) -> None:
     """Kills either the driver alone, whose JVM and executors outlive it for a while, or everything together.
 
-    A kill comes a random time after a run has done none of its batches, or some of them.
+    A kill comes at a random time after a run has completed none or some of its batches.
     """
     kills = max(len(MASTERS), int(os.environ.get("TWOPC_KILLS", "0")))
     seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 32))))
@@ -125,7 +125,7 @@ def await_batch(pipeline: Pipeline, number: int, run: Run) -> None:
 
 
 def killed(run: Run, after_s: float, *, only_driver: bool) -> bool:
-    """Kill a run after some time. Returns False if it ends before."""
+    """Kill a run after some time. Returns False if the run ends first."""
     code = run.wait(after_s)
     if code is None:
         run.kill_driver() if only_driver else kill_everything(run)

@@ -93,7 +93,7 @@ def frame(spark: SparkSession) -> DataFrame:
 
 
 def sink(name: str) -> FakeSink:
-    """It takes all columns that it is offered."""
+    """The sink takes all columns that it is offered."""
     return FakeSink(World(), name=name)
 
 

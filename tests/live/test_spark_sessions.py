@@ -1,4 +1,4 @@
-"""A process that runs many queries, one after another: nothing is left of ended ones in it, or in its workers.
+"""A process that runs many queries, one after another: ended queries leave nothing behind in the process or its workers.
 
 PySpark itself leaves a thread and a socket for each query that has called Python. Everything else must be exactly what
 was there before.
@@ -185,7 +185,7 @@ def run_and_require_nothing_left(session: Session, variants: Iterable[Variant], 
     for variant in variants:
         variant(session, **settings)
         queries += 1
-    closed(session, **settings)  # its start lets go of what those without close() have left
+    closed(session, **settings)  # its start releases what objects without close() have left behind
     require_nothing_left(session, before, queries)
 
 

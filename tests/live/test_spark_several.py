@@ -309,7 +309,7 @@ def test_a_function_that_is_repeated_after_its_call_continues_with_the_visible_b
 def test_a_repeated_function_may_make_new_dataframes_until_the_batch_is_decided(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A checkpointed DataFrame equals no other. A restart writes nothing that is decided."""
+    """A checkpointed DataFrame is equal to no other DataFrame. A restart writes nothing that is decided."""
     sink = kafka_sink(kafka.bootstrap_servers)
     made: list[int] = []
 

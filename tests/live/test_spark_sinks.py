@@ -217,7 +217,10 @@ def test_a_bad_row_is_in_the_dead_letters_once_and_nowhere_else(
 def test_a_bad_rows_columns_of_any_type_are_in_its_dead_letter(
     direct: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """No sink takes these columns; the letter does. All but the map stopped the query, the last five even without a bad row."""
+    """No sink takes these columns, but the dead letter contains them.
+
+    All columns except the map used to stop the query, the last five even without a bad row.
+    """
     columns = {
         "TIMESTAMP_SECONDS(1700000000000L) AS milliseconds": {"microseconds": 1_700_000_000_000_000_000},
         "DATE_ADD(DATE'1970-01-01', 4000000) AS day": {"days": 4_000_000},

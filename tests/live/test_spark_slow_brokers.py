@@ -94,7 +94,7 @@ def test_a_batch_over_its_own_limit_is_cut_short_even_if_acknowledgements_keep_c
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
     settings = {"write_by": direct}
     pipeline.feed(4)
-    pipeline.run(spark, settings=settings)  # the limit is not for the start of a session
+    pipeline.run(spark, settings=settings)  # the limit does not apply to the start of a session
     give(pipeline, 100, ROW_BYTES)
     message = pipeline.fail(
         spark, sink=sink(slow, 3_000), settings=settings | {"checkpoints": CheckpointConfig(timeout_ms=5_000)}

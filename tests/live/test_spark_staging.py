@@ -1,4 +1,4 @@
-"""Where tasks keep their rows (``staging=True``): each query in its own place, and where the driver sees them."""
+"""Where tasks store their rows (``staging=True``): each query in its own place, which the driver must be able to read."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ STORES = [
     pytest.param({**_ROCKS_DB, _CHANGELOG: "false"}, id="rocksdb", marks=pytest.mark.whole),
     pytest.param({**_ROCKS_DB, _CHANGELOG: "true"}, id="changelog", marks=pytest.mark.whole),
 ]
-NEW = 6  # rows of a batch that no batch before had
+NEW = 6  # rows of a batch that no earlier batch contained
 
 
 def _other(batch: DataFrame) -> DataFrame:
@@ -96,7 +96,7 @@ def feed(query: Query, number: int) -> None:
 
 
 def cutting(*cuts: str) -> Callable[[ExactlyOnce], Callable[[DataFrame, int], None]]:
-    """A function that passes every even batch whole, and cuts the others."""
+    """A function that passes every even batch completely, and cuts the others."""
 
     def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
         def write(batch: DataFrame, number: int) -> None:
@@ -109,7 +109,7 @@ def cutting(*cuts: str) -> Callable[[ExactlyOnce], Callable[[DataFrame, int], No
 
 
 def require_rows(seen: Counter[str], *cuts: str) -> None:
-    """Require all new rows of every batch that was passed completely, the kept number of the others, and no row twice."""
+    """Require all new rows of every complete batch, the kept number of rows of the cut batches, and no row twice."""
     by_batch = Counter(int(value) // 100 for value in seen.elements())
     assert max((seen - Counter({value: 1 for value in seen if "both" in cuts})).values()) == 1
     for number in range(2 * len(cuts) + 1):
@@ -160,7 +160,7 @@ def test_a_replay_writes_the_whole_state_of_a_batch_that_was_not_taken_whole(
 def test_as_many_commits_as_partitions_prove_nothing_if_a_dataframe_has_the_batch_twice(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Two of four partitions have no rows and commit twice; the other two are cut off, and commit never."""
+    """Two of four partitions have no rows and commit twice. The other two are cut off, and never commit."""
     sink = kafka_sink(kafka.bootstrap_servers)
     placed = (
         spark.range(100).selectExpr("CAST(id AS STRING) AS id", "pmod(hash(CAST(id AS STRING)), 4) AS place").collect()

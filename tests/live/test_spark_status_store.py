@@ -1,4 +1,4 @@
-"""What Spark reports about its stages. The driver's check for mixed rows relies on it (rule 6)."""
+"""What Spark reports about its stages. The driver's check for mixed rows relies on these reports (rule 6)."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _REFUSED = "again, because it lost some of that stage's output"
 
 
 class Task(NamedTuple):
-    """A task that has read its input, as it has written down."""
+    """A task that has recorded that it has read its input."""
 
     partition: int
     attempt: int
@@ -61,7 +61,7 @@ def wait_for(run: Run, is_so: Callable[[], bool], what: str) -> None:
 
 
 def open_gate(run: Run, name: str) -> None:
-    """Let the stopped tasks of a stage, and all later ones, go on."""
+    """Let the stopped tasks of a stage, and all later tasks, continue."""
     (run.root / name).touch()
     for task in tasks(run, name):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -100,7 +100,10 @@ def difference(pipeline: Pipeline) -> str:
 
 
 def lose_a_part_that_the_other_job_writes_again(run: Run) -> None:
-    """Our task has read one part of the shuffle. It reads the next part once the other job has the lost rows again."""
+    """The batch's task has read one part of the shuffle.
+
+    It reads the next part once the other job has recomputed the lost rows.
+    """
     wait_for(run, lambda: BOTH in run.text and len(tasks(run, MAPS)) == 4, "both jobs wait for the shuffle")
     open_gate(run, MAPS)
     wait_for(run, lambda: (len(tasks(run, READERS, OURS)), len(tasks(run, READERS, OTHER))) == (1, 4), "all tasks read")

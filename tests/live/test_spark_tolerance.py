@@ -116,7 +116,7 @@ def test_a_broadcast_that_failed_is_made_again_for_the_next_checkpoint(
 def test_workers_that_die_cost_a_checkpoint_and_no_record(
     point: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Each try of Spark at a task ends with its worker, so Spark gives up the job."""
+    """Each attempt at a task ends when its worker dies, so Spark gives up on the job."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
     pipeline.feed(20)
     healed = AtFirstFailure(lambda: spark.sparkContext.environment.update(TWOPC_CRASH_POINTS=""))

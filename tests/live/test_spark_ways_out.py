@@ -101,7 +101,7 @@ def test_the_setting_that_the_error_names_abandons_a_lost_batch_that_the_users_f
 def test_a_function_that_catches_an_error_and_calls_again_begins_with_recovery(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The failed call has decided and committed nothing. Without recovery the second one cannot prove anything either."""
+    """The failed call has decided and committed nothing. Without recovery, the second call cannot prove anything either."""
     sink = kafka_sink(kafka.bootstrap_servers)
     caught = list[int]()
 

@@ -1,4 +1,4 @@
-"""The session's time zone concerns only Spark: under any zone, sinks get timestamps in UTC."""
+"""The session's time zone concerns only Spark: in any zone, sinks receive timestamps in UTC."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_every_sink_is_given_timestamps_in_utc_and_the_users_text_is_sparks_own(
 
 
 def test_a_replay_in_another_time_zone_has_the_same_checksums(spark: SparkSession) -> None:
-    """Otherwise, rows that a decided batch has lost could not be written again."""
+    """If the zone mattered, rows that a decided batch has lost could not be rewritten."""
     letters, events = (KafkaSink(name=name, bootstrap_servers="nowhere:1", topic="t") for name in ("letters", "events"))
     found = []
     for zone in ("UTC", "GMT+8", "America/St_Johns"):

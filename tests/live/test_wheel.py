@@ -37,7 +37,7 @@ _ROWS = 500
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment with the wheel and some extras, without anything of this environment or source tree."""
+    """An environment with the wheel and some extras, and without anything from this environment or source tree."""
 
     directory: Path
 

@@ -69,7 +69,7 @@ class Way:
         return writer
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> KafkaHandle:
-        """Write and commit."""
+        """Write the rows and commit the transaction."""
         writer = self.writer()
         try:
             for rows in batches:
@@ -82,7 +82,7 @@ class Way:
         assert client.end([handle.identity]) == {handle.transactional_id: "NONE"}
         await_visible(
             client, [handle], timeout_ms=30_000
-        )  # the answer may come before the commit has reached every partition
+        )  # the response may arrive before the commit has reached every partition
         client.close()
         return handle
 

@@ -1,6 +1,7 @@
 """Run Delta Lake's own implementation in a separate Spark, which executes a statement for each line of its input.
 
-Each line, in and out, is JSON: a statement, and its rows. A session that exists cannot load jars, so this is another process.
+Each line, in and out, is JSON: a statement, and its rows. An existing session cannot load jars, so this is a separate
+process.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class DeltaSpark:
         self._process = process
 
     def sql(self, statement: str) -> list[dict[str, Any]]:
-        """Execute a statement; return its rows. Values without a form in JSON are text.
+        """Execute a statement; return its rows. Values that JSON cannot represent are returned as text.
 
         Raises:
             RuntimeError: Spark has refused it.
@@ -60,7 +61,7 @@ def main() -> None:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - only the child process needs it
 
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Java prints is no answer
+    os.dup2(2, 1)  # Java's own output is not a response
     os.environ["JAVA_HOME"] = str(java_home())
     with tempfile.TemporaryDirectory() as directory:
         builder = (

@@ -81,7 +81,10 @@ def test_a_driver_killed_at_any_kind_of_step_loses_and_duplicates_nothing(pipeli
 def test_a_driver_that_wakes_before_its_first_decision_is_fenced_and_does_no_harm(
     pipeline: Pipeline, point: str
 ) -> None:
-    """``confirmed``: the driver writes the binding after another driver has. ``bound``: it has written the binding before."""
+    """``confirmed``: the driver writes the binding after another driver has written it.
+
+    ``bound``: the driver has already written the binding.
+    """
     pipeline.feed(20)
     paused = pipeline.process(f"{point}=stop")
     paused.wait_stopped(PATIENCE_S)

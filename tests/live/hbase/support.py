@@ -49,7 +49,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, *kinds: type[RegionServer | Master]) -> None:
-    """Lose a quarter of the answers of these servers from now on, after the server has acted."""
+    """From now on, lose a quarter of these servers' responses, after the server has acted."""
     rng = random.Random(1)
 
     def lossy(ask: Callable[..., Any]) -> Callable[..., Any]:

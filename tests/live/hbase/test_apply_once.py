@@ -298,7 +298,7 @@ def test_lost_slices_of_a_decision_are_written_again(
 
 
 class Swapped:
-    """Two tasks that add to the same rows; a replay has the rows of each in the other."""
+    """Two tasks that add to the same rows; in a replay, the tasks have swapped their rows."""
 
     def __init__(self, sink: HBaseSink) -> None:
         self._sink = sink
@@ -324,7 +324,10 @@ class Swapped:
 def test_a_lost_slice_is_written_again_even_if_the_replay_has_its_rows_in_another_task(
     lost: int, store: Store, sink: HBaseSink, totals: Any, tmp_path: Path
 ) -> None:
-    """A row records its content by task. With the number of a task whose slice is already applied, the rows would be left out."""
+    """A row records its content by task.
+
+    With the number of a task whose slice is already applied, the rows would be left out.
+    """
 
     def lose() -> None:
         rows = store.slices(sink.name)

@@ -9,8 +9,8 @@ A schedule names a request in advance, and what the network does to it (see :mod
         held.release()
         assert late.answer() == "409 CommitFailedException"
 
-A held request arrives even if its client has gone. Each driver has a proxy of its own, so that a schedule can delay one of them.
-Every answer that a client gets late or not at all waits for its rule's release, when the catalog has acted.
+A held request arrives even if its client has gone. Each driver has a separate proxy, so that a schedule can delay one
+of them. The catalog acts first. Then every response that is delayed or lost waits until its rule is released.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class CatalogProxy(HttpProxy):
                 send(_GATEWAY_TIMEOUT if fault is Fault.ANSWER_FOR_GATEWAY else answer, request)
 
     def _judge(self, exchange: CatalogExchange) -> CatalogRule | None:
-        """Return the rule that acts on a request: the oldest one that is due, apart from those that only watch."""
+        """Return the rule that acts on a request: the oldest rule that is due and does not only watch."""
         with self._lock:
             due = [rule for rule in self._rules if rule.is_due(exchange.request)]  # each rule counts
         faults = [rule for rule in due if rule.fault is not Fault.NOTHING][:1]

@@ -1,4 +1,4 @@
-"""Two runs of one query on one checkpoint. Each reaches the REST catalog through a proxy of its own."""
+"""Two runs of one query on one checkpoint. Each run reaches the REST catalog through a separate proxy."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Stage:
 
     Attributes:
         shop: the table, which reads and changes it without a proxy.
-        first: the first run's way to the catalog.
-        second: the second run's.
+        first: the first run's proxy.
+        second: the second run's proxy.
         loser: the query through ``first``.
         successor: the query through ``second``.
         direct: the query without a proxy.

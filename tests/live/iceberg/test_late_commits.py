@@ -51,7 +51,8 @@ class Late:
         stage: the stage.
         coordinator: the first run.
         where: selects the commit.
-        is_cut_off: whether the run's connection breaks, and none of its later requests gets through until its end is awaited.
+        is_cut_off: whether the run's connection breaks, and whether its later requests are blocked until the caller
+            waits for the run's end.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Late:
         self._outcome.result(PATIENCE_S)
 
     def assert_succeeds_or_is_fenced(self) -> None:
-        """The run must end its batch, or with the error that says that another run has ended it."""
+        """The run must complete its batch, or raise the error that says that another run has completed the batch."""
         assert isinstance(self._outcome.exception(PATIENCE_S), (FencedError, type(None)))
 
     def assert_fenced(self) -> None:
@@ -355,7 +356,7 @@ def test_a_loss_held_back_does_not_abort_a_batch_that_its_successor_committed(
 
 
 def test_a_loss_held_back_does_not_abort_the_repair_of_its_batch(stage: Stage) -> None:
-    """The driver declares the files lost once more, then writes their rows again. The old files come back, too."""
+    """The driver declares the files lost again, and then rewrites their rows. The old files come back, too."""
     driver, away = stage.begin(), Away(stage)
     held = stage.first.on(is_loss).strand()
     stage.proceed(driver, 1).result(PATIENCE_S)

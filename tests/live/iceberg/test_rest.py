@@ -1,4 +1,4 @@
-"""The tests of commits once more, with Iceberg's own REST catalog in the place of pyiceberg's SQL catalog."""
+"""Run the commit tests again, with Iceberg's own REST catalog in place of pyiceberg's SQL catalog."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def fragile_old_kafka(old_kafka: LocalOldKafka) -> Iterator[LocalOldKafka]:
 
 @pytest.fixture
 def spark(one_session: SparkSession) -> Iterator[SparkSession]:
-    """This process's only session, set to read from 0.10. A second session would be the first one under another name."""
+    """This process's only session, set to read from 0.10. Creating a second session would only return the first one."""
     for name, value in FOR_OLD_BROKERS.items():
         one_session.conf.set(name, value)
     yield one_session

@@ -1,4 +1,4 @@
-"""A pipeline from before the migration: Spark copies a topic to a topic, with the user's function in foreachBatch."""
+"""A pipeline from before the migration: Spark copies one topic to another, with the user's function in foreachBatch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class OldPipeline:
 
     Attributes:
         given: every value that it was fed.
-        location: the checkpoint, as it is passed to the commands.
+        location: the checkpoint location, as passed to the commands.
     """
 
     def __init__(self, source_servers: str, root: Path, *, servers: str | None = None, partitions: int = 4) -> None:
@@ -117,7 +117,8 @@ class OldPipeline:
         writer = frame.writeStream.format("kafka").option("kafka.bootstrap.servers", self.servers)
         self.complete(writer.option("topic", self.topic))
 
-    # -- the new way ---------------------------------------------------------------------------------------------------
+    # -- the new sink
+    # ---------------------------------------------------------------------------------------------------
 
     @property
     def query_id(self) -> str:
@@ -174,7 +175,7 @@ class OldPipeline:
         return message_of(raised.value)
 
     def fail_new_at(self, spark: SparkSession, point: str, **options: Any) -> None:
-        """Stop the new query by an error at a crash point; this leaves the same state as a crash there."""
+        """Stop the new query with an error at a crash point, which leaves the same state as a crash there."""
         crash_points.arm_from(f"{point}=raise")
         try:
             assert "InjectedFault" in self.fail_new(spark, **options)

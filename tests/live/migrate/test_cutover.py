@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclo
 
 @pytest.fixture
 def pipeline(old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path) -> OldPipeline:
-    """The source stays on 0.10, the output is on a current cluster: how most teams do it."""
+    """The source stays on 0.10, and the output is on a current cluster. Most teams migrate in this way."""
     return OldPipeline(old_kafka.bootstrap_servers, tmp_path, servers=kafka.bootstrap_servers)
 
 
@@ -227,7 +227,7 @@ def test_after_a_finished_batch_nothing_is_left_out(pipeline: OldPipeline, spark
 
 @pytest.mark.whole
 def test_a_checkpoint_that_has_only_some_of_the_batches_is_refused(pipeline: OldPipeline, spark: SparkSession) -> None:
-    """With asyncProgressTrackingEnabled, the output has batches of which the checkpoint has nothing."""
+    """With asyncProgressTrackingEnabled, the output contains batches that the checkpoint does not record."""
     writer = pipeline.frame(spark, None).writeStream.format("kafka").option("topic", pipeline.topic)
     writer = writer.option("kafka.bootstrap.servers", pipeline.servers).option("asyncProgressTrackingEnabled", "true")
     writer = writer.option("asyncProgressTrackingCheckpointIntervalMs", "2000")
@@ -251,7 +251,7 @@ def has_gap(pipeline: OldPipeline) -> bool:
 def test_a_batch_that_the_new_query_has_decided_is_not_handed_over_again(
     pipeline: OldPipeline, spark: SparkSession
 ) -> None:
-    """As by a runbook that repeats the command before each start."""
+    """A runbook may repeat the command before each start."""
     pipeline.feed(80)
     write_half_of_batch_1(pipeline, spark)
     recorded = pipeline.cut_over("--apply")["recorded"]
@@ -264,7 +264,7 @@ def test_a_batch_that_the_new_query_has_decided_is_not_handed_over_again(
 
 @pytest.mark.whole
 def test_other_writers_go_on_writing_while_the_new_query_starts(pipeline: OldPipeline, spark: SparkSession) -> None:
-    """Only a row of the batch shows that the old query still runs."""
+    """Only a row of the batch shows that the old query is still running."""
     pipeline.feed(60)
     write_half_of_batch_1(pipeline, spark)
     pipeline.cut_over("--apply", "--other-writers")

@@ -1,4 +1,4 @@
-"""A cut-over with a dead-letter sink, whose ledger may have the decisions: restarts, kills and the way back stay exact."""
+"""A cut-over with a dead-letter sink, whose ledger may contain the decisions: restarts, kills and the way back stay exact."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class WithDeadLetter(OldPipeline):
 
 @pytest.fixture
 def handed_over(kafka: KafkaService, tmp_path: Path, spark: SparkSession) -> Callable[[str], WithDeadLetter]:
-    """A pipeline whose batch 1 is handed over. The argument begins the name of its dead-letter sink."""
+    """A pipeline whose batch 1 is handed over. The argument is the prefix of the dead-letter sink's name."""
 
     def hand_over(letters: str) -> WithDeadLetter:
         pipeline = WithDeadLetter(kafka.bootstrap_servers, tmp_path, letters)

@@ -72,7 +72,7 @@ def test_the_page_runs_from_its_first_command_to_its_last(
             assert result.exit_code in {0, 3}, result.output
             printed = result.output
             ran.append(" ".join(block.split()[1:3]))
-        elif language != "mermaid" and not text.startswith("dry run: "):  # that one is in test_cutover.py
+        elif language != "mermaid" and not text.startswith("dry run: "):  # that command is tested in test_cutover.py
             assert [_NUMBERS.sub("", line) for line in text.splitlines()] == [
                 _NUMBERS.sub("", line) for line in printed.splitlines()
             ]

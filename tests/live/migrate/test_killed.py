@@ -1,4 +1,7 @@
-"""SIGKILL hits the new query in the handed-over batch, and the commands, at each step. A second run makes the output exact."""
+"""SIGKILL ends the new query during the handed-over batch, and the commands, at each step.
+
+A second run makes the output exact.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,10 @@ def new_query(pipeline: OldPipeline, direct: Any) -> Callable[[DataFrame, str], 
 def test_the_new_query_is_killed_in_the_handed_over_batch(
     direct: str, points: list[str], pipeline: OldPipeline, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
-    """The kills follow the protocol, so that each restart gets the same batch again. Spark records it after the last kill."""
+    """The kills follow the protocol, so that each restart receives the same batch again.
+
+    Spark records it after the last kill.
+    """
     pipeline.cut_over("--apply")
     noted: dict[str, bool] = {}
 
@@ -176,7 +182,10 @@ def test_a_killed_cutover_is_run_again(pipeline: OldPipeline, spark: SparkSessio
 @pytest.mark.whole
 @pytest.mark.parametrize("stopped", [pytest.param("driver.prepared", marks=pytest.mark.whole), "driver.decided"])
 def test_a_killed_rollback_is_run_again(stopped: str, pipeline: OldPipeline, spark: SparkSession) -> None:
-    """The kills come at each step of its recovery and of its file. Meanwhile, the old query must not start."""
+    """The kills come at each step of the command's recovery, and at each step of writing its file.
+
+    Meanwhile, the old query must not start.
+    """
     pipeline.cut_over("--apply")
     pipeline.fail_new_at(spark, stopped, write_by="tasks")
     steps = ["driver.inspected", "driver.fenced", "driver.acquired", "driver.recovered", *_FILE_STEPS]

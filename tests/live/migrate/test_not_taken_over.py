@@ -1,4 +1,4 @@
-"""A batch that was handed over, and a new query without ``take_over``: it is refused, and no row is duplicated."""
+"""A batch was handed over, but the new query runs without ``take_over``. The query is refused, and no row is duplicated."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fail_without_take_over(pipeline: OldPipeline, spark: SparkSession, **setting
 def test_a_new_query_without_take_over_is_refused_and_writes_nothing(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Caught mutation: ``exactly_once`` does not look for a hand-over. Then the rows of batch 1 are there twice."""
+    """Caught mutation: ``exactly_once`` does not look for a hand-over. In that case, the rows of batch 1 are duplicated."""
     pipeline = OldPipeline(kafka.bootstrap_servers, tmp_path)
     pipeline.feed(100)
     write_half_of_batch_1(pipeline, spark)

@@ -1,6 +1,6 @@
 """The tests' old broker is a real Kafka 0.10.2.2 with its own ZooKeeper.
 
-It keeps what it acknowledges, and it has neither idempotence nor transactions.
+The broker keeps acknowledged records, and supports neither idempotence nor transactions.
 """
 
 from __future__ import annotations

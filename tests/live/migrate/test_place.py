@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclo
 
 
 class NeverLists(LocalFiles):
-    """An object store may behave like this for a while: a file can be read, but no listing has it."""
+    """An object store may behave like this for a while: a file can be read, but no listing contains it."""
 
     def names(self, directory: str) -> list[str]:
         del directory
@@ -54,7 +54,7 @@ def test_a_missing_directory_is_reported() -> None:
 
 
 def test_a_file_system_that_does_not_answer_is_reported_without_a_traceback(spark: SparkSession) -> None:
-    assert spark.version  # without a session, the command would start one
+    assert spark.version  # if there were no session, the command would start one
     words = [
         "--bootstrap-servers",
         "127.0.0.1:1",

@@ -1,4 +1,4 @@
-"""`twopc migrate probe`: it tells readers of uncommitted records from others, and reports when it cannot."""
+"""`twopc migrate probe`: it distinguishes read_uncommitted groups from read_committed groups, and reports when it cannot."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Java's consumer, and the figures of each reader: its position, the end that it sees, and the resulting lag.
+"""Java's consumer, and the figures of each reader: its position, the end offset that it sees, and the resulting lag.
 
 The topic has an aborted record, a committed one and their control records: offsets 0 to 3. Then a record of an open transaction:
-offset 4. The last stable offset is 4, the end is 5.
+offset 4. The last stable offset is 4, and the end offset is 5.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rows that each kind of reader sees of an aborted transaction: the table of readers in docs/migration.md."""
+"""The rows of an aborted transaction that each kind of reader sees: the table of readers in docs/migration.md."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_the_whole_rehearsal_is_exact(add_summary: Callable[[str], None]) -> Non
 
 
 class NotYetLeader:
-    """A consumer of a broker that has just started: the metadata names it as the leader before it leads."""
+    """A consumer of a broker that has just started: the metadata names the broker as the leader before it can serve requests."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []

@@ -117,7 +117,7 @@ def test_the_rows_of_a_task_stay_together_and_in_order(output: Output, spark: Sp
 def test_a_record_from_just_before_the_batch_proves_nothing(
     key: str | None, output: Output, spark: SparkSession
 ) -> None:
-    """An earlier batch may have a row with the same key, too. The offsets that the error suggests make the rows clear."""
+    """An earlier batch may also contain a row with the same key. The offsets that the error suggests make the rows clear."""
     exact = output.write({"value": "x"}, {"value": "a"}, {"value": "b"})
     output.write({"value": "b"})
     rows, schema, sink = [("a",), ("b",), ("c",)], "value string", sink_for(output)
@@ -171,7 +171,7 @@ def test_the_same_row_in_two_topics_is_two_rows(output: Output, spark: SparkSess
 def test_the_records_that_select_produces_are_compared_and_the_batchs_own_columns_are_passed_on(
     key: str | None, output: Output, spark: SparkSession
 ) -> None:
-    """The batch's own column ``value`` is none of the record."""
+    """The batch's own column ``value`` is not part of the record."""
     output.write({"key": "1", "value": "A"}, {"key": "3", "value": "C"})
     rows, select = [(1, "a", 5), (2, "b", 6), (3, "c", 7)], ["CAST(number AS STRING) AS KEY", "upper(text) AS value"]
     schema = "number int, text string, value int"
@@ -218,7 +218,10 @@ def test_columns_that_only_the_query_uses_may_have_any_name_and_type(output: Out
 
 
 def test_text_that_is_not_utf_8_is_compared_as_sparks_own_sink_wrote_it(output: Output, spark: SparkSession) -> None:
-    """It writes the value's bytes. But it writes the header's key as a Java string, in which U+FFFD replaces such bytes."""
+    """The old sink writes the value's bytes unchanged.
+
+    However, it writes the header's key as a Java string, in which U+FFFD replaces such bytes.
+    """
     output.write({"value": b"a\xff", "headers": [("a\ufffd", b"a\xff")]})
     rows, text = [(b"a\xff",), (b"b\xff",)], "CAST(raw AS STRING)"
     select = [f"{text} AS value", f"array(named_struct('key', {text}, 'value', raw)) AS headers"]

@@ -118,6 +118,8 @@ def test_a_running_new_query_is_fenced_by_the_rollback(handed_over: OldPipeline,
 
     assert "FencedError" in handed_over.fail_new(spark, before=roll_back_meanwhile)
     assert fenced
-    handed_over.command("rollback")  # ends what the fenced query has left open, which would hold readers back
+    handed_over.command(
+        "rollback"
+    )  # ends the transactions that the fenced query has left open, which would hold readers back
     handed_over.run_old(spark)
     assert handed_over.visible() == Counter(handed_over.given)

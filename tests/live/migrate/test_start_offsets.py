@@ -76,7 +76,7 @@ def test_an_offset_that_the_partition_does_not_have_is_refused(start: int, kafka
 
 
 def test_a_topic_that_is_not_handed_over_is_refused(kafka: KafkaService, tmp_path: Path) -> None:
-    """A misspelt name would leave the topic to its times."""
+    """If the name is misspelled, the topic's offsets would be found by time."""
     topic = create_topic(kafka.bootstrap_servers, f"t{uuid.uuid4().hex[:10]}", 1)
     planned(tmp_path, 5)
     code, output = cutover(kafka.bootstrap_servers, tmp_path, {"misspelt": {"0": 0}}, topic)

@@ -1,4 +1,4 @@
-"""A second cluster to which MirrorMaker 2 copies topics, and questions about what has arrived there."""
+"""A second cluster to which MirrorMaker 2 copies topics, and functions that check what has arrived there."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Mirrored:
         }
 
     def await_written(self, topic: str) -> None:
-        """Wait until the mirror has every committed record of a topic, even if in an open transaction."""
+        """Wait until the mirror contains every committed record of a topic, even if in an open transaction."""
         wanted = committed(self.former, topic)
 
         def has_come() -> bool:
@@ -103,7 +103,7 @@ class Mirrored:
         assert until(is_stable, _ENDED_S), f"a transaction is still open in {topic}"
 
     def await_copied(self, *topics: str) -> None:
-        """Wait until the mirror has every committed record of these topics, by default of all."""
+        """Wait until the mirror contains every committed record of these topics, by default of all topics."""
         for topic in topics or self.topics:
             wanted = contents(self.former, topic)
 

@@ -1,4 +1,4 @@
-"""The commands of an operator, run in this process against a query without Spark."""
+"""Run an operator's commands in this process, on a query without Spark."""
 
 from __future__ import annotations
 

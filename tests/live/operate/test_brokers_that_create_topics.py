@@ -1,4 +1,4 @@
-"""Brokers that create every topic that a client asks for, which is Kafka's default. No command makes them do so."""
+"""Brokers that create every topic that a client asks for, which is Kafka's default. No command makes them create one."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WHOLE = (
 
 @pytest.mark.parametrize("words", [*QUICK, *(pytest.param(words, marks=pytest.mark.whole) for words in WHOLE)])
 def test_a_command_leaves_no_topic_behind(creating: Play, words: str) -> None:
-    """This caught a bug: the preflight's producer took the letters of its topic's name for topics."""
+    """This caught a bug: the preflight's producer treated each letter of its topic's name as a topic."""
     before = topics_of(creating)
     asked = words.format(name=creating.name, topic=creating.topic, servers=creating.bootstrap_servers).split()
     said = command(*asked, "--bootstrap-servers", creating.bootstrap_servers, "--timeout", "20")

@@ -1,4 +1,4 @@
-"""A sink among many on one cluster: the requests about it do not grow with the others' open transactions."""
+"""One of many sinks on a cluster: the number of requests about the sink does not grow with the other sinks' open transactions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_check_of_a_sink_does_not_ask_about_the_transactions_of_others(
         }
     assert asked and not [tid for tid in asked if not tid.startswith(f"{play.name}.")]
     assert state.held
-    assert all(one.transactional_id for one in state.held)  # those who hold readers back are still named
+    assert all(one.transactional_id for one in state.held)  # the transactions that hold readers back are still named
     assert other.open_transactions()
     play.driver().process(play.batch(0), Tasks(play, ROWS))
 

@@ -112,7 +112,9 @@ def test_a_mirror_that_is_killed_repeats_records_unless_it_copies_in_transaction
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
     with mirroring(servers, mirror, [topic], exactly_once=exactly_once) as two:
         two.maker.stop()
-        two.maker.properties["offset.flush.interval.ms"] = "3600000"  # a kill before it notes what it has copied
+        two.maker.properties["offset.flush.interval.ms"] = (
+            "3600000"  # a kill before MirrorMaker records what it has copied
+        )
         two.maker.start()
         for number in range(50):
             producer.produce(topic, f"{number}".encode())
@@ -194,7 +196,7 @@ class Failover:
         if planned == finished:
             self.pipeline.run(
                 self._spark, **tried
-            )  # nothing is to be done: nothing is started, and so nothing is refused
+            )  # no action is needed, because nothing is started and so nothing is refused
             self.feed_more(1)
         assert _ENTRY in self.pipeline.fail(self._spark, **tried)
         assert self._last(checkpoint / "offsets") == finished + 1  # Spark has planned a batch
@@ -209,7 +211,7 @@ class Failover:
         return max(int(path.name) for path in directory.iterdir() if path.name.isdigit())
 
     def missing(self) -> int:
-        """The number of records without output on the mirror. Those with output have it once."""
+        """The number of records without output on the mirror. All other records have their output once."""
         found = committed(self.servers, self.output)
         assert not found - self.pipeline.given
         return (self.pipeline.given - found).total()
@@ -227,7 +229,7 @@ class Failover:
         return json.dumps({topic: {str(partition): end for partition, end in found.items()}})
 
     def reader(self, topic: str) -> dict[str, str]:
-        """As the page says: a mirror that was killed leaves aborted copies."""
+        """As the page says, a killed mirror leaves aborted copies."""
         return {
             "kafka.bootstrap.servers": self.servers,
             "kafka.isolation.level": "read_committed",
@@ -235,7 +237,7 @@ class Failover:
         }
 
     def feed_mirror(self, values: Sequence[str]) -> None:
-        """Producers send to the mirror what it lacks."""
+        """Producers send the missing records to the mirror."""
         producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True})
         for value in values:
             producer.produce(self.source, value.encode(), b"moved")
@@ -388,7 +390,10 @@ def test_a_planned_failover_continues_at_the_ends_of_the_mirror(failover: Failov
 def test_a_savepoint_repeats_what_came_after_it_and_loses_what_the_mirror_lacked_before_it(
     failover: Failover, *, is_behind: bool
 ) -> None:
-    """The query continues only if the mirror's source has the previous one's offsets. The savepoint keeps the query's state."""
+    """The query continues only if the mirror's source has the same offsets as the previous source.
+
+    The savepoint keeps the query's state.
+    """
     pipeline, directory = failover.pipeline, failover.root / "savepoints"
     with mirroring(failover.former.bootstrap_servers, failover.mirror, failover.topics) as two:
         failover.run(2 * _BATCH)

@@ -1,4 +1,4 @@
-"""A sink with ``ledger_topic``, and ledgers that are not the sink's: no decided transaction may pass for an undecided one."""
+"""A sink with ``ledger_topic``, and ledgers that are not the sink's: no decided transaction may seem undecided."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def written(play: Play, page: Path, *words: str) -> tuple[Said, str]:
-    """The command's answer, and the text of the page's section about sinks."""
+    """The command's output, and the text of the page's section about sinks."""
     checkpoint = write(play.root, [ended(0)])
     said = command("report", str(spark_files(play, finished=0)), "--out", str(page), *words)
     assert checkpoint == play.root

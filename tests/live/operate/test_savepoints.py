@@ -1,4 +1,4 @@
-"""Savepoints of a real query: taken under load, carried elsewhere, restored; every count is exact."""
+"""Savepoints of a real query: they are taken under load, moved and restored, and every count is exact."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def take_under_load(spark: SparkSession, pipeline: Pipeline, directory: Path) ->
 
 
 def restored(pipeline: Pipeline, savepoint: str, elsewhere: Path) -> dict[str, Any]:
-    """Carry a savepoint elsewhere, and make the pipeline continue from there."""
+    """Move a savepoint to another directory, and make the pipeline continue from there."""
     moved = elsewhere / "carried"
     elsewhere.mkdir()
     shutil.move(savepoint, moved)
@@ -154,7 +154,10 @@ def test_a_source_with_its_own_log_repeats_exactly_what_restore_says(
 def test_the_state_is_that_of_the_savepoints_batch(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path, provider: dict[str, str]
 ) -> None:
-    """Each key's count continues from the savepoint. A version that is too old or too new counts too little or too much."""
+    """Each key's count continues from the savepoint.
+
+    With a state version that is too old, the count is too low; with one that is too new, it is too high.
+    """
     pipeline.change(plan="update")
     for name, value in provider.items():
         spark.conf.set(name, value)
@@ -238,14 +241,14 @@ def test_a_query_whose_decisions_are_in_its_checkpoint_continues_from_a_savepoin
 def test_batches_that_the_ledger_lacks_are_in_no_savepoint_and_no_restored_checkpoint(
     play: Play, tmp_path: Path
 ) -> None:
-    """The function ignored the toolkit's errors from batch 1 on, and Spark continued."""
+    """From batch 1, the function swallowed the toolkit's errors, and Spark continued."""
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     kept, checkpoint = str(tmp_path / "kept"), str(spark_files(play, finished=0))
     good = ask(play, "savepoint", "create", checkpoint, kept, "--json")
     spark_files(play, finished=3)
     refused = ask(play, "savepoint", "create", checkpoint, kept)
     assert refused.status == 2 and f"batches 1 to 3 are not in {play.sink.ledger}" in refused.error
-    unseen = command("savepoint", "create", checkpoint, kept, "--json")  # without a look at the ledger
+    unseen = command("savepoint", "create", checkpoint, kept, "--json")  # without reading the ledger
     refused = ask(play, "savepoint", "restore", unseen.facts["path"], str(tmp_path / "new"))
     assert refused.status == 2 and "Use a savepoint of batch 0 or earlier" in refused.error
     done = ask(play, "savepoint", "restore", good.facts["path"], str(tmp_path / "new"), "--json")

@@ -1,4 +1,4 @@
-"""``twopc status`` of a checkpoint, a sink and a cluster on a real broker, and its answers to bad input."""
+"""``twopc status`` of a checkpoint, a sink and a cluster on a real broker, and its responses to bad input."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_running_query_is_healthy_and_continues(play: Play) -> None:
 
 
 def test_a_query_that_writes_batch_after_batch_never_needs_an_operator(play: Play) -> None:
-    """Each check comes at some moment of a batch. A commit in progress must not wake an operator."""
+    """Each check happens at some moment during a batch. A commit in progress must not wake an operator."""
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
     checkpoint = spark_files(play, finished=0)
@@ -89,7 +89,7 @@ def test_status_waits_for_a_commit_in_progress(play: Play, monkeypatch: pytest.M
         return found
 
     def look() -> None:
-        """The driver continues when the look has seen its transactions open a few times."""
+        """The driver continues when the command has seen its open transactions a few times."""
         looks.append(pool.submit(observe_module.observe, play.sink))
         assert all(seen.acquire(timeout=30) for _ in range(4))
 

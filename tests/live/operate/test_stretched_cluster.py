@@ -47,7 +47,7 @@ def name_on_one_broker(cluster: LocalKafkaCluster, prefix: str) -> tuple[str, in
 def test_a_query_continues_when_the_site_of_its_ledger_is_lost_between_decision_and_commit(
     cluster: LocalKafkaCluster, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """The broker never returns. The two others have its data: the decision, the transactions and the rows."""
+    """The broker never returns. The two other brokers store its data: the decision, the transactions and the rows."""
     name, node = name_on_one_broker(cluster, f"stretched-{tmp_path.name}".replace("_", "-"))
     topics = {way: replicated_topic(cluster, f"{name}-{way}", 3) for way in ("source", "output")}
     servers = cluster.bootstrap_servers

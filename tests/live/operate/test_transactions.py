@@ -29,7 +29,7 @@ def standings(play: Play) -> list[Standing]:
 
 
 def require_next_batch(play: Play, batch: int, rows: Counter[str]) -> None:
-    """Check that the query continues where it was, and that every row is there once."""
+    """Check that the query continues where it stopped, and that every row exists once."""
     play.forget_worker()
     driver = play.driver()
     driver.process(play.batch(batch), Tasks(play, ROWS))
@@ -143,7 +143,7 @@ def test_a_possibly_undecided_transaction_is_aborted_with_force_and_a_reason_tha
 
 
 def test_an_abort_notices_that_the_driver_has_decided_in_the_meantime(play: Play) -> None:
-    """Between the check and the act, an undecided transaction is decided. Only a fence before the act rules this out."""
+    """Between the check and the action, an undecided transaction is decided. Only a fence before the action rules this out."""
     driver = play.driver()
     wanted: list[OpenTransaction] = []
 

@@ -1,7 +1,7 @@
-"""Two Kafka sinks of one query, on two clusters: the ledger of the first sink has the decisions for both.
+"""Two Kafka sinks of one query, on two clusters: the ledger of the first sink contains the decisions for both.
 
-The second sink's cluster has no decisions. An operator must not be told that they are lost, because then a query that only needs
-a start stays down while its decided transactions expire.
+The second sink's cluster contains no decisions. An operator must not be told that they are lost, because then a query
+that only needs a start stays down while its decided transactions expire.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def other_kafka() -> Iterator[KafkaService]:
 
 
 class Pair:
-    """A query with two sinks and one checkpoint. The first sink's ledger has the decisions."""
+    """A query with two sinks and one checkpoint. The first sink's ledger contains the decisions."""
 
     def __init__(self, first: Play, second: Play, *, ledger: str | None = None) -> None:
         second.query_id = first.query_id
@@ -213,7 +213,7 @@ def test_a_sink_bound_to_another_cluster_is_not_examined_there(pair: Pair) -> No
 def test_ledgers_with_the_same_name_on_two_clusters_are_told_apart(
     kafka: KafkaService, other_kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """The second sink's own ledger has no decision, and must not pass for the log that has them."""
+    """The second sink's own ledger contains no decision, and must not be mistaken for the log that does."""
     for pair in pair_on(kafka, other_kafka, tmp_path, ledger=f"ledger-{uuid.uuid4().hex}"):
         pair.crash(0, "driver.decided")
         second, ledger = pair.second, ("--ledger-topic", pair.second.sink.ledger)

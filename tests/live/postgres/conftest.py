@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _disarmed() -> Iterator[None]:
-    """No crash point stays armed, and no driver stays connected."""
+    """After each test, no crash point stays armed and no driver stays connected."""
     crash_points.disarm()
     yield
     crash_points.disarm()
@@ -80,7 +80,7 @@ def typed(postgres_server: PostgresService) -> Iterator[psycopg.Connection[Any]]
 
 @pytest.fixture(scope="module")
 def older(older_postgres: LocalPostgres) -> Iterator[psycopg.Connection[Any]]:
-    """A connection as `typed` has it, to a database on the oldest version of the server."""
+    """A connection like `typed`, but to a database on the oldest version of the server."""
     with connected_to_new_database(older_postgres.dsn) as opened:
         make_types(opened, has_extensions=False)
         yield opened

@@ -1,7 +1,8 @@
 """Random schedules for `vote="prepared"`: several drivers of one query, and faulty statements.
 
-A statement fails, takes effect unseen, or comes late, or its driver dies. A driver is paused within a statement while another
-runs there. Everything is in one thread, so a seed gives one schedule, except for the server's own timeouts.
+A statement fails, takes effect without a response, or arrives late, or its driver dies. A driver may be paused within a
+statement while another driver runs. Everything runs in one thread, so a seed determines the schedule, except for the
+server's own timeouts.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TIMEOUT_MS = 2_000
 
 @dataclass(eq=False)
 class History:
-    """A checkpoint, or a copy of it. Spark replays the batch after the highest one that it has noted as done."""
+    """A checkpoint, or a copy of it. Spark replays the batch after the highest one that it has recorded as done."""
 
     query: Query
     committed: int = -1
@@ -175,7 +176,7 @@ class Schedule:
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
     def deliver(self) -> None:
-        """Let the statements arrive that are late."""
+        """Let the late statements arrive."""
         late, self._late = self._late, []
         for connection, query in late:
             self._note(f"arrives: {query.as_string()[:60]!r}")

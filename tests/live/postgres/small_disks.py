@@ -29,7 +29,7 @@ _TABLES_MB: Final = 2
 
 
 class NoNamespaceError(Exception):
-    """This machine does not let this user mount a file system, not even in a namespace of its own."""
+    """This machine does not let this user mount a file system, not even in a separate namespace."""
 
 
 class Namespace:
@@ -85,7 +85,7 @@ class Namespace:
         raise ServiceError(f"{command}: {said.strip()}")
 
     def inside(self, command: list[str]) -> list[str]:
-        """Return the command that runs a command in the namespace, as the user, because PostgreSQL refuses to run as root."""
+        """Wrap a command so that it runs in the namespace, as the user, because PostgreSQL refuses to run as root."""
         enter = ["nsenter", "--user", "--mount", "--preserve-credentials", f"--target={self._shell.pid}"]
         return [*enter, "unshare", "--user", f"--map-user={self._user}", *command]
 
@@ -110,7 +110,7 @@ class SmallDisk:
         namespace.run(f"mkdir {mount_point} && {mount} && mkdir -m 0700 {self.directory}")
 
     def fill(self) -> None:
-        """Leave no room on it."""
+        """Leave no room on the disk."""
         self._namespace.run(f"! cat /dev/zero > {self._filler} 2>/dev/null")
 
     def clear(self) -> None:
@@ -147,7 +147,7 @@ class PostgresOnSmallDisks(LocalPostgres):
         self.execute("SELECT pg_switch_wal()")
 
     def panic(self) -> None:
-        """Fill the log's disk, and let the server find out. Returns when the server has ended, as it does without room."""
+        """Fill the log's disk, and let the server notice. Return when the server has shut down because there is no room."""
         self.fill_wal()
         with contextlib.suppress(psycopg.OperationalError):
             self.execute("CREATE TABLE one_too_many ()")

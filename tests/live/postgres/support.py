@@ -82,7 +82,7 @@ class Staging:
 
     Attributes:
         statements: the statements of a sink with an awkward name.
-        publishing: how the rows get into the table.
+        publishing: how the rows are moved into the table.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], publishing: Publishing) -> None:
@@ -122,13 +122,13 @@ class Staging:
 
 
 def publishing_of(table: Table, rows: pa.RecordBatch, mode: Mode = "append", **arguments: Any) -> Publishing:
-    """Return how these rows get into a table."""
+    """Return how these rows are moved into a table."""
     key = arguments.get("key", ())
     return Publishing(table, mode, fit_rows(rows.schema, table, key=key).names, **arguments)
 
 
 def sink_of(dsn: str, table: str = "target", **arguments: Any) -> PostgresSink:
-    """A sink named `orders`, which gives up soon."""
+    """A sink named `orders`, with short timeouts."""
     return PostgresSink(**{"name": "orders", "dsn": dsn, "table": table, "timeout_ms": 5_000, **arguments})
 
 
@@ -147,7 +147,7 @@ def values(dsn: str, column: str = "value") -> list[Any]:
 
 
 def left_behind(dsn: str, schema: str = "twopc") -> dict[str, int]:
-    """How many stages, slices and markers there are."""
+    """The numbers of stages, slices and markers."""
     with contextlib.closing(psycopg.connect(dsn, autocommit=True)) as connection:
         stages = "SELECT count(*) FROM pg_tables WHERE schemaname = %s AND tablename LIKE 'stage%%'"
         found = {"stages": _count(connection.execute(stages, [schema]))}

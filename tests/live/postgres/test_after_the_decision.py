@@ -1,4 +1,7 @@
-"""A table changes while a batch is written. Before the decision, a new attempt fits it. Afterwards, the complete batch waits."""
+"""A table changes while a batch is written.
+
+Before the decision, a new attempt adapts to the change. After the decision, the complete batch waits.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ def test_a_decided_batch_that_the_table_rejects_waits_until_the_cause_is_gone(
         "ALTER TABLE target DROP note",
         "ALTER TABLE target RENAME note TO remark",
         "ALTER TABLE target ALTER value TYPE numeric",
-        # The sink would refuse these tables at the start. They take the rows all the same.
+        # The sink would refuse these tables at the start. The tables still accept the rows.
         "CREATE UNIQUE INDEX ON target (value)",
         "ALTER TABLE target ADD FOREIGN KEY (note) REFERENCES kinds",
     ],

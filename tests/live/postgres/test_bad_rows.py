@@ -1,4 +1,4 @@
-"""A row that the table would reject stops its task before the decision, and nothing is visible."""
+"""A row that the table would reject stops its task before the decision, and no row is visible."""
 
 from __future__ import annotations
 

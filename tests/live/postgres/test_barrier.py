@@ -96,7 +96,7 @@ def test_a_driver_that_waits_at_the_lock_finds_what_the_previous_one_committed(
 def test_a_search_for_evidence_waits_for_a_commit_that_still_runs(
     local_postgres: LocalPostgres, sink: PostgresSink, connection: psycopg.Connection[Any]
 ) -> None:
-    """If it did not wait, a commit whose answer is only late would stop the query."""
+    """If the driver did not wait, a commit whose response is only late would stop the query."""
     stopped = Stopped(local_postgres, sink, asked=True)
     with (
         ThreadPoolExecutor(1) as pool,
@@ -113,7 +113,7 @@ def test_what_a_dead_backend_did_not_commit_is_published_by_the_next_driver(
     local_postgres: LocalPostgres, database: str, sink: PostgresSink
 ) -> None:
     stopped = Stopped(local_postgres, sink, asked=False)
-    local_postgres.resume_backend(stopped.backend)  # it finds that its client is gone
+    local_postgres.resume_backend(stopped.backend)  # the backend finds that its client is gone
     driver = Driver(replace(sink, timeout_ms=10_000))
     found = driver.committer.initialize_state(stopped.handles, stopped.scan_start)
     assert set(found.values()) == {Evidence.COMMITTED}

@@ -40,7 +40,7 @@ _DSNS: list[tuple[dict[str, str], type[TwoPhaseCommitError], str]] = [
 def test_a_dsn_that_leads_nowhere_says_what_to_check(
     changed: dict[str, str], error: type[Exception], words: str, database: str
 ) -> None:
-    # An earlier driver may have decided a batch, which this one has not seen yet.
+    # An earlier driver may have decided a batch that this driver has not seen yet.
     kept = "This start wrote no rows. A batch that was already decided stays decided"
     with pytest.raises(error, match=rf"sink 'orders', checking the store: .*{words}.*{kept}"):
         Driver(sink_of(make_conninfo(database, **changed)))

@@ -42,7 +42,7 @@ class Rival:
         self._own.execute("UPDATE target SET n = 100 WHERE id = 2")
 
     def meet(self) -> Any:
-        """Wait until the sink waits for the second row; then want the first one. Returns when that is there."""
+        """Wait until the sink waits for the second row, and then update the first row. Return when the update succeeds."""
         assert wait_until(lambda: is_waiting(self._connection), _TIMEOUT_S)
         self._own.execute("UPDATE target SET n = 100 WHERE id = 1")
         self._own.commit()
@@ -86,7 +86,7 @@ def test_a_deadlock_at_the_vote_fails_only_the_attempt(database: str, connection
 def test_the_error_of_a_slow_publish_mentions_the_timeout_and_no_session_is_left(
     vote: Vote, database: str, connection: Connection, tmp_path: Path
 ) -> None:
-    """Such as one into a table that has grown many indexes."""
+    """For example, a publish into a table to which many indexes were added."""
     run(
         connection,
         "CREATE TABLE target (value bigint)",

@@ -43,7 +43,7 @@ _BLOCKED: Final = (
 
 @pytest.fixture(params=["18", pytest.param("16", marks=pytest.mark.whole)])
 def server(request: pytest.FixtureRequest) -> Iterator[PostgresOnSmallDisks]:
-    """A server of the test's own, because a test shuts it down or makes it panic."""
+    """A separate server for the test, because a test shuts it down or makes it panic."""
     try:
         with PostgresOnSmallDisks(version=request.param, options=OPTIONS) as started:
             yield started
@@ -174,7 +174,7 @@ def test_a_batch_that_fills_the_log_itself_fails_and_is_written_once_space_is_fr
 def test_a_publish_that_took_effect_before_the_panic_is_proven_by_the_next_start(
     server: PostgresOnSmallDisks, tmp_path: Path
 ) -> None:
-    """The driver cannot know whether its COMMIT took effect, and no one can tell it while the server is down."""
+    """The driver cannot know whether its COMMIT took effect, and cannot find out while the server is down."""
     case = case_of(server.dsn)
     query = Query(case, tmp_path)
     with LossyProxy(server.dsn) as proxy:

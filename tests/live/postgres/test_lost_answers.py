@@ -1,4 +1,4 @@
-"""The server has committed, but the answer is lost: whichever step that was, each row is visible once."""
+"""The server has committed, but the response is lost. Whichever step this affects, each row is visible once."""
 
 from __future__ import annotations
 

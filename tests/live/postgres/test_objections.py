@@ -270,7 +270,7 @@ def test_missing_rights_are_reported(typed: Connection) -> None:
 def test_an_index_that_compares_values_differently_does_not_count_as_the_key(
     typed: Connection,
 ) -> None:
-    """Such an index would not see a repeated key."""
+    """Such an index would not detect a duplicate key."""
     like = batch(id=pa.array(["a"]), v=pa.array([1]))
     run(typed, "CREATE TABLE target (id text, v int)", "CREATE UNIQUE INDEX u ON target (id text_pattern_ops)")
     [objection, *_] = objections(typed, like, mode="upsert", key=("id",))

@@ -1,4 +1,4 @@
-"""A publication of all tables also sends the sink's own tables to subscribers, so a start warns of it."""
+"""A publication of all tables also sends the sink's own tables to subscribers, so the sink warns about it at startup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How columns of a batch and of the table match, which ones the error rejects, and which rows are bad whatever their types."""
+"""How a batch's columns match the table's, which columns are rejected, and which rows are bad regardless of their types."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_each_row_gets_one_number(key: str, database: str, connection: Connectio
 
 
 def test_a_sequence_that_the_role_may_not_use_is_refused_at_the_start(database: str, connection: Connection) -> None:
-    """Otherwise, the publish would fail after the decision."""
+    """Without this check, the publish would fail after the decision."""
     _create(connection, "serial")
     with new_role(database) as dsn:
         role = conninfo_to_dict(dsn)["user"]

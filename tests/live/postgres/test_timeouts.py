@@ -58,7 +58,7 @@ def impatient(database: str, connection: Connection) -> Iterator[str]:
 
 
 def _has_transaction_timeout(connection: Connection) -> bool:
-    """PostgreSQL has it from 17 on."""
+    """PostgreSQL has supported this timeout since version 17."""
     return connection.execute("SELECT current_setting('transaction_timeout', true)").fetchone() != (None,)
 
 
@@ -147,7 +147,10 @@ def test_a_connection_to_a_silent_server_is_abandoned_after_the_timeout(
 
 
 def test_a_connection_that_opened_too_late_is_not_used(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it was opened, nothing watched it; without this, a server that then falls silent would never be given up."""
+    """Nothing watched the connection while it was being opened.
+
+    Without this check, the sink would never give up on a server that then falls silent.
+    """
     connect = Address.connect
     late = Database(Address(database), "orders", timeout_ms=50)
 

@@ -1,4 +1,4 @@
-"""A value is written exactly as INSERT would store it, and is called bad exactly if PostgreSQL itself rejects it."""
+"""A value is written exactly as INSERT would store it, and is reported as bad if and only if PostgreSQL itself rejects it."""
 
 from __future__ import annotations
 

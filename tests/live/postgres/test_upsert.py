@@ -87,7 +87,10 @@ def test_stages_that_lost_rows_are_never_published_in_part(
 def test_the_greatest_row_wins_although_one_tasks_stage_was_lost_after_the_decision(
     lost: int, others: list[str], vote: str, database: str, connection: Connection, tmp_path: Path
 ) -> None:
-    """If another sink has committed its rows, the batch is repaired. Otherwise, the batch is written as a new attempt."""
+    """If another sink has committed its rows, the batch is repaired.
+
+    If no other sink has committed, the batch is written as a new attempt.
+    """
     run(connection, _TARGET, "CREATE TABLE others (id bigint, n int)")
     sinks = [upserting(database, order_by="n", vote=vote), *(sink_of(database, name, name=name) for name in others)]
 

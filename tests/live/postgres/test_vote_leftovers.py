@@ -73,7 +73,7 @@ def test_a_statement_waiting_for_a_dead_drivers_vote_does_not_block_the_start_th
         try:
             Query(case, tmp_path).run(0)
         finally:
-            other.cancel()  # does nothing to a statement that is done
+            other.cancel()  # has no effect on a statement that has ended
         altering.result()
     assert case.visible() == all_rows(0)
 

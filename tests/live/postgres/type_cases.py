@@ -90,7 +90,7 @@ INTERVALS = [0, 1, -1, 86_399_999_999, 86_400_000_000, 86_400_000_001, -86_400_0
 
 
 def decimals(kind: pa.DataType) -> list[Decimal]:
-    """Those of the list that fit the type."""
+    """The values in the list that fit the type."""
     assert isinstance(kind, pa.Decimal128Type)
     limit = Decimal(10) ** (kind.precision - kind.scale)
     rounded = [Decimal(text).quantize(Decimal(1).scaleb(-kind.scale)) for text in _DECIMALS]

@@ -31,7 +31,7 @@ def votes(connection: psycopg.Connection[Any]) -> list[str]:
 
 
 def confirmed(sink: TwoPhaseCommitSink[Any], *rows: int) -> tuple[Driver, Any, Any]:
-    """A driver that has a vote and no decision."""
+    """A driver that has voted and not decided."""
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(numbers(rows))

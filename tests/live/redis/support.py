@@ -1,4 +1,4 @@
-"""Helpers for the Redis sink's tests: names, sinks, and a view of the keys that a sink has left."""
+"""Helpers for the Redis sink's tests: names, sinks, and a view of the keys that a sink has left behind."""
 
 from __future__ import annotations
 

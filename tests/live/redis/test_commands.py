@@ -1,4 +1,4 @@
-"""Every mapping on a real server: each row has its effect, and has it once."""
+"""Every mapping on a real server: each row takes effect exactly once."""
 
 from __future__ import annotations
 

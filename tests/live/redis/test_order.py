@@ -73,7 +73,7 @@ def show_first_as(state: SliceState, tasks: TwoTasks, patch: pytest.MonkeyPatch)
 def test_a_task_that_is_torn_holds_nothing_back(
     redis_server: RedisService, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing but a backup helps the first task. If the user abandons it, the second task's rows must be visible."""
+    """Only a backup can restore the first task's rows. If the user abandons it, the second task's rows must be visible."""
     tasks = TwoTasks(redis_server.url)
     show_first_as(SliceState.TORN, tasks, monkeypatch)
     assert tasks.commit() == [Evidence.UNKNOWN, Evidence.COMMITTED]

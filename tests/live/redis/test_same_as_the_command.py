@@ -1,7 +1,8 @@
 """The check before the decision says yes if and only if the real commands succeed, over generated keys and rows.
 
-Rows are staged once, and checked against everything that their key may hold. The bare commands run on a twin of the key: if one
-fails there, the sink must refuse the batch before its decision; if none does, it must not. Every confirmed batch is also applied.
+Rows are staged once, and checked against every value that their key may hold. The bare commands run on a twin of the
+key: if one fails there, the sink must refuse the batch before its decision; if none does, it must not. Every confirmed
+batch is also applied.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from twopc.sinks.redis.mappings import Mapping
 
 _MAX: Final = 2**63 - 1
-#: Values of a key that some readers take for a number and others do not.
+#: Values of a key that some programs treat as a number and others do not.
 _NUMBERS: Final = (
     "", "0", "-0", "00", "007", "-007", "+5", " 5", "5 ", "5\n", "5\0", "1_000", "1,5", "0x10", "0b1", "1e3", "1E3", "1.0", "1.",
     ".5", "-.5", "--5", "-", "nan", "-nan", "inf", "-inf", "Infinity", "1e308", "1e400", "1e4000", "1e4932", "-1e4932", "1e5000",

@@ -1,4 +1,4 @@
-"""Rows are applied once in a cluster whose slots move and whose nodes die, behind Sentinel, over TLS, for a plain user."""
+"""Rows are applied once in a cluster whose slots move and whose nodes die, behind Sentinel, over TLS, for an ordinary user."""
 
 from __future__ import annotations
 
@@ -130,7 +130,10 @@ def test_the_sweep_removes_an_orphans_rows_from_every_slot(
 def test_a_task_applied_in_one_slot_and_lost_in_another_is_left_unchanged(
     redis_cluster: list[LocalRedis],
 ) -> None:
-    """One slot has its rows, one still needs them, one has lost them. A tombstone in the second slot would lose rows forever."""
+    """The first slot contains its rows, the second still needs them, and the third has lost them.
+
+    A tombstone in the second slot would lose rows forever.
+    """
     sink = cluster_sink(redis_cluster, unique())
     driver = Driver(sink)
     scan_start = driver.begin()

@@ -56,7 +56,7 @@ class Play(Query):
         self.forget_worker()
 
     def forget_worker(self) -> None:
-        """Make the next task run in another Python worker, which knows none of this one's producers."""
+        """Make the next task run in another Python worker, which shares no producers with this worker."""
         pool = producer_pool._pools.pop(self.name, None)
         if pool is not None and pool._making is not None:
             pool._making.join()
@@ -96,7 +96,7 @@ class Play(Query):
         return self.outsider.describe([transactional_id])[transactional_id]
 
     def found(self, transactional_id: str) -> KafkaHandle:
-        """A handle with what an outsider can find out about a transaction."""
+        """A handle made from what an outsider can find out about a transaction."""
         found = self.describe(transactional_id)
         return KafkaHandle("", transactional_id, found.producer_id, found.producer_epoch, 1, 0, ())
 
@@ -107,7 +107,8 @@ class Play(Query):
         finally:
             ledger.close()
 
-    # -- acts of other clients -----------------------------------------------------------------------------------------
+    # -- actions of other clients
+    # -----------------------------------------------------------------------------------------
 
     def fence(self, transactional_id: str) -> None:
         """Initialise an id from outside: its open transaction is aborted, its epoch is in the past."""
@@ -185,14 +186,14 @@ def crash(driver: Coordinator, play: Query, batch: int, rows: Sequence[Sequence[
 
 
 def vanish(driver: Coordinator) -> None:
-    """Die without ending anything: a driver that is killed handles no error."""
+    """Die without ending any transaction: a killed driver handles no error."""
     outcome: Any = driver.participants
     outcome.abort = outcome.sweep = lambda *_: None
     die()
 
 
 def until(condition: Callable[[], bool], seconds: float = 30) -> bool:
-    """Ask repeatedly until the condition holds; False if it does not in time."""
+    """Check repeatedly until the condition holds. Return False if it does not hold in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

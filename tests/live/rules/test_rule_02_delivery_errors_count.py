@@ -41,7 +41,7 @@ def without_keys(rows: list[str]) -> pa.RecordBatch:
 
 
 def require_no_vote(play: Play, error: type[TwoPhaseCommitError], refused: pa.RecordBatch) -> None:
-    """Write good rows, refused ones, good ones again: there must be no handle, and no one can commit the transaction."""
+    """Write good rows, rejected rows, and good rows again. There must be no handle, and nobody can commit the transaction."""
     driver = play.driver()
     driver.recover(play.batch(0))
     writer = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 0)
@@ -67,7 +67,7 @@ def require_no_vote(play: Play, error: type[TwoPhaseCommitError], refused: pa.Re
 
 
 def test_a_record_above_its_topics_limit_prevents_the_vote(play: Play) -> None:
-    """The broker refuses it after `produce()` accepted it. Fails if delivery errors are ignored."""
+    """The broker rejects the record after `produce()` has accepted it. Fails if delivery errors are ignored."""
     with_output(play, {"max.message.bytes": "10000"})
     require_no_vote(play, BadRecordError, record_batch([LARGE]))
 
@@ -79,7 +79,7 @@ def test_a_record_that_the_broker_rejects_prevents_the_vote(play: Play) -> None:
 
 
 def test_a_record_that_the_client_rejects_prevents_the_vote(play: Play) -> None:
-    """It is never sent, so it has no delivery report. Fails if an error of `produce()` is only logged."""
+    """The record is never sent, so it has no delivery report. Fails if an error of `produce()` is only logged."""
     require_no_vote(play, BadRecordError, record_batch([HUGE]))
 
 

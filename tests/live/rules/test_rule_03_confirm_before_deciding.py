@@ -124,7 +124,10 @@ def test_a_handle_with_a_wrong_producer_id_or_epoch_is_refused(play: Play, wrong
 
 
 def test_one_unconfirmed_handle_fails_the_whole_attempt(play: Play) -> None:
-    """Otherwise, the others would be decided without it. The failed attempt's transactions must not hold back readers."""
+    """Without this check, the other transactions would be decided without this one.
+
+    The failed attempt's transactions must not hold back readers.
+    """
 
     class OneFenced(Tasks):
         def prepare(self, work: Work) -> list[TaskReport]:

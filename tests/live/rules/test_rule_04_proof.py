@@ -43,7 +43,7 @@ def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
 
 
 def initialise_again(play: Play, batch: int = 0) -> list[str]:
-    """Initialise every id of a batch from outside, so that no EndTxn for it is answered NONE any more."""
+    """Initialise every id of a batch from outside, so that the response to an EndTxn for it is never NONE again."""
     handles = play.decided(batch)
     for handle in handles:
         play.fence(handle.transactional_id)
@@ -84,7 +84,7 @@ def test_a_transaction_without_a_marker_before_the_barrier_is_lost_and_rewritten
 def test_a_marker_behind_an_orphans_open_transaction_is_found(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """An orphan of an earlier driver epoch hides marker and barrier; it is swept, and then the marker is found.
 
-    Fails if `prove` does not sweep: the query could not continue before the orphan times out.
+    Fails if `prove` does not sweep: the query could not continue until the orphan times out.
     """
     first = play.driver()
     with at("driver.committed", lambda: initialise_again(play)), at("driver.swept", lambda: None):
@@ -126,7 +126,10 @@ def test_a_marker_hidden_by_a_foreign_open_transaction_blocks_the_commit(
 
 
 def test_a_deleted_marker_is_not_an_absent_one(play: Play) -> None:
-    """The transaction is committed, but its proof was deleted. Fails if deletions are ignored: the batch would be duplicated."""
+    """The transaction is committed, but its proof was deleted.
+
+    Fails if deletions are ignored: the batch would be duplicated.
+    """
     crash(play.driver(), play, 0, ROWS, "driver.committed")
     initialise_again(play)
     delete_before_end(play, [handle.marker_partition for handle in play.decided(0)])

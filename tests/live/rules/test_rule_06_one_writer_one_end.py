@@ -1,7 +1,7 @@
 """Rule 6: one writer, one end.
 
-A worker may abort its own transaction before it hands over its handle; afterwards it ends nothing. Otherwise, a generator's
-`finally: abort()` aborts a decided transaction. And two attempts of one task never share an id.
+A worker may abort its own transaction before it hands over its handle; afterward it ends no transaction. Without this
+rule, a generator's `finally: abort()` aborts a decided transaction. Also, two attempts at one task never share an id.
 """
 
 from __future__ import annotations

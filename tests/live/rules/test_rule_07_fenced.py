@@ -1,7 +1,7 @@
 """Rule 7: transactions that a fenced driver had prepared do not stay open, even if its successor waits for input for hours.
 
-At its start, the successor ends those that exist. The fenced driver itself ends later ones, once it has read the record
-of its successor. All its possible decisions precede that record (rule 1).
+At startup, the successor ends the transactions that exist. The fenced driver itself ends later transactions, once it
+has read its successor's record. All its possible decisions precede that record (rule 1).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_a_successor_ends_its_predecessors_prepared_transactions_when_it_starts(
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_fenced_driver_ends_what_it_prepared_after_its_successors_start(play: Play, batch: int) -> None:
-    """Fails if the fenced driver spares the transactions that it was about to decide: no one else would end them."""
+    """Fails if the fenced driver spares the transactions that it was about to decide: nobody else would end them."""
     first, second = play.driver(), play.driver()
     for done in range(batch):
         first.process(play.batch(done), Tasks(play, rows_of(done)))
@@ -93,7 +93,10 @@ def test_a_driver_that_is_fenced_before_its_successor_has_a_record_leaves_its_ro
 def test_a_fenced_driver_spares_what_its_successor_finds_decided(
     play: Play, monkeypatch: pytest.MonkeyPatch, *, is_acquired: bool
 ) -> None:
-    """The driver's decision was written, but the answer said that it was fenced. Fails if the error counts instead of the log."""
+    """The driver's decision was written, but the answer said that it was fenced.
+
+    Fails if the error counts instead of the log.
+    """
     first = play.driver()
     first.recover(play.batch(0))
     really = KafkaDecisionLog.append

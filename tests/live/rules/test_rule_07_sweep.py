@@ -73,7 +73,7 @@ def test_a_fenced_driver_that_wakes_does_not_sweep_its_successors_decision(play:
 
 
 def test_an_orphan_of_the_same_driver_epoch_is_swept_right_after_the_decision(play: Play) -> None:
-    """Otherwise, it would hold back readers. Fails if the sweep spares its own driver epoch after the decision."""
+    """If it stayed open, it would hold back readers. Fails if the sweep spares its own driver epoch after the decision."""
     tasks = WithOrphan(play, ROWS)
     play.driver().process(play.batch(0), tasks)
     assert play.open_transactions() == ()
@@ -107,7 +107,10 @@ def test_the_orphans_of_a_dead_driver_are_counted_by_the_next_one_and_not_again(
 
 
 def test_an_id_of_a_decided_batch_is_swept_when_it_serves_an_undecided_one(play: Play) -> None:
-    """Otherwise, its open transaction hides markers until it times out. Fails if the sweep spares by the id alone."""
+    """If it were spared, its open transaction would hide markers until it times out.
+
+    Fails if the sweep spares by the id alone.
+    """
     play.driver().process(play.batch(0), Tasks(play, [["zero"]]))
     [handle] = play.decided(0)
     # Its worker may do this in batch 1, because batch 0 is proven.

@@ -1,7 +1,8 @@
 """Rule 7: if anything stops a batch between its first prepared row and its decision, none of its transactions stays open.
 
 Without this rule, the rows of an attempt that can no longer be decided hold back every reader of the output until the next
-start, or until the attempt's transactions time out. Transactions that may be decided are spared (rule 12).
+start, or until the attempt's transactions time out. Transactions that may already have been decided are spared (rule
+12).
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def test_no_error_before_the_decision_leaves_a_transaction_open(
     for where, name in CALLS:
         with monkeypatch.context() as patched:
             broken: Any = lambda partition: partition == 1 and patched.setattr(where, name, failing(error))  # noqa: B023, E731
-            with pytest.raises((type(error()), RetriableError)):  # a file that cannot be written may be, later
+            with pytest.raises(
+                (type(error()), RetriableError)
+            ):  # a file that cannot be written now may be writable later
                 driver.process(play.batch(0), Tasks(play, ROWS, between=broken))
         require_nothing_open(play)
     assert (play.decisions(), play.visible()) == ([], {})
@@ -111,7 +114,7 @@ def test_a_transaction_that_may_be_decided_is_never_swept(
     assert len(play.open_transactions()) == len(ROWS)
     again = Tasks(play, ROWS)
     with pytest.raises((DecisionInDoubtError, FencedError)):
-        driver.process(play.batch(0), again)  # it decides nothing more, and sweeps nothing
+        driver.process(play.batch(0), again)  # the driver decides no more batches, and sweeps no transactions
     assert len(play.open_transactions()) == len(ROWS)
     replay = Tasks(play, ROWS)
     play.driver().process(play.batch(0), replay)

@@ -1,7 +1,7 @@
 """Rule 8: an empty task opens no transaction and has no handle; it reports zero rows and its checksum.
 
-Without this rule, an empty task gets a transaction, too. librdkafka's ``begin_transaction()`` sends the broker nothing, so the
-coordinator reports Empty, never Ongoing, and a batch with one empty task can never be decided.
+Without this rule, an empty task also receives a transaction. librdkafka's ``begin_transaction()`` sends the broker
+nothing, so the coordinator reports Empty, never Ongoing, and a batch with one empty task can never be decided.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ def test_the_setting_that_the_error_names_abandons_a_lost_batch_that_was_left_be
             play.driver().process(play.batch(1), Tasks(play, [["f"]]))
     setting = named_setting(caught.value)
     crash(play.driver(setting), play, 1, [["f"]], "driver.prepared")
-    play.driver().process(play.batch(1), Tasks(play, [["f"]]))  # it is on record: the setting is not needed any more
+    play.driver().process(
+        play.batch(1), Tasks(play, [["f"]])
+    )  # the ledger records it, so the setting is no longer needed
     play.driver(setting).process(play.batch(2), Tasks(play, [["g"]]))
     assert play.visible() == dict.fromkeys("abdefg", 1)
     assert play.open_transactions() == ()

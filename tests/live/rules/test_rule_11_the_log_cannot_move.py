@@ -243,7 +243,7 @@ def test_a_sink_joins_only_if_it_is_given_in_add_sink_and_the_deciding_log_stays
     driver_of(old, [old.sink, new.sink], add_sink=new.name).process(old.batch(2), fed(pair, [["2"]]))
     assert [sorted(binding["sinks"]) for binding in bindings(old)] == [[old.name], sorted([old.name, new.name])]
     assert {binding["log"] for binding in bindings(old)} == {old.sink.ledger}
-    # The binding has it now, so the next run needs no setting.
+    # The binding now contains the sink, so the next run needs no setting.
     driver_of(old, [old.sink, new.sink]).process(old.batch(3), fed(pair, [["3"]]))
     assert [decision.batch_id for decision in old.decisions()] == [0, 1, 2, 3]
     assert old.visible() == {"0": 1, "1": 1, "2": 1, "3": 1}

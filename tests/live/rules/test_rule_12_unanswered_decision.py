@@ -1,4 +1,4 @@
-"""Rule 12: a decision whose commit is not answered has not failed and must not be retried; only a restart resolves it.
+"""Rule 12: a decision whose commit gets no response has not failed and must not be retried; only a restart resolves it.
 
 Without this rule, the broker commits the decision, its answer is lost, and the batch is decided again or swept. Or librdkafka
 repeats EndTxn inside ``commit_transaction()``, a successor has aborted the record in between, and the retry reports success.
@@ -68,7 +68,8 @@ def lose_commits(driver: Coordinator, play: Play, losses: float = float("inf")) 
 def decided(play: Play) -> int | None:
     """The number of decisions; None while the broker is not back in service.
 
-    Reads are answered first; the controller needs a few more seconds before it answers what a start asks.
+    The broker responds to reads first. The controller needs a few more seconds until it responds to a startup's
+    requests.
     """
     committer = play.sink.create_committer()
     try:

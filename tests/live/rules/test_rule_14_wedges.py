@@ -184,7 +184,7 @@ def test_a_ledger_with_a_lower_record_limit_gets_smaller_parts(kafka: KafkaServi
 
 
 def test_parts_of_an_uncommitted_transaction_are_not_a_decision(play: Play) -> None:
-    """Fails if each part has its own transaction: some would be there after the crash."""
+    """Fails if each part has its own transaction: some parts would be visible after the crash."""
     with pytest.raises(InjectedFault), at("driver.deciding", die):
         play.driver().process(play.batch(0, offsets=LARGE), Tasks(play, [["a"]]))
     assert frames(play) == 1 + 1 + 3
@@ -308,7 +308,7 @@ def test_the_ledger_is_truncated_below_the_kept_batches_and_a_restart_still_reco
 def test_a_start_reads_what_the_kept_batches_need_even_if_nothing_may_be_deleted(
     play: Play, monkeypatch: pytest.MonkeyPatch, *, deletes: bool
 ) -> None:
-    """Fails if a start reads from the earliest record: without the right Delete that is more every day."""
+    """Fails if a start reads from the earliest record: without the right Delete, the amount grows every day."""
     monkeypatch.setattr(decision_log, "_PART", 8)
     if not deletes:
         monkeypatch.setattr(KafkaDecisionLog, "delete_before", lambda *_: None)
@@ -328,7 +328,7 @@ def test_a_start_reads_what_the_kept_batches_need_even_if_nothing_may_be_deleted
             driver, read[0] = play.driver(KEEP), 0
             driver.process(play.batch(batch), Tasks(play, [[f"{batch}"]]))
             counts.append(read[0])
-    assert max(counts) <= 20  # two decisions and what is between and around them; all would be 60
+    assert max(counts) <= 20  # two decisions and the records between and around them; the whole log would be 60
     assert play.visible() == {f"{batch}": 1 for batch in range(24)}
 
 

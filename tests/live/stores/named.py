@@ -1,4 +1,4 @@
-"""The place of the sinks for ``--sinks`` in these tests."""
+"""The module that ``--sinks`` names in these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A query without Spark, whose checkpoint has the files of Spark that the commands read."""
+"""A query without Spark, whose checkpoint contains those of Spark's files that the commands read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Checkpointed(Query):
         return Checkpointed(self._case, directory)
 
     def status(self, *words: str) -> Said:
-        """The command's answer about this checkpoint."""
+        """The command's output for this checkpoint."""
         named.SINKS[:] = [self._case.sink]
         return command("status", str(self.root), "--sinks", "tests.live.stores.named:SINKS", *words)
 

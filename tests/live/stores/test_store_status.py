@@ -69,7 +69,7 @@ def test_a_check_fences_no_driver_and_writes_nothing(query: Checkpointed, shop: 
 
 
 def test_a_query_that_writes_batch_after_batch_never_needs_an_operator(query: Checkpointed, shop: Shop) -> None:
-    """Each look comes at some moment of a batch."""
+    """Each observation happens at some moment during a batch."""
     if isinstance(shop.case.sink, IcebergSink):
         pytest.skip("the catalog of these tests is a SQLite file, whose lock may take longer than its timeout")
     batches = range(1, 25)
@@ -196,7 +196,7 @@ def test_a_store_that_does_not_answer_is_reported(query: Checkpointed, shop: Sho
 
 
 def test_a_prepared_transaction_without_a_decision_is_listed(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """It holds locks in the table."""
+    """The prepared transaction holds locks in the table."""
     shop = postgres(request, tmp_path, vote="prepared")
     query = Checkpointed(shop.case, tmp_path / "checkpoint")
     looks: list[Any] = []
