@@ -55,7 +55,7 @@ def numbers(rows: pa.RecordBatch, name: str) -> list[bytes]:
         raise SchemaError(f"column {name!r} is {column.type}, but the command needs a number: cast it to double")
     if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
         raise BadRecordError(
-            f"column {name!r} contains NaN or infinity, but the command accepts only finite numbers. Filter out the row"
+            f"column {name!r} contains NaN or infinity, but the command accepts only finite numbers. Filter out such rows"
         )
     return _values(column, name)
 
@@ -141,9 +141,9 @@ def _require_years(column: pa.Array[Any], name: str) -> None:
     if wrong:
         row = numbers.to_pylist().index(wrong[0])
         raise BadRecordError(
-            f"column {name!r} contains a date outside the years 1 to 9999 in row {row} of an Arrow batch of {len(column)} rows: "
-            f"{count_text(column, row)}. Its text could have another year. Correct the value (perhaps milliseconds were read as "
-            "seconds), or filter out the row"
+            f"column {name!r} contains a date outside the years 1 to 9999 in row {row} of an Arrow batch of {len(column)} "
+            f"rows: {count_text(column, row)}. Converted to text, it could show a different year. Correct the value "
+            "(milliseconds may have been read as seconds), or filter out the row"
         )
 
 

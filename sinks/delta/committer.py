@@ -37,7 +37,7 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         moved="pointer",
         recreated="was deleted and recreated",
         restored="was restored to an older state while this driver was running",
-        lost="its log no longer contains batches that were committed to it. An older copy of its files was restored",
+        lost="its log no longer contains some committed batches, because an older copy of the table's files was restored",
     )
 
     def __init__(self, settings: DeltaSettings) -> None:
@@ -58,9 +58,9 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         limit_ms = (retention_ms(step.view.definition.configuration) or 0) / _SHARE_OF_RETENTION
         if age_ms > limit_ms:
             raise CheckpointExpiredError(
-                f"sink {self.name!r}: preparing took {age_ms:.0f} ms. The limit is {limit_ms:.0f} ms, a third of "
-                "delta.deletedFileRetentionDuration, because VACUUM may delete older files that are not part of any "
-                "version. Nothing was decided. Write smaller batches, or increase delta.deletedFileRetentionDuration"
+                f"sink {self.name!r}: preparing the batch took {age_ms:.0f} ms. The limit is {limit_ms:.0f} ms, a third of "
+                "delta.deletedFileRetentionDuration, because VACUUM may delete uncommitted files that are older than this "
+                "retention. Nothing was decided. Write smaller batches, or increase delta.deletedFileRetentionDuration"
             )
 
     def stage(
@@ -90,7 +90,7 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
 
     def newest_batch_of_others(self, query_id: str) -> int | None:
         """See :class:`SinkCommitter`. Spark's writer records each batch as an application transaction (``DeltaSink.scala``)."""
-        with self._try("reading the batches of Spark's own writer"), self.step() as step:
+        with self._try("reading the batches that Spark's own writer committed"), self.step() as step:
             return newest_transaction(step.view.table, query_id)
 
     def close(self) -> None:
@@ -112,7 +112,8 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
             for entry in entries:
                 if misfit := find_misfit(self._store, entry, definition):
                     raise StoreError(
-                        f"{self._table} was altered after the batch was decided, and no longer accepts its rows: {misfit}",
+                        f"{self._table} was altered after the batch was decided, and no longer accepts the batch's rows: "
+                        f"{misfit}",
                         ConfigurationError,
                         "Undo the change (RESTORE TABLE), and restart the query",
                     )

@@ -27,7 +27,7 @@ _WORDS: Final[dict[str, Meaning]] = {
     "kernel error: schema error": (ConfigurationError, "Repair the table's columns, or use another table"),
     "found gap|expected contiguous": (
         ConfigurationError,
-        "The table's log is damaged, because part of the log was deleted. Restore the log",
+        "The table's log is damaged, because some of its files were deleted. Restore these files",
     ),
 }
 _NOISE: Final = re.compile(r"\x1b\[[0-9;]*m|\s+0: <unknown>.*", re.DOTALL)

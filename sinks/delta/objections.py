@@ -33,12 +33,12 @@ _INDEXED: Final = "delta.dataSkippingNumIndexedCols"
 _DEFAULT_INDEXED: Final = 32
 #: Column metadata that a writer must obey, and why the sink cannot obey it.
 _COLUMN_RULES: Final = {
-    "delta.generationExpression": "is generated, and the sink cannot evaluate its expression",
-    "delta.identity.": "is an identity column, and the sink cannot number its rows",
-    "delta.invariants": "has an invariant, and the sink cannot evaluate it",
-    "delta.typeChanges": "has changed its type, and the sink does not support type changes",
+    "delta.generationExpression": "is generated from an expression that the sink cannot evaluate",
+    "delta.identity.": "is an identity column, and the sink cannot generate identity values",
+    "delta.invariants": "has an invariant that the sink cannot evaluate",
+    "delta.typeChanges": "has undergone a type change, and the sink does not support type changes",
     "CURRENT_DEFAULT": "has a default value, which the sink cannot evaluate",
-    "__CHAR_VARCHAR_TYPE_STRING": "is CHAR or VARCHAR, and the sink does not check its length limit",
+    "__CHAR_VARCHAR_TYPE_STRING": "is CHAR or VARCHAR, and the sink does not check the length limit",
 }
 _KNOWN_TYPES: Final = re.compile(
     r"byte|short|integer|long|float|double|string|binary|boolean|date|timestamp|timestamp_ntz|decimal\(\d+, ?\d+\)"
@@ -71,7 +71,9 @@ def find_objections(table: Definition) -> Iterator[str]:
     for name in table.partitions:
         kind = by_name.get(name)
         if not isinstance(kind, str) or not _PARTITION_TYPES.fullmatch(kind):
-            yield f"is partitioned by {name!r}, whose type {kind} the sink cannot write into the log. Use another column"
+            yield (
+                f"is partitioned by {name!r}, whose type {kind} the sink cannot write into the log. Partition by another column"
+            )
     if by_name and set(by_name) == set(table.partitions):
         yield "has only partition columns, but a Parquet file needs at least one other column. Add a column"
 
@@ -106,11 +108,12 @@ def _protocol(table: Definition) -> Iterator[str]:
     if table.writer_version < _VERSION_WITH_FEATURES:
         if table.writer_version > _NEWEST_VERSION_WITHOUT_FEATURES:
             yield (
-                f"has writer version {table.writer_version}, which includes identity columns. The sink writes versions 1 to "
-                f"{_NEWEST_VERSION_WITHOUT_FEATURES}, and {_VERSION_WITH_FEATURES} with known features. Use another table"
+                f"has writer version {table.writer_version}, which includes identity columns. The sink supports versions 1 to "
+                f"{_NEWEST_VERSION_WITHOUT_FEATURES}, and version {_VERSION_WITH_FEATURES} if it supports each of the table's "
+                "features. Use another table"
             )
     elif table.writer_version > _VERSION_WITH_FEATURES:
-        yield f"has writer version {table.writer_version}, which the sink does not know. Use another table"
+        yield f"has writer version {table.writer_version}, which the sink does not support. Use another table"
     if strange := sorted(set(table.features) - _UNDERSTOOD):
         yield (
             f"has features that the sink does not support: {', '.join(map(repr, strange))}. Drop them "
@@ -121,8 +124,8 @@ def _protocol(table: Definition) -> Iterator[str]:
 def _configuration(configuration: Mapping[str, str]) -> Iterator[str]:
     if configuration.get("delta.columnMapping.mode", "none") != "none":
         yield (
-            "has column mapping, so the column names in its files differ from those in the table. The sink does not "
-            "support column mapping. Use a table without it"
+            "uses column mapping, so the column names in its files differ from those in the table. The sink does not support "
+            "column mapping. Use a table without it"
         )
     if _EXPIRY in configuration:
         yield (
@@ -140,7 +143,7 @@ def _configuration(configuration: Mapping[str, str]) -> Iterator[str]:
         yield f"has {_RETENTION}={configuration[_RETENTION]!r}, which the sink cannot parse. Write 'interval 7 days'"
     elif found < _LEAST_RETENTION_MS:
         yield (
-            f"has {_RETENTION}={configuration[_RETENTION]!r}, so VACUUM may delete a batch's files before its commit. "
+            f"has {_RETENTION}={configuration[_RETENTION]!r}, so VACUUM may delete a batch's files before they are committed. "
             "Increase this setting, preferably to 7 days"
         )
 
@@ -151,7 +154,7 @@ def _field(path: str, field: dict[str, Any]) -> Iterator[str]:
             yield f"has the column {path!r}, which {why}. Use a table without this column"
     kind = field["type"]
     if isinstance(kind, str) and not _KNOWN_TYPES.fullmatch(kind):
-        yield f"has the column {path!r} with type {kind}, which the sink cannot write. Use another type"
+        yield f"has the column {path!r} of type {kind}, which the sink cannot write. Use another type"
 
 
 def _interval_ms(text: str) -> float | None:

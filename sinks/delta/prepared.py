@@ -30,7 +30,7 @@ def require_whole(store: Store, handles: Sequence[DeltaHandle]) -> None:
     """
     gone = [handle.transaction for handle, entries in whole(store, handles, Entry).items() if entries is None]
     if gone:
-        raise StoreError(f"files of {gone[0]} were deleted while the driver repeated its commit")
+        raise StoreError(f"files of {gone[0]} were deleted while the driver was retrying the commit")
 
 
 def find_misfit(store: Store, entry: Entry, table: Definition) -> str | None:
@@ -42,7 +42,7 @@ def find_misfit(store: Store, entry: Entry, table: Definition) -> str | None:
         StoreError: the storage did not respond.
     """
     if set(entry.partition) != set(table.partitions):
-        return "its partition columns have changed"
+        return "the table's partition columns have changed"
     with store.open(entry.path) as stream, translated(f"reading {entry.path}"):
         written = pq.read_schema(stream)
     return next(_misfits(written, table.stored, ""), None)

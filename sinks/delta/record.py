@@ -98,8 +98,8 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
         newer = store.load()
         if read_pointer(newer, sink) == pointer:
             raise StoreError(
-                f"the table's log refers to {path}, but this file is missing. The file contains the sink's record of "
-                "its driver and its committed batches. It was deleted, or the table was copied without this file",
+                f"the table's log refers to {path}, but this file is missing. The file records the sink's driver and "
+                "committed batches. It was deleted, or the table was copied without it",
                 ConfigurationError,
                 "Restore the file, or use a new checkpoint and a new sink name",
             )

@@ -54,13 +54,13 @@ class DeltaSettings:
             not self.table_uri.startswith("memory:"),
             "table_uri",
             repr(self.table_uri),
-            "an in-memory table exists only in one process. Pass a table that the driver and all executors can reach",
+            "an in-memory table exists in only one process. Pass a table that the driver and all executors can reach",
         )
         self._require(
             not set(str(local_path(self.table_uri) or unquote(self.table_uri))) & set(_MISREAD),
             "table_uri",
             repr(self.table_uri),
-            "deltalake misreads '%' and '\\\\' in a path, and may confuse two tables. Rename the directory",
+            "deltalake misreads '%' and '\\\\' in a path, and may confuse one table with another. Rename the directory",
         )
         self._require(self.timeout_ms > 0, "timeout_ms", str(self.timeout_ms), "set a positive number")
         options: Any = self.storage_options
@@ -69,7 +69,7 @@ class DeltaSettings:
             or (isinstance(options, dict) and all(isinstance(one, str) for pair in options.items() for one in pair)),
             "storage_options",
             "…",
-            "pass the deltalake options, a dictionary of strings",
+            "pass the deltalake options as a dictionary of strings",
         )
         for option in _unsafe(options or {}):
             self._require(

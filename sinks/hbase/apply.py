@@ -152,7 +152,10 @@ class Applier:
                 if new is not None:
                     if counters and (why := overflow_of(mutation, held)):
                         return [
-                            f"row {mutation.row!r}: {why}. Another client has changed this cell since the check. Fix the cell"
+                            (
+                                f"row {mutation.row!r}: {why}. Another client has changed this cell since the batch was "
+                                "checked. Correct the cell's value"
+                            )
                         ]
                     together = mutation, *_write_marker(mutation.row, column, new, held)
                     condition = where_equal(mutation.row, column, seen)
@@ -171,10 +174,10 @@ class Applier:
         This sink did not write that marker, because a decision raises the fence before it writes markers.
         """
         return (
-            f"row {row!r}: another sink or query with the name {self._sink!r} has written the marker "
-            f"{b':'.join(column).decode()}. So it is unknown whether this batch's change was already applied to the row, and the "
-            "row was not written now. Give the other sink another name: a sink name must be unique for each data table. If "
-            "the row does not contain this batch's change yet, delete the marker and restart"
+            f"row {row!r}: another sink or query with the same name, {self._sink!r}, has written the marker "
+            f"{b':'.join(column).decode()}. Therefore, it is unknown whether this batch's change was already applied to the "
+            "row. The row was not written this time. Rename the other sink, because all sinks that write to a table need "
+            "different names. If the row does not contain this batch's change yet, delete the marker and restart the query"
         )
 
 

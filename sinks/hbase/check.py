@@ -31,7 +31,7 @@ _CELL_BYTES: Final = 24
 _LOOK_ROWS: Final = 1_000
 
 Change = tuple[int, int]
-"""How far a cell's value can fall and rise, in any order of the rows. With appends, the number of bytes can only rise."""
+"""How far a cell's value can fall and rise, whatever the order of the rows. An append can only increase the number of bytes."""
 
 
 class Reach(NamedTuple):
@@ -140,7 +140,7 @@ class Check:
         before: int = 0 if held is None else number_in(held)
         for total in (before + by for by in change):
             if total not in INT64:
-                raise BadRecordError(f"the sum {total} would exceed 64 bits")
+                raise BadRecordError(f"the sum {total} would not fit in 64 bits")
         return max(abs(before + by) for by in (0, *change))
 
 

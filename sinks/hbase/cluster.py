@@ -143,7 +143,7 @@ class Cluster:
             raise
         info = found.region_info
         if not found.host or info.split or info.offline or not found.key_in_region(row):
-            raise ConnectionError(f"table {table!r}: the region of row {row!r} is not in service")
+            raise ConnectionError(f"table {table!r}: the region that contains row {row!r} is not in service")
         return Region(info.start_key, info.end_key, found.get_region_name(), (found.host.decode(), int(found.port)))
 
 
@@ -168,8 +168,8 @@ def _read(quorum: str, znode: str, timeout_s: float) -> bytes:
         data, _ = zookeeper.get(znode)
     except NoNodeError:
         raise ConnectionError(
-            f"ZooKeeper at {quorum!r} has no {znode}: check that HBase is running, and that HBase uses this quorum "
-            "and znode"
+            f"ZooKeeper at {quorum!r} has no znode {znode}: check that HBase is running, and that HBase uses this quorum and "
+            "znode"
         ) from None
     except (KazooException, KazooTimeoutError) as error:
         raise ConnectionError(f"ZooKeeper at {quorum!r} does not respond: {error or type(error).__name__}") from error

@@ -40,17 +40,17 @@ REMEDIES: Final = remedies(
     (
         _IGNORED,
         ConfigurationError,
-        "Use HBase 2.4 or newer on all servers. If the row is in the data table, check it",
+        "Upgrade all servers to HBase 2.4 or newer. If the row is in the data table, check whether its values are correct",
     ),
     ("AbsentTableError", ConfigurationError, "Create the table, or check the name"),
     ("AccessDenied|AccessControl", ConfigurationError, "Grant the user the permissions that docs/hbase.md lists"),
     ("FatalConnection|BadAuth|Sasl", ConfigurationError, "The cluster requires Kerberos, which is not supported"),
-    ("NoSuchColumnFamily", ConfigurationError, "Create the family, or fix the mapping"),
+    ("NoSuchColumnFamily", ConfigurationError, "Create the column family, or correct the mapping"),
     ("exceeds limit", BadRecordError, "Increase hbase.server.keyvalue.maxsize, or make the row smaller"),
     (
         "not a long|not a counter",
         BadRecordError,
-        "The column does not contain a counter. Fix the cell, or use another column",
+        "The cell does not contain a counter. Correct the cell's value, or use another column",
     ),
 )
 
@@ -61,7 +61,7 @@ def ignored_condition(row: bytes) -> RemoteError:
     A start detects such a server in the sink's own table, before any data is written.
     """
     return RemoteError(
-        _IGNORED, f"HBase is older than 2.4 and ignores conditions, so it changed row {row!r} without a check"
+        _IGNORED, f"HBase is older than 2.4 and ignored a condition, so row {row!r} was changed unconditionally"
     )
 
 

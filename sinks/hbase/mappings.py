@@ -82,8 +82,8 @@ class Mapping(ABC):
         for key, values in zip(row_keys, self._values(rows), strict=True):
             if not 0 < len(key) <= _MAX_KEY_BYTES:
                 raise BadRecordError(
-                    f"row key {self.row!r} yields {len(key)} bytes for {key[:40]!r}, but HBase accepts only 1 to "
-                    f"{_MAX_KEY_BYTES} bytes"
+                    f"row key template {self.row!r} produces the key {key[:40]!r} of {len(key)} bytes, but HBase accepts only "
+                    f"1 to {_MAX_KEY_BYTES} bytes"
                 )
             found[key] = self._join(found[key], values) if key in found else values
         return found
@@ -197,7 +197,7 @@ def add(one: bytes, other: bytes) -> bytes:
     """
     total = number_in(one) + number_in(other)
     if total not in INT64:
-        raise BadRecordError(f"the sum {total} would exceed 64 bits")
+        raise BadRecordError(f"the sum {total} would not fit in 64 bits")
     return COUNTER.pack(total)
 
 
@@ -208,6 +208,6 @@ def number_in(value: bytes) -> int:
         BadRecordError: ``value`` is not a counter.
     """
     if len(value) != COUNTER.size:
-        raise BadRecordError(f"{value[:40]!r} is not a counter, because a counter takes up {COUNTER.size} bytes")
+        raise BadRecordError(f"{value[:40]!r} is not a counter, because a counter is exactly {COUNTER.size} bytes long")
     number: int = COUNTER.unpack(value)[0]
     return number

@@ -48,11 +48,11 @@ class HBaseSettings(StagedSettings):
         self._require(_ZNODE.fullmatch(self.znode), "znode", "pass a path in ZooKeeper, such as '/hbase'")
         for argument in ("table", "staging_table"):
             self._require(_TABLE.fullmatch(getattr(self, argument)), argument, "pass 'table' or 'namespace:table'")
-        self._require(self.table != self.staging_table, "staging_table", "the sink needs its own table")
+        self._require(self.table != self.staging_table, "staging_table", "the staging table must not be the data table")
         self._require(
             isinstance(self.mapping, Mapping),
             "mapping",
-            "pass one of twopc.sinks.hbase.mappings, such as Put(row='{id}', cells={'d:name': 'name'})",
+            "pass a mapping from twopc.sinks.hbase.mappings, such as Put(row='{id}', cells={'d:name': 'name'})",
         )
 
     def create_client(self) -> HBaseClient:
@@ -84,15 +84,15 @@ class HBaseSettings(StagedSettings):
             name = family.decode()
             yield (
                 family not in ttls,
-                f"table {self.table!r} has no family {name!r}: add the family, or fix the mapping",
+                f"table {self.table!r} has no column family {name!r}: add this family, or correct the mapping",
             )
             yield (
                 self.mapping.operation in MARKED
                 and family == self.mapping.places[0][0]
                 and ttls[family] not in _FOR_EVER,
                 (
-                    f"family {name!r} of {self.table!r} has a TTL, so its markers would expire, and rows could be "
-                    "applied twice. Name a family without a TTL first in the mapping's cells"
+                    f"column family {name!r} of table {self.table!r} has a TTL, so its markers would expire, and rows could "
+                    "be applied twice. In the mapping's cells, list a cell from a family without a TTL first"
                 ),
             )
         if self.staging_table not in found:
@@ -102,11 +102,11 @@ class HBaseSettings(StagedSettings):
             name = family.decode()
             yield (
                 family not in ttls,
-                f"the sink's own table {self.staging_table!r} has no family {name!r}: add it, with one version",
+                f"the sink's own table {self.staging_table!r} has no column family {name!r}: add this family with VERSIONS=1",
             )
             yield (
                 ttls[family] not in _FOR_EVER,
-                f"family {name!r} of {self.staging_table!r} has a TTL, so decided rows could expire: remove the TTL",
+                f"column family {name!r} of table {self.staging_table!r} has a TTL, so decided rows could expire: remove the TTL",
             )
 
 

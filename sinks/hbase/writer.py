@@ -87,7 +87,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
             [is_open] = self._execute([chunk], "writing")
             if not is_open:
                 raise RetriableError(
-                    f"sink {self._sink!r}: slice {self._entry} was swept, because the driver abandoned its attempt. No part "
+                    f"sink {self._sink!r}: slice {self._entry} was swept, because the driver abandoned the attempt. No part "
                     "of the slice was applied"
                 )
             self._digests.append(staging.digest(data))
@@ -101,6 +101,6 @@ def require_fits(data: bytes, row: bytes, max_bytes: int) -> None:
     """
     if len(data) > max_bytes:
         raise BadRecordError(
-            f"row {row[:40]!r} takes up {len(data)} bytes, but HBase accepts at most {max_bytes} in a cell. Make the row "
-            "smaller, or increase hbase.server.keyvalue.maxsize and HBaseSink(max_cell_bytes=…)"
+            f"row {row[:40]!r} takes up {len(data)} bytes, but HBase accepts at most {max_bytes} bytes in a cell. Make the "
+            "row smaller, or increase hbase.server.keyvalue.maxsize and HBaseSink(max_cell_bytes=…)"
         )

@@ -37,8 +37,8 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         moved="tag",
         recreated="was dropped and recreated",
         restored="was restored to an older state, or the sink's tag was moved back or deleted",
-        lost="the table no longer contains batches that were committed to it. An older state was restored, or "
-        "the tag was recreated",
+        lost="the table no longer contains some committed batches, because an older state was restored or the sink's tag was "
+        "recreated",
     )
 
     def __init__(self, settings: IcebergSettings) -> None:
@@ -65,10 +65,10 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         limit_ms = self._settings.orphan_age_ms / _SHARE_OF_ORPHAN_AGE
         if age_ms > limit_ms:
             raise CheckpointExpiredError(
-                f"sink {self.name!r}: preparing took {age_ms:.0f} ms. The limit is a third of "
-                f"orphan_age_ms={self._settings.orphan_age_ms}, because maintenance may delete older files that are "
-                "not part of any snapshot. Nothing was decided. Write smaller batches, or increase both orphan_age_ms "
-                "and the age from which remove_orphan_files deletes files"
+                f"sink {self.name!r}: preparing the batch took {age_ms:.0f} ms. The limit is a third of "
+                f"orphan_age_ms={self._settings.orphan_age_ms}, because table maintenance may delete uncommitted files that "
+                "are older than orphan_age_ms. Nothing was decided. Write smaller batches, or increase both orphan_age_ms and "
+                "the minimum age of the files that remove_orphan_files deletes"
             )
 
     def require_addable(self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]) -> None:
@@ -104,7 +104,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         added = snapshot_of(metadata, self.name, step.view.outcome.batch)
         if added is None:
             return None
-        gone = "the branch main no longer includes it, because the table was rolled back or the branch was replaced"
+        gone = "the branch main no longer includes this snapshot, because the table was rolled back or the branch was replaced"
         return History(
             kind="snapshot",
             entry=added.snapshot_id,
@@ -115,7 +115,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
 
     def newest_batch_of_others(self, query_id: str) -> int | None:
         """See :class:`SinkCommitter`. Spark's own streaming writer records its batches in the snapshots."""
-        with self._try("reading the batches of Spark's own writer"), self.step() as step:
+        with self._try("reading the batches that Spark's own writer committed"), self.step() as step:
             return newest_batch(step.view.table.metadata, query_id)
 
     def close(self) -> None:

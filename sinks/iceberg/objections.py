@@ -45,7 +45,7 @@ _KNOWN: Final = (
 )  # fmt: skip
 #: Each property with the only supported value, and the message for other values.
 _PROPERTIES: Final = {
-    "write.format.default": ("parquet", "the sink writes Parquet. Set this property to 'parquet'"),
+    "write.format.default": ("parquet", "the sink writes only Parquet files. Set this property to 'parquet'"),
     "write.py-location-provider.impl": (None, "the sink itself chooses the names of its files. Remove this property"),
     "write.location-provider.impl": (None, "the sink itself chooses the names of its files. Remove this property"),
     "encryption.key-id": (None, "the sink cannot encrypt files. Use another table"),
@@ -76,16 +76,18 @@ def _objections_to_partitioning(schema: Schema, spec: PartitionSpec) -> Iterator
     for part in spec.fields:
         source = _column(schema, part.source_id)
         if isinstance(part.transform, UnknownTransform):
-            yield f"is partitioned by {part.transform}, which the sink does not know. Use another transform"
+            yield f"is partitioned by {part.transform}, which the sink does not support. Use another transform"
         elif source is None:
             yield (
-                f"has the partition field {part.name!r}, whose source column was dropped. Readers could not open the manifests "
-                f"that pyiceberg writes for this field. Drop the field: ALTER TABLE … DROP PARTITION FIELD `{part.name}`"
+                f"has the partition field {part.name!r}, whose source column was dropped. Readers could not open the "
+                "manifests that pyiceberg would write for this field. Drop the field: ALTER TABLE … DROP PARTITION FIELD "
+                f"`{part.name}`"
             )
         elif isinstance(source.field_type, UUIDType) and isinstance(part.transform, IdentityTransform):
             yield (
-                f"is partitioned by the UUIDs in {source.name!r} themselves. Iceberg for Java orders UUIDs differently from "
-                f"pyiceberg, so Spark would skip rows. Partition by bucket(n, {source.name}) instead"
+                f"is partitioned by the UUID column {source.name!r} without a transform. Iceberg for Java orders UUIDs "
+                f"differently from pyiceberg, so Spark's queries would miss rows. Partition by bucket(n, {source.name}) "
+                "instead"
             )
 
 
@@ -100,10 +102,13 @@ def _objections_to_columns(schema: Schema) -> Iterator[str]:
     for field in schema.fields:
         for kind in _parts(field.field_type):
             if not isinstance(kind, _KNOWN):
-                yield f"has the column {field.name!r} with type {kind}, which the sink cannot write. Use another type"
+                yield f"has the column {field.name!r} of type {kind}, which the sink cannot write. Use another type"
     for struct in _structs(schema.as_struct()):
         if alike := _alike(struct):
-            yield f"has columns whose names differ only in case, or are equal in Parquet: {alike}. Rename one of these columns"
+            yield (
+                f"has columns whose names differ only in case, or map to the same name in Parquet: {alike}. Rename one of "
+                "these columns"
+            )
 
 
 def _objections_to_places(metadata: TableMetadata) -> Iterator[str]:
@@ -116,9 +121,15 @@ def _objections_to_places(metadata: TableMetadata) -> Iterator[str]:
     for name in _PLACES:
         scheme, place = urlsplit(places[name]).scheme, places[name]
         if place and not scheme and not place.startswith("/"):
-            yield f"has {name}={place!r}, but each process would use a different directory. Set it to a URI or an absolute path"
+            yield (
+                f"has {name}={place!r}, which is a relative path, so each process could use a different directory. Set it to "
+                "a URI or an absolute path"
+            )
         elif scheme not in {"", usual, *SCHEMA_TO_FILE_IO}:
-            yield f"has {name}={place!r}, but pyiceberg has no storage for {scheme!r}. Set it to a URI that pyiceberg supports"
+            yield (
+                f"has {name}={place!r}, but pyiceberg does not support the scheme {scheme!r}. Set it to a URI that pyiceberg "
+                "supports"
+            )
 
 
 def _alike(struct: StructType) -> str:

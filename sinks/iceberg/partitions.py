@@ -77,9 +77,7 @@ def find_misfits(column: Any, truncation: Truncation) -> Iterator[tuple[int, str
         return
     for row, value in enumerate(values.to_pylist()):
         if value is not None and not _fits(truncate(value), kind):
-            why = (
-                f"partition field {field.name!r} ({field.transform}) would be {truncate(value)}, which is not a {kind}"
-            )
+            why = f"partition field {field.name!r} ({field.transform}) would be {truncate(value)}, which is not a valid {kind}"
             yield row, f"contains {value}, so the {why}"
 
 
@@ -143,7 +141,7 @@ def _source(rows: pa.Table, schema: Schema, field_id: int) -> Any:
     """
     path = _path(schema.as_struct(), field_id)
     if path is None:
-        raise AssertionError("a partition field has no source")
+        raise AssertionError("a partition field has no source column")
     first, *others = path
     return _part(rows.column(first), others)
 

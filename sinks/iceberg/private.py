@@ -163,7 +163,7 @@ class _TimedTokens(OAuth2TokenProvider):
         found = response.json()
         lasts_s = found.get("expires_in", self.expires_in)
         if lasts_s is None:
-            raise ValueError("the token has no expires_in. Set expires_in in the catalog's configuration")
+            raise ValueError("the token response contains no expires_in. Set expires_in in the catalog's configuration")
         self._token = found["access_token"]
         self._expires_at = time.monotonic() + lasts_s - self.refresh_margin
 

@@ -107,7 +107,7 @@ def _find_bad_codecs(properties: Mapping[str, str]) -> Iterator[tuple[str, str, 
     elif level is None:
         yield _PARQUET_LEVEL, "it must be an integer", 3
     elif properties.get(_PARQUET_LEVEL) and (why := _parquet_failure(codec, level)):
-        yield _PARQUET_LEVEL, f"the compression {codec!r} does not have this level ({why})", 3
+        yield _PARQUET_LEVEL, f"the compression {codec!r} does not support this level ({why})", 3
     if why := _manifest_failure(manifest_codec(properties)):
         yield _MANIFEST_CODEC, f"pyiceberg cannot compress manifests with it ({why})", "gzip"
 
@@ -132,7 +132,7 @@ def _parquet_failure(codec: str, level: int | None) -> str:
 @lru_cache(maxsize=100)
 def _manifest_failure(codec: Any) -> str:
     if codec not in KNOWN_CODECS:
-        return f"it knows only {', '.join(KNOWN_CODECS)}"
+        return f"pyiceberg supports only {', '.join(KNOWN_CODECS)}"
     known = KNOWN_CODECS[codec]
     return "" if known is None else _failure(lambda: known.compress(b"value"))
 

@@ -183,7 +183,9 @@ def _manifest(
     schema_id, spec_id = ids
     schema, spec = table.metadata.schema_by_id(schema_id), table.metadata.specs().get(spec_id)
     if schema is None or spec is None:  # removed after the step began
-        raise StoreError(f"schema {schema_id} or partitioning {spec_id} was removed, but the files need it")
+        raise StoreError(
+            f"schema {schema_id} or partitioning {spec_id} was removed, but the batch's files depend on it"
+        )
     with write_manifest(
         format_version=_FORMAT,
         spec=spec,

@@ -59,8 +59,8 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
     if reference is None:
         if left := _newest_of(metadata, sink):
             raise StoreError(
-                f"the tag {tag!r} is missing, but this sink wrote snapshot {left}. The tag records the committed "
-                "batches, but it was deleted",
+                f"the tag {tag!r} is missing, but this sink wrote snapshot {left}. The tag, which records the committed "
+                "batches, was deleted",
                 ConfigurationError,
                 f"Recreate the tag: ALTER TABLE … CREATE TAG `{tag}` AS OF VERSION {left}",
             )
@@ -70,7 +70,7 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
     if found is None or summary.get(SINK) != sink or CONTROL not in summary:
         left = _newest_of(metadata, sink)
         raise StoreError(
-            f"the tag {tag!r} is on snapshot {reference.snapshot_id}, which this sink did not write. The tag was moved",
+            f"the tag {tag!r} points to snapshot {reference.snapshot_id}, which this sink did not write. The tag was moved",
             ConfigurationError,
             f"Move the tag back: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {left}"
             if left
@@ -79,7 +79,7 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
     newest = _newest_of(metadata, sink)
     if newest != found.snapshot_id:
         raise StoreError(
-            f"the tag {tag!r} is on snapshot {found.snapshot_id}, but this sink also wrote the newer snapshot {newest}. "
+            f"the tag {tag!r} points to snapshot {found.snapshot_id}, but this sink also wrote the newer snapshot {newest}. "
             "The tag was moved back",
             ConfigurationError,
             f"Move the tag forward: ALTER TABLE … REPLACE TAG `{tag}` AS OF VERSION {newest}",
@@ -88,9 +88,10 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
         published = msgspec.json.decode(summary.get(PUBLISHED, "{}"), type=Published)
     except msgspec.DecodeError as error:
         raise StoreError(
-            f"snapshot {found.snapshot_id} with the tag {tag!r} has a record that this version cannot read ({error})",
+            f"snapshot {found.snapshot_id} with the tag {tag!r} contains a record that this version of the sink cannot read "
+            f"({error})",
             ConfigurationError,
-            "Use the sink version that wrote the record",
+            "Use the version that wrote the record",
         ) from error
     return Tagged(found.snapshot_id, summary[CONTROL].encode(), published)
 

@@ -57,7 +57,7 @@ class IcebergSettings:
             self.catalog.get("type") != "in-memory" and not _OF_ONE_PROCESS.match(str(self.catalog.get("uri", ""))),
             "catalog",
             "…",
-            "an in-memory catalog exists only in one process. Pass a catalog that the driver and all executors can reach",
+            "an in-memory catalog exists in only one process. Pass a catalog that the driver and all executors can reach",
         )
 
     def store(self) -> Store:

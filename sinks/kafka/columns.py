@@ -17,7 +17,7 @@ from twopc.sink import Form, SinkColumn, listed, require_one, type_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-HEADER_WITHOUT_KEY: Final = "a header without a key in the 'headers' column"
+HEADER_WITHOUT_KEY: Final = "the 'headers' column contains a header without a key"
 #: The overhead per record that librdkafka adds to key, value and headers (``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``).
 _RECORD_OVERHEAD_BYTES: Final = 36
 #: A length is encoded as a zigzag varint. It takes up one more byte for each of these limits that the length reaches.
@@ -58,8 +58,8 @@ def named(name: str, names: Sequence[str]) -> str | None:
     meant = [name] if name in names else [other for other in names if other.lower() == name]
     if len(set(meant)) > 1:
         raise SchemaError(
-            f"the columns {listed(meant)} differ only in case, so each could be the record's {name}. Nothing was written. "
-            f"Select the right column AS {name}, or rename the other columns"
+            f"the columns {listed(meant)} differ only in case, so any of them could be the record's {name}. Nothing was "
+            f"written. Select the right column AS {name}, or rename the other columns"
         )
     if meant:
         require_one(meant[0], names)
@@ -104,13 +104,13 @@ def require_exact(rows: pa.RecordBatch) -> None:
     # Python compares the values, because ``pa.scalar`` imports pandas, which takes a second in every new Python worker.
     if "partition" in columns and (pc.min(columns["partition"]).as_py() or 0) < 0:
         raise BadRecordError(
-            "a negative number in the 'partition' column. Use null to let the client choose a partition"
+            "the 'partition' column contains a negative number. Use null to let the client choose a partition"
         )
     earliest_ms = pc.min(columns["timestamp"]).as_py() if "timestamp" in columns else None
     if earliest_ms is not None and earliest_ms <= 0:
         raise BadRecordError(
-            "the 'timestamp' column has a time at or before 1970-01-01 00:00:00.000 UTC, and the Kafka client cannot write "
-            "such a time. Use null to get the time of writing"
+            "the 'timestamp' column contains a time at or before 1970-01-01 00:00:00.000 UTC, which the Kafka client cannot "
+            "write. Use null for the time of writing"
         )
     if "headers" in columns:
         _require_names(columns["headers"])
@@ -132,8 +132,7 @@ def _require_names(headers: Any) -> None:
         raise BadRecordError(f"a header's key in the 'headers' column is not UTF-8: {error}") from error
     if pc.any(pc.match_substring(names, "\0"), min_count=0).as_py():
         raise BadRecordError(
-            "a header's key in the 'headers' column has a NUL character, and the Kafka client would cut off the key "
-            "there"
+            "a header's key in the 'headers' column contains a NUL character, where the Kafka client would cut off the key"
         )
 
 

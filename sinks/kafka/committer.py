@@ -115,7 +115,9 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         if unclear:
             named = ", ".join(f"{handle.transaction}: {reports[handle]}" for handle in unclear)
             logger.warning(
-                "the commit did not prove these transactions, so the driver searches for their markers: %s", named
+                "the responses do not prove that these transactions were committed, so the driver is searching for their "
+                "markers: %s",
+                named,
             )
             proven.update(self.prove(unclear, scan_start))
         unproven = {handle: reports[handle] for handle in unclear if proven[handle] is Evidence.UNKNOWN}

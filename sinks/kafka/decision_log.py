@@ -204,7 +204,7 @@ class KafkaDecisionLog(DecisionLog):
             left_ms = max(1.0, (deadline - time.monotonic()) * 1000)
             end = self._offset(OffsetSpec.latest(), committed=True, timeout_ms=left_ms)
             if end <= offset:
-                raise UnavailableError(f"the record was not stable within {self._timeout_ms} ms")
+                raise UnavailableError(f"the record did not become stable within {self._timeout_ms} ms")
             return list(self.reader.rows(self.name, DRIVER_PARTITION, offset, None, end=end, timeout_ms=left_ms))
 
         retry = retrying(is_retriable, timeout_s=self._timeout_ms / 1000, backoff=wait_fixed(_READ_BACK_PAUSE_S))
@@ -212,8 +212,8 @@ class KafkaDecisionLog(DecisionLog):
             rows = retry(read_stable)
         except TwoPhaseCommitError as error:  # a failed read proves nothing about the record
             raise DecisionInDoubtError(
-                f"the record at {where} cannot be read back ({error}), so its outcome is unknown. No data is lost. "
-                "Restart the query. It then reads the outcome"
+                f"the record at {where} cannot be read back ({error}), so its outcome is unknown. No data is lost. Restart "
+                "the query, which will then read the outcome"
             ) from error
         if rows and (rows[0].offset, rows[0].value) == (offset, value):
             return
@@ -267,7 +267,7 @@ class KafkaDecisionLog(DecisionLog):
             yield offset, row.value
         if until is not None and offset != until:
             raise DecisionLogDamagedError(
-                f"the ledger {self.name} lost the record at offset {until} that this driver has just written"
+                f"the ledger {self.name} lost the record that this driver has just written at offset {until}"
             )
 
     def _rows(self, start: int, last: Callable[[Row], bool] | None) -> Generator[Row]:
@@ -290,9 +290,9 @@ class KafkaDecisionLog(DecisionLog):
         if self._settings.name not in owners:
             named = " or ".join(map(repr, sorted(owners)))
             raise NotTheOwnerError(
-                f"the ledger {self.name} belongs to sink {named}, so sink {self._settings.name!r} would damage its decisions. "
-                f"Nothing was written. Remove ledger_topic from sink {self._settings.name!r}, or set a topic that no other sink "
-                "uses",
+                f"the ledger {self.name} belongs to sink {named}. Sink {self._settings.name!r} would damage that sink's "
+                f"decisions. Nothing was written. Remove ledger_topic from sink {self._settings.name!r}, or set a topic that "
+                "no other sink uses",
                 named,
             )
 

@@ -118,8 +118,8 @@ class DriverProducer:
             # disproves that.
             if not self._abort() and not isinstance(refused, FencedError):
                 raise DecisionInDoubtError(
-                    f"{refused}. The abort also failed, so the record may have been committed. No data is lost. "
-                    "Restart the query. It then reads the outcome"
+                    f"{refused}. The abort also failed, so the record may have been committed. No data is lost. Restart the "
+                    "query, which will then read the outcome"
                 ) from error
             raise refused from error
         if point:
@@ -151,10 +151,9 @@ class DriverProducer:
                 inner = error_of(error)
                 if is_fenced(inner):
                     raise FencedError(
-                        f"{self._transactional_id} was fenced while it committed to the ledger {self._ledger}. Either "
-                        "a newer driver has acquired the sink and reads the outcome, or this driver was paused for "
-                        "longer than its transaction timeout. Restart the query, unless the newer driver is the one that "
-                        "should run"
+                        f"{self._transactional_id} was fenced while it was committing to the ledger {self._ledger}. Either a "
+                        "newer driver has acquired the sink and will read the outcome, or this driver was paused for longer "
+                        "than its transaction timeout. Restart the query, unless the newer driver is the one that should run"
                     ) from error
                 # Only a successful abort proves that the commit before it failed.
                 if inner.txn_requires_abort() and self._abort():
@@ -166,8 +165,8 @@ class DriverProducer:
             retrying(_is_retriable, timeout_s=lives_s, backoff=wait_none())(commit)
         except KafkaException as error:
             raise DecisionInDoubtError(
-                f"the commit of a record to the ledger {self._ledger} got no response ({error_of(error).str()}), so "
-                "its outcome is unknown. No data is lost. When the brokers respond, restart the query. It then reads "
+                f"the commit of a record to the ledger {self._ledger} got no response ({error_of(error).str()}), so its "
+                "outcome is unknown. No data is lost. When the brokers respond again, restart the query, which will then read "
                 f"the outcome{self._client_log.said()}"
             ) from error
 

@@ -80,8 +80,8 @@ _PASSING: Final = {
     KafkaError._MSG_TIMED_OUT: SLOW_DELIVERY,
     KafkaError.INVALID_PRODUCER_ID_MAPPING: (
         "the brokers have forgotten the transactional id, because it was idle for longer than the brokers' "
-        "transactional.id.expiration.ms (7 days by default). No part of this transaction is visible. Restart the query. "
-        "If more time than that may pass between two batches, increase the setting"
+        "transactional.id.expiration.ms (7 days by default). No part of this transaction is visible. Restart the query. If "
+        "batches may be further apart than that, increase the setting"
     ),
     KafkaError._TIMED_OUT: _SILENT,
 }
@@ -106,7 +106,8 @@ _BAD_RECORD: Final = {
         "kafka.batch.size"
     ),
     KafkaError.INVALID_RECORD: (
-        "the topic rejects the record: set a key if the topic is compacted, or set a timestamp in the topic's range"
+        "the topic rejects the record: set a key if the topic is compacted, or set a timestamp in the range that the topic "
+        "accepts"
     ),
     KafkaError.INVALID_TIMESTAMP: (
         "the topic rejects the record's timestamp: correct or remove the 'timestamp' column, or increase the topic's "
@@ -189,10 +190,10 @@ def ledger_gone(error: KafkaError, ledger: str) -> ConfigurationError | None:
 def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
     """Build the error for a ledger that no longer exists."""
     return ConfigurationError(
-        f"the ledger {ledger} no longer exists, or one of its partitions is missing{why}. The topic was deleted while "
-        "the query was running, and the sink's decisions were deleted with it. No part of this batch is visible. Do "
-        "not create the ledger yourself. Restart the query. Its error will then say what the checkpoint still "
-        "contains, and what to do"
+        f"the ledger {ledger} no longer exists, or one of its partitions is missing{why}. The topic was deleted while the "
+        "query was running, and the sink's decisions were deleted with it. No part of this batch is visible. Do not create "
+        "the ledger yourself. Restart the query. The error at startup will say what the checkpoint still contains, and what "
+        "to do"
     )
 
 
@@ -226,8 +227,8 @@ def translate(error: KafkaException | SystemError | KafkaError, doing: str, righ
         text = "; ".join([text, *failures()])
     if inner.code() in _DENIED:
         return ConfigurationError(
-            f"{text}: the principal does not have a required permission. Allow {right or _DENIED[inner.code()]}, and restart. "
-            "No data was lost or written twice"
+            f"{text}: the principal does not have a required permission. Allow {right or _DENIED[inner.code()]}, and restart "
+            "the query. No data was lost or written twice"
         )
     if inner.code() in _BAD_RECORD:
         return BadRecordError(f"{text}: {_BAD_RECORD[inner.code()]}")

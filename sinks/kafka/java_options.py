@@ -9,17 +9,17 @@ import re
 from typing import Final, NamedTuple
 
 _AUTHORITY: Final = (
-    "Set kafka.ssl.ca.location=ca.pem. To create it: keytool -list -rfc -keystore truststore.jks > ca.pem"
+    "Set kafka.ssl.ca.location=ca.pem. To create this file: keytool -list -rfc -keystore truststore.jks > ca.pem"
 )
 _CERTIFICATE: Final = (
-    "Set kafka.ssl.certificate.location=client.pem and kafka.ssl.key.location=client.key, with kafka.ssl.key.password. To create "
-    "them: keytool -importkeystore -srckeystore keystore.jks -destkeystore client.p12 -deststoretype PKCS12; "
+    "Set kafka.ssl.certificate.location=client.pem and kafka.ssl.key.location=client.key, with kafka.ssl.key.password. To "
+    "create these files: keytool -importkeystore -srckeystore keystore.jks -destkeystore client.p12 -deststoretype PKCS12; "
     "openssl pkcs12 -in client.p12 -nokeys -out client.pem; openssl pkcs12 -in client.p12 -nocerts -out client.key"
 )
 _TLS: Final = "Remove this option: OpenSSL chooses the TLS version, 1.2 or newer"
 _REMOVE: Final = "Remove this option: only Java clients use it"
 _BYTES: Final = "Remove this option: the sink sends bytes"
-_TOKENS: Final = "Set kafka.oauth_cb to a function that returns a token, or kafka.sasl.oauthbearer.method=oidc"
+_TOKENS: Final = "Set kafka.oauth_cb to a function that returns a token, or set kafka.sasl.oauthbearer.method=oidc"
 _RENEWAL: Final = "Remove this option: tokens are renewed automatically"
 
 #: The advice for each option, by Java name or name=value.
@@ -35,7 +35,7 @@ ANSWERS: Final = {
     "sasl.oauthbearer.client.credentials.client.id": "Set kafka.sasl.oauthbearer.client.id",
     "sasl.oauthbearer.client.credentials.client.secret": "Set kafka.sasl.oauthbearer.client.secret",
     "sasl.kerberos.kinit.cmd": (
-        "Remove this option: run kinit on the driver and the executors, because both Kafka clients use the ticket"
+        "Remove this option. Instead, run kinit on the driver and the executors, because both Kafka clients use kinit's ticket"
     ),
     "ssl.truststore.location": _AUTHORITY,
     "ssl.truststore.type": _AUTHORITY,
@@ -112,7 +112,7 @@ LOGIN_MODULES: Final = {
     "Krb5LoginModule": LoginModule(
         "kafka.sasl.mechanism=GSSAPI and kafka.sasl.kerberos.service.name={serviceName}",
         ("serviceName", "principal", "keyTab"),
-        "Get the ticket on the driver and the executors: kinit -kt {keyTab} {principal}. Both clients use this ticket. Do "
+        "Get a ticket on the driver and the executors: kinit -kt {keyTab} {principal}. Both Kafka clients use this ticket. Do "
         "not set kafka.sasl.kerberos.keytab or kafka.sasl.kerberos.principal",
     ),
 }

@@ -165,8 +165,8 @@ class LedgerTopic:
                 )
             if settings and int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - 1 requires only one copy
                 logger.warning(
-                    "%s has min.insync.replicas=1, so the loss of one broker's disk can lose acknowledged decisions. "
-                    "Set this option to 2, with 3 replicas",
+                    "%s has min.insync.replicas=1, so acknowledged decisions may be lost if one broker loses its disk. Set "
+                    "this option to 2, with 3 replicas",
                     name,
                 )
 
@@ -204,10 +204,10 @@ class LedgerTopic:
                 code = error_of(error).code()
                 if code == KafkaError.INVALID_REPLICATION_FACTOR:
                     raise RetriableError(
-                        f"the ledger {self._name} cannot get {replicas} replicas: {error_of(error).str()} Nothing was "
-                        "written. Start the missing brokers and restart the query. If the cluster has no other brokers, allow "
-                        f"Describe on the topic {TRANSACTION_LOG}, so that the ledger gets as many replicas as that topic, or "
-                        f"create the ledger yourself with fewer replicas, {by_hand}"
+                        f"the ledger {self._name} cannot be created with {replicas} replicas: {error_of(error).str()} Nothing "
+                        "was written. Start the missing brokers and restart the query. If the cluster has no other brokers, "
+                        f"allow Describe on the topic {TRANSACTION_LOG}: the sink then creates the ledger with as many "
+                        f"replicas as that topic has. Or create the ledger yourself with fewer replicas, {by_hand}"
                     ) from error
                 if code != KafkaError.TOPIC_ALREADY_EXISTS:
                     right = f"{on_topic('Create', self._name)}, or create the ledger yourself with {by_hand}"

@@ -51,7 +51,9 @@ class ClientCredentials:
             )
         url = urllib.parse.urlsplit(self.options[_ENDPOINT])
         if url.scheme not in {"http", "https"} or not url.hostname or "@" in url.netloc:
-            raise ConfigurationError(f"option 'kafka.{_ENDPOINT}' must be a URL that begins with https:// and a host")
+            raise ConfigurationError(
+                f"option 'kafka.{_ENDPOINT}' must be a URL that begins with https:// and contains a host"
+            )
 
     def __call__(self, _config: str | None) -> Granted:
         """Request a token.
@@ -67,7 +69,7 @@ class ClientCredentials:
         expires_s = _claims(token).get("exp") or (began + float(life_s) if life_s else None)
         if not isinstance(token, str) or not isinstance(expires_s, (int, float)):
             raise ConfigurationError(
-                f"{self._endpoint} responded without access_token or without expires_in. Check kafka.{_ENDPOINT}"
+                f"the response from {self._endpoint} contains no access_token or no expires_in. Check kafka.{_ENDPOINT}"
             )
         return token, float(expires_s), "", _pairs(self.options.get("sasl.oauthbearer.extensions", ""), ",")
 

@@ -42,7 +42,7 @@ _OWNED: Final = {
         "dr_msg_cb",
         "on_delivery",
     ),
-    "the sink does not read the statistics, and each partition adds to their cost in time and memory": (
+    "the sink does not read the statistics, which cost more time and memory with each partition": (
         "statistics.interval.ms",
         "stats_cb",
     ),
@@ -208,8 +208,8 @@ def _tokens(parsed: Mapping[str, Any]) -> Tokens:
         )
     if len(chosen) != 1:
         raise ConfigurationError(
-            f"kafka.sasl.mechanism='OAUTHBEARER' gets tokens from {' and '.join(chosen) or 'no option'}. Set exactly "
-            f"one of {', '.join(ways)}"
+            "kafka.sasl.mechanism='OAUTHBEARER' needs exactly one source of tokens, but the options set "
+            f"{' and '.join(chosen) or 'none'}. Set exactly one of {', '.join(ways)}"
         )
     if parsed.get("oauth_cb"):
         return cast("Tokens", parsed["oauth_cb"])

@@ -50,8 +50,8 @@ def _require_time(settings: KafkaSettings, age_ms: float) -> None:
     lives_ms = settings.transaction_timeout_ms
     if lives_ms - age_ms < settings.reserve_ms:
         raise CheckpointExpiredError(
-            f"sink {settings.name!r}: preparing took {age_ms:.0f} ms, but transactions expire after {lives_ms} ms. No part of "
-            "this attempt is visible or decided. To allow more time, increase kafka.transaction.timeout.ms and the "
+            f"sink {settings.name!r}: preparing the batch took {age_ms:.0f} ms, but transactions expire after {lives_ms} ms. "
+            "No part of this attempt is visible or decided. To allow more time, increase kafka.transaction.timeout.ms and the "
             "brokers' transaction.max.timeout.ms"
         )
 
@@ -66,8 +66,8 @@ def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
         )
     if not found.is_of(handle):
         return (
-            f"the coordinator has producer {found.producer_id} epoch {found.producer_epoch}, but the writer had "
-            f"{handle.producer_id} epoch {handle.producer_epoch}"
+            f"the coordinator reports producer {found.producer_id} with epoch {found.producer_epoch}, but the rows were "
+            f"written by producer {handle.producer_id} with epoch {handle.producer_epoch}"
         )
     missing = (handle.topic_partitions() | {f"{ledger}:{handle.marker_partition}"}) - found.partitions
     if missing:

@@ -25,7 +25,7 @@ def servers_of(text: str, protocol: str) -> tuple[str, ...]:
         if listener.upper() in _PROTOCOLS and listener.upper() != protocol.upper():
             raise ConfigurationError(
                 f"KafkaSink(bootstrap_servers={text!r}): {entry!r} is for {listener.upper()}, but kafka.security.protocol is "
-                f"{protocol.upper()}. Fix the option or the server"
+                f"{protocol.upper()}. Correct the option or the server's address"
             )
         if not _is_server(server):
             raise ConfigurationError(

@@ -150,9 +150,9 @@ class KafkaSettings:
         chosen = self.client_options.get("queue.buffering.max.kbytes")
         if chosen is not None and int(chosen) < self._largest_value_kib:
             raise ConfigurationError(
-                f"option 'kafka.queue.buffering.max.kbytes'={chosen} is too small: a record may have "
-                f"{self.message_max_bytes} bytes (kafka.message.max.bytes). Set at least {self._largest_value_kib}, or lower "
-                "kafka.message.max.bytes"
+                f"option 'kafka.queue.buffering.max.kbytes'={chosen} is too small: a record may take up "
+                f"{self.message_max_bytes} bytes (kafka.message.max.bytes). Set this option to at least "
+                f"{self._largest_value_kib}, or lower kafka.message.max.bytes"
             )
 
     @property

@@ -44,7 +44,9 @@ class AtLeastOnceKafkaSink:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write a batch, and return when the brokers have acknowledged every row. Spark calls this method."""
-        logger.warning("batch %d is written at least once, so a crash duplicates its rows", batch_id)
+        logger.warning(
+            "batch %d is written only with at-least-once guarantees, so a crash may duplicate its rows", batch_id
+        )
         names = [name for name in ("key", "value") if name in batch.columns]
         batch.selectExpr(*(f"CAST({name} AS BINARY)" for name in names)).foreachPartition(self.write)
 

@@ -212,7 +212,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             if not was_altered:
                 self.require_addable(step, found)
         if was_altered:
-            what = f"{self._table} was altered while this batch was written"
+            what = f"{self._table} was altered while this batch was being written"
             raise RetriableError(self._named(f"{what}. Nothing was decided, and a new attempt rewrites the batch"))
         for handle in (handle for handle, entries in found.items() if entries is None):
             what = f"files of {handle.transaction} are missing or changed. Nothing was decided, and a new attempt rewrites them"

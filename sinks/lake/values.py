@@ -175,7 +175,9 @@ def _unfit(values: Array, target: Any) -> tuple[Array | None, str]:
     if isinstance(target, pa.UuidType) and not pa.types.is_fixed_size_binary(values.type):
         return pc.invert(pc.match_substring_regex(values, _UUID)), "a string that is not a UUID"
     if _is_fixed(target) and not _is_fixed(values.type):
-        return pc.not_equal(pc.binary_length(values), target.byte_width), f"bytes that are not {target.byte_width} long"
+        return pc.not_equal(
+            pc.binary_length(values), target.byte_width
+        ), f"a binary value that is not {target.byte_width} bytes long"
     if pa.types.is_date(target) or pa.types.is_timestamp(target):
         what = "date" if pa.types.is_date(target) else "time"
         return _outside(*counted(values)), f"a {what} outside the years 1 to 9999"

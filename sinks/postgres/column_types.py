@@ -65,7 +65,7 @@ def advice(target: ColumnType) -> str:
     for kinds, wanted in _WANTED:
         if target.kind in kinds:
             wanted = f"array<{wanted}>" if target.is_array else wanted  # noqa: PLW2901 - the type of the whole array
-            return f"A column of this type accepts {wanted}: cast or convert the column in the query"
+            return f"A column of this type accepts {wanted}: cast or convert the DataFrame's column"
     return (
         "The sink does not support this type: omit the column, or write to another table with a text or jsonb column, and let "
         "the database convert the values"

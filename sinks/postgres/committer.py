@@ -268,7 +268,9 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         """
         with self._try("committing the vote of an earlier decision"):
             for name in self._end_votes("COMMIT", lambda name, last: 0 < version_of_vote(name) == last < newest):
-                logger.warning("sink %r: a failover had lost the commit of %s. It is committed again", self.name, name)
+                logger.warning(
+                    "sink %r: a failover lost the commit of %s, so the driver has committed it again", self.name, name
+                )
 
     def _sweep_votes(self, decided: Collection[PostgresHandle]) -> None:
         """Roll back every undecided vote of this driver and of previous drivers."""

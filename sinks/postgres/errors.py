@@ -29,7 +29,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     ),
     "25P03": (
         UnavailableError,
-        "Raise idle_in_transaction_session_timeout for this role, because a task also waits for its rows",
+        "Raise idle_in_transaction_session_timeout for this role, because a task's transaction is idle while it waits for rows",
     ),
     "25P04": (
         UnavailableError,
@@ -37,7 +37,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     ),
     "28": (ConfigurationError, "Check the user and the password in the dsn, and the server's pg_hba.conf"),
     "3D": (ConfigurationError, "Check the database in the dsn"),
-    "40": (UnavailableError, "PostgreSQL asks for another attempt"),
+    "40": (UnavailableError, "PostgreSQL asks the client to try again"),
     "42501": (ConfigurationError, "Grant the sink's role the privileges that docs/postgres.md lists"),
     "42703": (FatalError, "Rename the original column back, and restart the query"),
     "42804": (
@@ -56,8 +56,8 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "53200": (
         UnavailableError,
         (
-            "The server is out of memory or, with vote='prepared', has no free slot: raise max_prepared_transactions, or "
-            "max_locks_per_transaction if the server is out of shared memory"
+            "The server is out of memory or, with vote='prepared', has no free slot for a prepared transaction: raise "
+            "max_prepared_transactions, or max_locks_per_transaction if the server is out of shared memory"
         ),
     ),
     "53300": (
@@ -70,7 +70,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
         "Another session or a prepared transaction holds the lock: see pg_stat_activity, pg_locks and pg_prepared_xacts",
     ),
     "57": (UnavailableError, "The server terminated the statement or the connection, or is starting or stopping"),
-    "P0001": (BadRecordError, "One of the table's triggers or functions rejects a row"),
+    "P0001": (BadRecordError, "One of the table's triggers or functions rejected a row"),
     "57014": (UnavailableError, "Raise timeout_ms, unless an operator cancelled the statement"),
 }
 #: If a connection attempt fails, the client reports no SQLSTATE, but only a text in the language of the server's lc_messages.

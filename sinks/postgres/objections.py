@@ -53,25 +53,25 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
         yield f"{table.title} is {_KINDS.get(table.kind, 'not a table')}: pass a regular or a partitioned table"
     if table.persistence != "p":
         yield (
-            f"{table.title} is unlogged, so a server crash deletes all rows, including decided rows: ALTER "
-            f"TABLE {table.title} SET LOGGED"
+            f"{table.title} is unlogged, so a server crash deletes all rows, including decided rows: run ALTER TABLE "
+            f"{table.title} SET LOGGED"
         )
     if missing := _RIGHTS[publishing.mode] & table.missing_rights:
         rights = ", ".join(sorted(missing))
         yield (
-            f"the role {table.role!r} does not have {rights} on {table.title}, which mode={publishing.mode!r} needs: "
+            f"the role {table.role!r} does not have {rights} on {table.title}, which mode={publishing.mode!r} requires: run "
             f"GRANT {rights} ON {table.title} TO {table.role}"
         )
     for column in publishing.left_to_the_table:
         if sequence := column.forbidden_sequence:
             yield (
-                f"the role {table.role!r} may not use the sequence {sequence}, which fills {table.title}.{column.name}: GRANT "
-                f"USAGE ON SEQUENCE {sequence} TO {table.role}"
+                f"the role {table.role!r} may not use the sequence {sequence}, which fills {table.title}.{column.name}: run "
+                f"GRANT USAGE ON SEQUENCE {sequence} TO {table.role}"
             )
     for name in table.rejecting_updates if publishing.mode == "upsert" else ():
         yield (
-            f"{name} is published to subscribers and has no replica identity, so the server rejects every update: ALTER TABLE "
-            f"{name} REPLICA IDENTITY FULL, or USING INDEX with the key's index"
+            f"{name} is published to subscribers and has no replica identity, so the server rejects every update: run ALTER "
+            f"TABLE {name} REPLICA IDENTITY FULL, or REPLICA IDENTITY USING INDEX with the key's index"
         )
     for name in table.rules:
         yield (
@@ -86,7 +86,7 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
     for name in table.unlogged:
         yield (
             f"the partition {name} of {table.title} is unlogged, so a server crash deletes all rows in it, including decided "
-            f"rows: ALTER TABLE {name} SET LOGGED"
+            f"rows: run ALTER TABLE {name} SET LOGGED"
         )
 
 
@@ -97,14 +97,14 @@ def _key(publishing: Publishing) -> Iterator[str]:
         yield f"{table.title} has no column {listed(missing)} (it has {listed(sorted(known))}): fix key and order_by"
         return
     if missing := [name for name in publishing.order_by if name not in publishing.written]:
-        yield f"order_by names {listed(missing)}, but the DataFrame has no such column: include this column in the DataFrame"
+        yield f"order_by contains {listed(missing)}, but the DataFrame has no such column: include this column in the DataFrame"
     if publishing.mode == "upsert" and publishing.key_index is None:
         columns = ", ".join(key)
         same = [index for index in table.indexes if index.is_unique and set(index.columns) == set(key)]
         reason = "".join(f" ({why})" for index in same[:1] for why in [_unusable(index)])
         yield (
-            f"{table.title} has no unique index on exactly the columns ({columns}) that ON CONFLICT can use{reason}: CREATE "
-            f"UNIQUE INDEX ON {table.title} ({columns}), or fix key"
+            f"ON CONFLICT needs a unique index on exactly the columns ({columns}), but {table.title} has no usable index of "
+            f"this kind{reason}: run CREATE UNIQUE INDEX ON {table.title} ({columns}), or fix key"
         )
 
 
@@ -117,7 +117,7 @@ def _unusable(index: Index) -> str:
         return f"{index.name} is invalid, because its creation failed: REINDEX it"
     if index.compares_otherwise:
         return f"{index.name} compares a column with a collation or operator class that differs from the column's own"
-    return f"{index.name} is partial, has an expression, or is not a B-tree"
+    return f"{index.name} is partial, contains an expression, or is not a B-tree"
 
 
 def _not_staged(publishing: Publishing) -> Iterator[str]:
@@ -127,8 +127,8 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
             yield _unique(index, publishing)
         elif not index.is_own and not index.is_unique and may_reject(index, table):
             yield (
-                f"the index {index.name} exists only on one partition, so a stage does not have it, but the index may "
-                f"reject a row that is too wide: create the index on {table.title}"
+                f"the index {index.name} exists on only one partition, so a stage lacks it and cannot catch a row that is too "
+                f"wide for it. Create the index on {table.title}"
             )
     for constraint in table.constraints:
         if objection := _constraint(constraint, publishing):
@@ -138,8 +138,8 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
     for trigger in table.triggers:
         if events := fired & trigger.events:
             yield (
-                f"the trigger {trigger.name} on {trigger.table} runs code at each {' and '.join(sorted(events))}, which may "
-                "reject the publish after the decision: drop or disable the trigger"
+                f"the trigger {trigger.name} on {trigger.table} runs code at each {' and '.join(sorted(events))}, and this "
+                "code may reject the publish after the decision: drop or disable the trigger"
             )
     yield from _partitioned(table)
     if table.has_row_security:
@@ -157,8 +157,8 @@ def _unique(index: Index, publishing: Publishing) -> str:
         else "pass the index's columns as key instead, or drop the index"
     )
     return (
-        f"the unique index {index.name} on {columns} may reject a row after the decision, because another row has the same "
-        f"value: {advice}"
+        f"the unique index {index.name} on {columns} may reject a row after the decision, because another row may have the "
+        f"same value: {advice}"
     )
 
 
@@ -180,7 +180,10 @@ def _constraint(constraint: Constraint, publishing: Publishing) -> str:
             "exist: drop the foreign key"
         )
     if constraint.kind == "x":
-        return f"the exclusion constraint {where} may reject a row after the decision because of another row: drop the constraint"
+        return (
+            f"the exclusion constraint {where} may reject a row after the decision, because it may conflict with another row: "
+            "drop the constraint"
+        )
     return (
         _check(constraint, publishing) if constraint.kind == "c" else ""
     )  # the trigger check covers constraint triggers
@@ -191,7 +194,7 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
     where = f"{constraint.name} of {constraint.table}"
     if constraint.table_oid != table.oid:
         return (
-            f"the constraint {where} exists only on one partition, so a stage does not have it: add the constraint to "
+            f"the constraint {where} exists on only one partition, so a stage cannot check it. Add the constraint to "
             f"{table.title}"
         )
     used = _with_sources(constraint.columns, table)
@@ -204,9 +207,9 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
         )
     if _is_mixed(constraint.columns, publishing):
         return (
-            f"the constraint {where} uses columns that an upsert changes and columns that the upsert keeps, so the "
-            "values may violate the constraint after the decision: include all these columns in the DataFrame, or drop "
-            "the constraint"
+            f"the constraint {where} uses columns that an upsert changes and columns that the upsert keeps, so the new and "
+            "old values together may violate the constraint after the decision: include all these columns in the DataFrame, "
+            "or drop the constraint"
         )
     return ""  # the stage has the same constraint
 
@@ -243,10 +246,10 @@ def _partitioned(table: Table) -> Iterator[str]:
     for name in table.unrouted:
         yield (
             f"the partitioned table {name} has no default partition, so after the decision it rejects a row that fits no "
-            f"other partition: CREATE TABLE … PARTITION OF {name} DEFAULT"
+            f"other partition: run CREATE TABLE … PARTITION OF {name} DEFAULT"
         )
     for name in table.stricter:
         yield (
-            f"a column is NOT NULL in the partition {name} but nullable in {table.title}, so the staging table does not "
-            f"check that column: SET NOT NULL in {table.title}, too"
+            f"a column is NOT NULL in the partition {name} but nullable in {table.title}, so the staging table does not check "
+            f"that column: make the column NOT NULL in {table.title}, too"
         )

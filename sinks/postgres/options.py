@@ -26,7 +26,7 @@ _HIDDEN: Final = "…"
 _OWNED: Final = {
     "client_encoding": "the sink writes UTF-8",
     "connect_timeout": "timeout_ms sets the timeouts",
-    "replication": "the sink executes statements",
+    "replication": "the sink needs ordinary connections",
     "fallback_application_name": "this name contains the sink name",
 }
 _PORTS: Final = range(1, 65_536)

@@ -46,12 +46,11 @@ def require_usable(server: Server, settings: PostgresSettings) -> None:
         ConfigurationError: the sink cannot write. The message says why and what to do.
     """
     if server.is_standby:
-        raise ConfigurationError(
-            f"sink {settings.name!r}: the dsn points to a standby. Pass the address of the primary"
-        )
+        raise ConfigurationError(f"sink {settings.name!r}: the dsn points to a standby. Pass the primary's dsn")
     if server.version < _OLDEST:
         raise ConfigurationError(
-            f"sink {settings.name!r}: PostgreSQL {server.version // 10_000} is too old. Nothing was written. Use 15 or newer"
+            f"sink {settings.name!r}: PostgreSQL {server.version // 10_000} is too old. Nothing was written. Use PostgreSQL "
+            "15 or newer"
         )
     if settings.vote == "prepared" and not server.slots:
         raise ConfigurationError(
@@ -65,8 +64,8 @@ def warn_of_publications(connection: psycopg.Connection[Any], settings: Postgres
     """Log a warning if the sink's own tables are published. Subscribers then receive rows that are not decided yet."""
     if names := [name for (name,) in connection.execute(find_publications(settings.schema))]:
         logger.warning(
-            "sink %r: the publication %s also publishes the sink's own tables in the schema %r. Subscribers without these tables "
-            "stop with an error. Other subscribers get rows of batches that are not decided. The sink's rows in %s are not "
+            "sink %r: the publication %s also publishes the sink's own tables in the schema %r. Subscribers without these "
+            "tables stop with an error. Other subscribers receive rows of undecided batches. The sink's rows in %s are not "
             "affected. Publish only the tables that subscribers need, with FOR TABLE or with FOR TABLES IN SCHEMA",
             settings.name,
             ", ".join(names),

@@ -59,8 +59,8 @@ class Transfer:
         """
         if any(handle.table != fingerprint(table) for handle in handles):
             raise RetriableError(
-                f"sink {self._settings.name!r}: {self._settings.table} was altered while this batch was written. Nothing was "
-                "decided, and a new attempt rewrites the batch"
+                f"sink {self._settings.name!r}: {self._settings.table} was altered while this batch was being written. "
+                "Nothing was decided, and a new attempt rewrites the batch"
             )
 
     def vote(self, step: Connection, handles: Sequence[PostgresHandle], version: int) -> None:
@@ -74,7 +74,8 @@ class Transfer:
         marked = len(step.execute(insert).fetchall())
         if min(marked, len(self.whole(step, handles))) < len(names):
             raise RetriableError(
-                f"sink {self._settings.name!r}: a slice is missing. Nothing was decided, and a new attempt rewrites the batch"
+                f"sink {self._settings.name!r}: a slice of the batch is missing. Nothing was decided, and a new attempt "
+                "rewrites the batch"
             )
         table = self._locked_table(step)
         self.require_unaltered(table, handles)
@@ -154,7 +155,7 @@ class Transfer:
         expected = sum(handle.rows for handle in handles)
         if self._settings.mode == "append" and published != expected:
             raise RowsLeftOutError(
-                f"{table.title} accepted only {published} of {expected} rows: a trigger or a rule drops the other rows"
+                f"{table.title} accepted only {published} of {expected} rows: a trigger or a rule dropped the other rows"
             )
 
     def whole(self, step: Connection, handles: Sequence[PostgresHandle]) -> list[PostgresHandle]:

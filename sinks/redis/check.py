@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twopc.sinks.redis.client import RedisClient
     from twopc.sinks.redis.keys import RedisHandle
 
-_ADVICE: Final = "Delete, rename or fix the key, or use a different key in the mapping"
+_ADVICE: Final = "Delete or rename the key, correct its value, or use a different key in the mapping"
 
 
 class Check:
@@ -86,7 +86,7 @@ class Check:
                         raise self._refusal(key, error, f"{text_of(command)} on {text_of(held)!r} returns ")
                     if answer and answer[0] == b"LOST":
                         what = "Redis lost data that the check had written. Nothing was decided"
-                        raise RetriableError(f"sink {self._sink!r}: {what}. A new attempt checks again")
+                        raise RetriableError(f"sink {self._sink!r}: {what}. A new attempt repeats the check")
         finally:
             # If this fails, the next rehearsal removes the copies.
             self._client.execute([Call(slot, ("UNLINK", keys.rehearsal(self._sink, slot))) for slot in positions])

@@ -31,7 +31,10 @@ _LISTED_MS: Final = 3_600_000
 #: This character comes before the sweep time in the list of slices.
 _SWEPT_AT: Final = "@"
 #: The advice if a command passed the check before the decision, but now fails.
-_CHANGED: Final = "Another client has changed the key since the check before the decision: correct, rename or delete it"
+_CHANGED: Final = (
+    "Another client has changed the key since the check before the decision: correct the key's value, or delete or rename the "
+    "key"
+)
 
 
 class RedisCommitter(StagedCommitter[RedisHandle]):

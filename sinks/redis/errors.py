@@ -28,7 +28,10 @@ REMEDIES: Final = remedies(
     (
         r"NOPERM|[Pp]ermission",
         ConfigurationError,
-        "Allow the user to run the mapping's command and TYPE on the data, and the commands in docs/redis.md on 'twopc:*'",
+        (
+            "Grant the Redis user the mapping's command and the TYPE command on the data keys, and the commands listed in "
+            "docs/redis.md on 'twopc:*'"
+        ),
     ),
     (r"\bOOM\b|maxmemory", RetriableError, "Staged rows need memory in addition to the data: raise maxmemory"),
     (
@@ -41,8 +44,8 @@ REMEDIES: Final = remedies(
         "Cluster mode is not enabled",
         ConfigurationError,
         (
-            "The server is not part of a cluster, or the user may not run CLUSTER SLOTS. In the first case, remove cluster=True. "
-            "In the second case, allow the user to run the commands for a cluster in docs/redis.md"
+            "The server is not part of a cluster, or the user may not run CLUSTER SLOTS. In the first case, remove "
+            "cluster=True. In the second case, grant the user the cluster commands listed in docs/redis.md"
         ),
     ),
 )
@@ -61,8 +64,8 @@ class SlotMovingError(RedisError):
 
     def __init__(self, slot: int, target: str) -> None:
         super().__init__(
-            f"hash slot {slot} is moving to {target}. Until the move ends, its keys may be on either node, so the sink's rows "
-            "for this slot wait. No row is lost. If the move has stopped, finish it (redis-cli --cluster fix)"
+            f"hash slot {slot} is moving to {target}. Until the move ends, the slot's keys may be on either node, so the "
+            "sink's rows for this slot wait. No row is lost. If the move has stopped, finish it (redis-cli --cluster fix)"
         )
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _CONNECTIONS: Final = {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSocketConnection}
-_RETRIES: Final = "a redis-py retry would apply a command twice"
+_RETRIES: Final = "a redis-py retry could apply a command twice"
 _ANSWERS: Final = "the sink reads and writes bytes"
 #: Options that the sink itself sets, or that would change the meaning of commands and responses.
 _OWNED: Final = {
@@ -39,7 +39,7 @@ _OWNED: Final = {
          "redis_connect_func", "cache", "cache_config", "cache_factory"),
         "the sink creates its own connections",
     ),
-    **dict.fromkeys(("host", "port", "path", "unix_socket_path", "url"), "the url says where Redis is"),
+    **dict.fromkeys(("host", "port", "path", "unix_socket_path", "url"), "the url contains the address"),
     "socket_timeout": "timeout_ms sets the timeouts",
     "ssl": "to use TLS, begin the url with rediss://",
 }  # fmt: skip
@@ -141,7 +141,7 @@ def _objection(name: str, scheme: str, *, cluster: bool, is_text: bool) -> str:
         return f"is reserved: {_OWNED[name]}. Remove it"
     if name not in _known(scheme, cluster=cluster):
         if name in _known("rediss", cluster=cluster):
-            return "is for TLS: begin the url with rediss://"
+            return "requires TLS: begin the url with rediss://"
         return f"is not an option of redis-py for {'clusters' if cluster else 'connections'}: correct or remove it"
     if is_text and name not in _TEXTS and name not in URL_QUERY_ARGUMENT_PARSERS:
         return "cannot be written as text: pass it in options"
@@ -153,4 +153,6 @@ def _require_constructible(url: str, options: Mapping[str, Any]) -> None:
     try:
         ConnectionPool.from_url(url, **options).make_connection()
     except (TypeError, ValueError, AttributeError, RedisError) as error:
-        raise _wrong("url=…, options", f"redis-py rejected a value: {str(error).rstrip('.')}. Fix it") from error
+        raise _wrong(
+            "url=…, options", f"redis-py rejected a value: {str(error).rstrip('.')}. Correct the value"
+        ) from error

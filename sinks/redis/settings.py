@@ -12,6 +12,7 @@ from redis.connection import parse_url
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from twopc.counted import counted
 from twopc.sinks.redis.client import RedisClient, Safety
 from twopc.sinks.redis.mappings import Mapping
 from twopc.sinks.redis.options import require_valid, require_valid_for_sentinels
@@ -50,7 +51,7 @@ class RedisSettings(StagedSettings):
         self._require(
             isinstance(self.mapping, Mapping),
             "mapping",
-            "pass one of twopc.sinks.redis.mappings, such as Set(key='total:{id}', value='sum')",
+            "pass a mapping from twopc.sinks.redis.mappings, such as Set(key='total:{id}', value='sum')",
         )
         self._require(self.wait_replicas >= 0, "wait_replicas", "set 0 or the number of replicas")
         self._require(
@@ -59,7 +60,9 @@ class RedisSettings(StagedSettings):
             "pass sentinels only together with service=…, and never with cluster=True, because a cluster has no Sentinel",
         )
         self._require(
-            self.sentinels or not self.sentinel_options, "sentinel_options", "pass them only together with sentinels"
+            self.sentinels or not self.sentinel_options,
+            "sentinel_options",
+            "pass sentinel_options only together with sentinels",
         )
         require_valid_for_sentinels(self.sentinel_options)
         object.__setattr__(self, "options", dict(self.options))
@@ -122,5 +125,8 @@ class RedisSettings(StagedSettings):
         )
         yield (
             self.wait_replicas > replicas,
-            f"wait_replicas={self.wait_replicas}, but the primary has only {replicas}: start more, or lower wait_replicas",
+            (
+                f"wait_replicas={self.wait_replicas}, but the primary has {counted(replicas, 'replica')}: start more replicas, "
+                "or lower wait_replicas"
+            ),
         )

@@ -218,8 +218,8 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             )
         if state is SliceState.TORN:
             self._block(
-                f"{handle.transaction} is partly applied, and the rest is missing from {system}. Some of its rows "
-                f"are lost. Restore {system} from a backup"
+                f"{handle.transaction} is partly applied, and the rest is missing from {system}. Some of the transaction's "
+                f"rows are lost. Restore {system} from a backup"
             )
         return Evidence.UNKNOWN
 

@@ -170,7 +170,7 @@ def test_a_broker_without_listtransactions_is_rejected_with_an_error_that_says_s
     with LocalKafka(version="2.8.2", data_dir=tmp_path) as broker:
         sink = KafkaSink(name="old", bootstrap_servers=broker.bootstrap_servers, topic="out")
         reason = (
-            rf"the brokers at {broker.bootstrap_servers} speak the protocol of Kafka 2\.8, which does not have "
+            rf"the brokers at {broker.bootstrap_servers} speak the protocol of Kafka 2\.8, which does not include "
             r"DescribeTransactions and ListTransactions \(KIP-664\).*Nothing was written\..*Upgrade the brokers to "
             r"Kafka 3\.0 or newer"
         )

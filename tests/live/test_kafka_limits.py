@@ -62,7 +62,7 @@ def test_a_ledger_gets_no_fewer_replicas_while_brokers_are_down_and_can_be_creat
     with playing(strict, tmp_path, options=SHORT) as play:
         with monkeypatch.context() as patched:
             patched.setattr(ledger_topic, "TRANSACTION_LOG", "a-transaction-log-that-is-not-shown")
-            refusal = f"{play.sink.ledger} cannot get 3 replicas.*Start the missing brokers.*9 partitions and cleanup"
+            refusal = f"{play.sink.ledger} cannot be created with 3 replicas.*Start the missing brokers.*9 partitions and cleanup"
             with pytest.raises(RetriableError, match=refusal):
                 play.driver().process(play.batch(0), Tasks(play, [["0"]]))
             create_topic(play.bootstrap_servers, play.sink.ledger, 9, dict(ledger_topic._REQUIRED))

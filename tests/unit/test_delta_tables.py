@@ -76,7 +76,7 @@ def test_a_directorys_name_may_have_odd_characters(tmp_path: Path, name: str, *,
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ({"delta.columnMapping.mode": "name"}, "has column mapping"),
+        ({"delta.columnMapping.mode": "name"}, "uses column mapping"),
         ({"delta.setTransactionRetentionDuration": "interval 30 days"}, "batches expire. Remove this property: ALTER TABLE"),
         ({"delta.constraints.positive": "value > 0"}, r"has the constraint 'positive' \(value > 0\)"),
         ({"delta.deletedFileRetentionDuration": "interval 30 minutes"}, "VACUUM may delete"),
@@ -97,7 +97,7 @@ def test_a_directorys_name_may_have_odd_characters(tmp_path: Path, name: str, *,
             {"column": {"type": "string", "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "varchar(9)"}}},
             "'odd', which is CHAR or VARCHAR",
         ),
-        ({"column": {"type": "void"}}, "'odd' with type void"),
+        ({"column": {"type": "void"}}, "'odd' of type void"),
         (
             {
                 "column": {
@@ -246,10 +246,10 @@ def test_a_spark_interval_is_read(text: str, found: float | None) -> None:
     [
         ({"name": "a.b"}, "name='a.b'"),
         ({"table_uri": ""}, "pass a path"),
-        ({"table_uri": "/tables/a%20b"}, "may confuse two tables"),
-        ({"table_uri": "file:///tables/a%2520b"}, "may confuse two tables"),
-        ({"table_uri": "s3://shop/a\\b"}, "may confuse two tables"),
-        ({"table_uri": "memory://orders"}, "exists only in one process"),
+        ({"table_uri": "/tables/a%20b"}, "may confuse one table with another"),
+        ({"table_uri": "file:///tables/a%2520b"}, "may confuse one table with another"),
+        ({"table_uri": "s3://shop/a\\b"}, "may confuse one table with another"),
+        ({"table_uri": "memory://orders"}, "exists in only one process"),
         ({"timeout_ms": 0}, "set a positive number"),
         ({"storage_options": {"timeout": 3}}, "a dictionary of strings"),
         ({"storage_options": {"AWS_S3_ALLOW_UNSAFE_RENAME": "true"}}, "AWS_S3_ALLOW_UNSAFE_RENAME lets two commits"),

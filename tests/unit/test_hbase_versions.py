@@ -34,6 +34,7 @@ def test_a_server_that_ignores_conditions_is_reported_as_too_old() -> None:
     answer = answer_to()
     assert not client.is_transient(answer)
     with pytest.raises(
-        ConfigurationError, match=r"ignores conditions, so it changed row b'row'.*Use HBase 2\.4 or newer"
+        ConfigurationError,
+        match=r"ignored a condition, so row b'row' was changed.*Upgrade all servers to HBase 2\.4 or newer",
     ):
         raise client.translate(answer, "sink 's', acquiring it")

@@ -44,16 +44,16 @@ REFUSED = (
     ("write.parquet.compression-codec", "garbage", r"pyarrow cannot compress Parquet files with it \(Unsupported"),
     ("write.parquet.compression-codec", "lzo", r"pyarrow cannot compress Parquet files with it \(While LZO"),
     ("write.parquet.compression-level", "garbage", "it must be an integer"),
-    ("write.parquet.compression-level", str(2**31), "the compression 'zstd' does not have this level"),
+    ("write.parquet.compression-level", str(2**31), "the compression 'zstd' does not support this level"),
     ("write.avro.compression-codec", "garbage", "pyiceberg cannot compress manifests with it"),
     ("write.avro.compression-codec", "lz4", "pyiceberg cannot compress manifests with it"),
     ("write.metadata.metrics.default", "garbage", r"it must be none, counts, full or truncate\(length\)"),
     ("write.metadata.metrics.default", "truncate(0)", r"it must be none, counts, full or truncate\(length\)"),
     ("write.metadata.metrics.column.note", "truncate", r"it must be none, counts, full or truncate\(length\)"),
-    ("write.data.path", "garbage", "each process would use a different directory"),
-    ("write.metadata.path", "garbage", "each process would use a different directory"),
-    ("write.data.path", "x9://garbage/data", "pyiceberg has no storage for 'x9'"),
-    ("write.metadata.path", "x9://garbage/metadata", "pyiceberg has no storage for 'x9'"),
+    ("write.data.path", "garbage", "each process could use a different directory"),
+    ("write.metadata.path", "garbage", "each process could use a different directory"),
+    ("write.data.path", "x9://garbage/data", "pyiceberg does not support the scheme 'x9'"),
+    ("write.metadata.path", "x9://garbage/metadata", "pyiceberg does not support the scheme 'x9'"),
 )  # fmt: skip
 #: Properties that no write reads, and values that Iceberg allows.
 ACCEPTED = (
@@ -122,7 +122,9 @@ def test_an_unused_or_allowed_value_is_accepted(name: str, value: str, tmp_path:
 def test_a_missing_storage_class_is_reported(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     shop.edit(lambda table: table["properties"].update({"py-io-impl": "absent.Class"}))
-    with pytest.raises(ConfigurationError, match=r"table shop.orders: .*absent.Class.*Fix the property py-io-impl"):
+    with pytest.raises(
+        ConfigurationError, match=r"table shop.orders: .*absent.Class.*Correct the table's or catalog's py-io-impl"
+    ):
         Driver(shop.sink)
 
 

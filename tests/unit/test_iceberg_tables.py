@@ -62,7 +62,7 @@ REST = {"type": "rest", "uri": "https://catalog.example"}
         ({"catalog": "prod"}, r"IcebergSink\(catalog=…\): pass the pyiceberg properties"),
         (
             {"catalog": {"type": "in-memory"}},
-            r"IcebergSink\(catalog=…\): an in-memory catalog exists only in one process",
+            r"IcebergSink\(catalog=…\): an in-memory catalog exists in only one process",
         ),
         ({"catalog": {"type": "sql", "uri": "sqlite:///:memory:"}}, "an in-memory catalog"),
         ({"catalog": {"type": "sql", "uri": "sqlite://"}}, "an in-memory catalog"),
@@ -105,7 +105,7 @@ def test_a_catalog_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path
             {"format-version": "3"},
             "has format version 3, but the sink writes only version 2. Write to a table with version 2",
         ),
-        ({"write.format.default": "orc"}, "has write.format.default='orc', but the sink writes Parquet"),
+        ({"write.format.default": "orc"}, "has write.format.default='orc', but the sink writes only Parquet"),
         (
             {"write.py-location-provider.impl": "a.B"},
             "has write.py-location-provider.impl='a.B', but the sink itself chooses",
@@ -151,7 +151,7 @@ def test_columns_with_names_that_are_equal_in_parquet_are_refused(
     warehouse = Warehouse(tmp_path / "warehouse", timeout_s=0.2)
     warehouse.create("shop.alike", Schema(*([inner] if is_nested else fields)))
     sink = IcebergSink(name="alike", catalog=warehouse.properties, table="shop.alike")
-    with pytest.raises(ConfigurationError, match=f"equal in Parquet: '{names[0]}', '{names[1]}'. Rename one"):
+    with pytest.raises(ConfigurationError, match=f"the same name in Parquet: '{names[0]}', '{names[1]}'. Rename one"):
         Driver(sink)
 
 
@@ -181,7 +181,7 @@ def test_a_table_that_is_partitioned_by_uuids_is_refused(tmp_path: Path) -> None
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
     warehouse.create(TABLE, Schema(NestedField(1, "s", keys)), spec)
     with pytest.raises(
-        ConfigurationError, match=r"partitioned by the UUIDs in 'key' themselves.*bucket\(n, key\) instead"
+        ConfigurationError, match=r"partitioned by the UUID column 'key' without a transform.*bucket\(n, key\) instead"
     ):
         Driver(IcebergSink(name="orders", catalog=warehouse.properties, table=TABLE))
 
@@ -340,7 +340,7 @@ def test_a_required_column_must_exist(sink: IcebergSink) -> None:
             pa.array([None, b"\xff"]).view(pa.string()),
             r"column 'key' contains a string that is not a UUID: b'\\xff'",
         ),
-        ("code", pa.array([b"abc", b"ab"]), "column 'code' contains bytes that are not 3 long: b'ab'"),
+        ("code", pa.array([b"abc", b"ab"]), "column 'code' contains a binary value that is not 3 bytes long: b'ab'"),
         ("note", pa.array([b"a", b"\xff"]).view(pa.string()), "column 'note' contains bytes that are not UTF-8"),
         ("day", pa.array([0, 2_932_897], pa.int32()).cast(pa.date32()), "a date outside the years 1 to 9999: 2932897"),
         ("at", pa.array([0, -(2**62)], pa.int64()).cast(pa.timestamp("us")), "a time outside the years 1 to 9999"),

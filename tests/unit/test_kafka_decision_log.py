@@ -233,7 +233,7 @@ def test_a_truncated_ledger_belongs_to_a_sink_of_its_first_decision(
     if is_own:
         assert [entry.record for entry in ledger.inspect().entries] == [begin, decided]
     else:
-        with pytest.raises(ConfigurationError, match=r"belongs to sink 'beside' or 't', so sink 's'"):
+        with pytest.raises(ConfigurationError, match=r"belongs to sink 'beside' or 't'. Sink 's'"):
             fold(ledger.inspect())
 
 

@@ -71,7 +71,7 @@ def _nothing_fails() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, "gets tokens from no option"),
+        ({}, "needs exactly one source of tokens, but the options set none"),
         ({"sasl.oauthbearer.token.endpoint.url": "https://x/"}, "kafka.sasl.oauthbearer.method=oidc"),
         ({"sasl.oauthbearer.method": "oidc"}, "Set kafka.sasl.oauthbearer.token.endpoint.url, kafka.sasl.oauthbearer"),
         ({"sasl.oauthbearer.method": "jwt"}, "is unknown"),
@@ -266,9 +266,9 @@ def test_client_credentials_are_sent_as_oauth_specifies(endpoint: TokenEndpoint)
         (302, {}, ConfigurationError, "HTTP 302"),
         (503, {}, RetriableError, "HTTP 503"),
         (429, {}, RetriableError, "HTTP 429"),
-        (200, {"token": CANARY}, ConfigurationError, "without access_token"),
-        (200, {"access_token": CANARY}, ConfigurationError, "without access_token or without expires_in"),
-        (200, [CANARY], ConfigurationError, "without access_token"),
+        (200, {"token": CANARY}, ConfigurationError, "contains no access_token"),
+        (200, {"access_token": CANARY}, ConfigurationError, "contains no access_token or no expires_in"),
+        (200, [CANARY], ConfigurationError, "contains no access_token"),
         (200, None, RetriableError, "cannot be used"),
     ],
 )

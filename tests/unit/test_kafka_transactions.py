@@ -149,7 +149,7 @@ def connect_to(version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> Tra
 def test_a_broker_that_is_too_old_is_refused(version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A real one: `tests/live/test_broker_versions.py`."""
     reason = (
-        rf"the brokers at old:9092, older:9092 speak the protocol of Kafka {version[0]}\.{version[1]}, which does not have "
+        rf"the brokers at old:9092, older:9092 speak the protocol of Kafka {version[0]}\.{version[1]}, which does not include "
         r"DescribeTransactions and ListTransactions.*Nothing was written.*Upgrade the brokers to Kafka 3\.0 or newer"
     )
     with pytest.raises(ConfigurationError, match=reason):

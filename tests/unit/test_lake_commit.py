@@ -232,7 +232,7 @@ def test_a_table_that_is_altered_before_the_decision_voids_the_attempt(shop: Lak
     driver.begin()
     handle = prepare(driver, shop.sink, 1)
     shop.alter()
-    with pytest.raises(RetriableError, match="was altered while this batch was written"):
+    with pytest.raises(RetriableError, match="was altered while this batch was being written"):
         driver.committer.confirm([handle], 0)
 
 

@@ -266,7 +266,7 @@ def test_a_task_stages_screened_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "why"),
     [
-        ({"partition": pa.array([1, -1], pa.int32())}, "negative number in the 'partition' column"),
+        ({"partition": pa.array([1, -1], pa.int32())}, "the 'partition' column contains a negative number"),
         ({"timestamp": pa.array([None, -5], pa.int64())}, "at or before 1970"),
         ({"timestamp": pa.array([1, 0], pa.int64())}, "at or before 1970"),
         (

@@ -167,5 +167,5 @@ def test_table_features_added_by_spark_are_rejected_with_an_error_that_identifie
     spark.sql(f"ALTER TABLE {table} DROP CONSTRAINT positive")
     Driver(sink)
     spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
-    with pytest.raises(Exception, match="has column mapping"):
+    with pytest.raises(Exception, match="uses column mapping"):
         Driver(sink)

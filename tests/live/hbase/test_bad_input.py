@@ -42,7 +42,7 @@ _BAD: list[tuple[Mapping, dict[str, Any], type[Exception], str]] = [
     (Put("{id}", CELL), {"id": ["a", ""], "v": ["a", "b"]}, BadRecordError, "0 bytes"),
     (Put("{id}", CELL), {"id": ["x" * 32_768], "v": ["a"]}, BadRecordError, "32768 bytes"),
     (Increment("{id}", CELL), {"id": [1], "v": pa.array([2**63], pa.uint64())}, BadRecordError, "64-bit"),
-    (Increment("{id}", CELL), {"id": [1, 1], "v": [2**62, 2**62]}, BadRecordError, "exceed 64 bits"),
+    (Increment("{id}", CELL), {"id": [1, 1], "v": [2**62, 2**62]}, BadRecordError, "not fit in 64 bits"),
     (Delete("bad:{nobody}"), {"id": [1]}, SchemaError, "no column 'nobody'"),
     (Delete("bad:{id}"), {"id": [1, None]}, BadRecordError, "null in row 1"),
     (Delete("{id}", ["d:v"]), {"id": ["a", ""]}, BadRecordError, "0 bytes"),
@@ -69,7 +69,9 @@ def test_hbase_accepts_the_largest_row_that_the_sink_accepts(store: Store) -> No
     assert len(store.value(1) or b"") == 9_999_800
 
 
-@pytest.mark.parametrize(("held", "words"), [(b"text", "not a counter"), (COUNTER.pack(2**63 - 1), "exceed 64 bits")])
+@pytest.mark.parametrize(
+    ("held", "words"), [(b"text", "not a counter"), (COUNTER.pack(2**63 - 1), "not fit in 64 bits")]
+)
 def test_a_cell_that_is_not_a_counter_stops_the_batch_before_its_decision(
     held: bytes, words: str, store: Store
 ) -> None:
@@ -95,7 +97,7 @@ def test_counters_that_a_batch_would_overflow_stop_it_before_its_decision(
     """HBase itself would continue with a number of the other sign."""
     store.write(1, COUNTER.pack(held), at_ms=1)
     sink = sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL), chunk_rows=1)
-    with pytest.raises(BadRecordError, match=rf"{store.prefix}:1.*d:v.*exceed 64 bits"):
+    with pytest.raises(BadRecordError, match=rf"{store.prefix}:1.*d:v.*not fit in 64 bits"):
         apply(sink, *(batch(id=[1] * len(steps), v=steps) for steps in tasks))
     assert store.total(1) == held
 
@@ -119,7 +121,7 @@ def test_a_counter_that_others_take_to_its_limit_after_the_check_blocks_and_does
     store.write(1, COUNTER.pack(2**63 - 1), at_ms=2)
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
     [blocker] = driver.committer.blockers()
-    assert "exceed 64 bits. Another client has changed this cell since the check" in blocker
+    assert "not fit in 64 bits. Another client has changed this cell since the batch was checked" in blocker
     assert store.total(1) == 2**63 - 1
     store.write(1, COUNTER.pack(5), at_ms=3)
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
@@ -150,7 +152,7 @@ def test_a_missing_table_is_reported(store: Store) -> None:
 
 @pytest.mark.parametrize("mapping", [Put("{id}", {"zz:v": "v"}), Delete("{id}", ["d:v", "zz:v"])])
 def test_a_missing_family_is_reported(mapping: Mapping, store: Store) -> None:
-    with pytest.raises(ConfigurationError, match="has no family 'zz'"):
+    with pytest.raises(ConfigurationError, match="has no column family 'zz'"):
         Driver(sink_of(store, mapping))
 
 

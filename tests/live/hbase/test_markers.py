@@ -136,7 +136,7 @@ def test_a_marker_of_another_sink_with_the_same_name_blocks_the_commit(
     assert winner.commit([winner.prepare(batch(id=[1], n=[1]))], later) == [Evidence.COMMITTED]
     assert driver.commit([handle], scan_start) == [Evidence.UNKNOWN]
     [blocker] = driver.committer.blockers()
-    for words in (f"row {store.row(1)!r}", f"marker d:twopc:{sink.name}", "unique for each data table"):
+    for words in (f"row {store.row(1)!r}", f"marker d:twopc:{sink.name}", "need different names"):
         assert words in blocker
     assert totals() == [1, 0, 0]
     # The blocker's advice: this row does not contain the batch yet.

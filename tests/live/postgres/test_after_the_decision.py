@@ -148,7 +148,7 @@ def test_a_table_altered_before_the_decision_gets_rows_that_fit_it(
     case = case_of(database)
     crash_points.arm("driver.prepared", lambda: run(connection, "ALTER TABLE target ADD note text DEFAULT 'new'"))
     query = Query(case, tmp_path)
-    with pytest.raises(RetriableError, match="was altered while this batch was written"):
+    with pytest.raises(RetriableError, match="was altered while this batch was being written"):
         query.run(0, settings=Settings(max_attempts=1))
     assert case.visible() == []
     crash_points.arm("driver.prepared", lambda: run(connection, "ALTER TABLE target ADD remark text"))

@@ -75,7 +75,7 @@ def test_a_deadlock_at_the_vote_fails_only_the_attempt(database: str, connection
     handle = driver.prepare(batch(id=[1, 2], n=[10, 20]))
     with ThreadPoolExecutor(1) as pool:
         met = Rival(database, pool, connection).start()
-        with pytest.raises(UnavailableError, match=r"deadlock detected.*PostgreSQL asks for another attempt"):
+        with pytest.raises(UnavailableError, match=r"deadlock detected.*PostgreSQL asks the client to try again"):
             driver.committer.confirm([handle], 0)
         met.result(_TIMEOUT_S)
     assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]

@@ -71,7 +71,7 @@ _DANGEROUS = [
     ),
     (
         [f"{_TARGET}) PARTITION BY LIST (v)", "CREATE TABLE p PARTITION OF target DEFAULT", "ALTER TABLE p ADD CHECK (v < 5)"],
-        "the constraint p_v_check of p exists only on one partition",
+        "the constraint p_v_check of p exists on only one partition",
     ),
     (
         [
@@ -196,7 +196,7 @@ def test_triggers_that_never_fire_at_a_publish_are_not_refused(typed: Connection
         ([f"{_TARGET})"], ""),
         ([f"{_TARGET}, PRIMARY KEY (id, v))"], ""),
         ([f"{_TARGET}, UNIQUE (id) DEFERRABLE)"], " (target_id_key is deferrable)"),
-        ([f"{_TARGET})", "CREATE UNIQUE INDEX u ON target (id) WHERE v > 0"], " (u is partial, has"),
+        ([f"{_TARGET})", "CREATE UNIQUE INDEX u ON target (id) WHERE v > 0"], " (u is partial, contains"),
     ],
 )  # fmt: skip
 def test_an_upsert_needs_a_unique_index_on_exactly_its_key(
@@ -205,9 +205,10 @@ def test_an_upsert_needs_a_unique_index_on_exactly_its_key(
     run(typed, *statements)
     found = objections(typed, mode="upsert", key=("id",))
     assert found[0].startswith(
-        f"public.target has no unique index on exactly the columns (id) that ON CONFLICT can use{reason}"
+        "ON CONFLICT needs a unique index on exactly the columns (id), but public.target has no usable index of this "
+        f"kind{reason}"
     )
-    assert found[0].endswith(": CREATE UNIQUE INDEX ON public.target (id), or fix key")
+    assert found[0].endswith(": run CREATE UNIQUE INDEX ON public.target (id), or fix key")
 
 
 def test_an_upsert_refuses_every_other_unique_index(typed: Connection) -> None:
@@ -223,7 +224,7 @@ def test_missing_key_and_order_columns_are_reported(typed: Connection) -> None:
         "public.target has no column 'x' (it has 'id', 'n', 'v'): fix key and order_by"
     ]
     assert objections(typed, mode="upsert", key=("id",), order_by=("n",)) == [
-        "order_by names 'n', but the DataFrame has no such column: include this column in the DataFrame"
+        "order_by contains 'n', but the DataFrame has no such column: include this column in the DataFrame"
     ]
 
 
@@ -261,7 +262,7 @@ def test_missing_rights_are_reported(typed: Connection) -> None:
     run(typed, "GRANT USAGE ON SCHEMA public TO clerk", "SET ROLE clerk")
     [objection] = objections(typed, mode="upsert", key=("id",))
     assert objection.startswith(
-        "the role 'clerk' does not have SELECT, UPDATE on public.target, which mode='upsert' needs: "
+        "the role 'clerk' does not have SELECT, UPDATE on public.target, which mode='upsert' requires: "
     )
     assert objection.endswith("GRANT SELECT, UPDATE ON public.target TO clerk")
     run(typed, "RESET ROLE", "DROP OWNED BY clerk", "DROP ROLE clerk")

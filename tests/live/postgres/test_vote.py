@@ -44,7 +44,7 @@ _TABLES = {
           $$ BEGIN IF NEW.value = 13 THEN RAISE 'no 13 here'; END IF; RETURN NEW; END $$;
         CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION reject()""",
         "the trigger t on target runs code at each INSERT",
-        "no 13 here. One of the table's triggers or functions rejects a row",
+        "no 13 here. One of the table's triggers or functions rejected a row",
         "DROP TRIGGER t ON target",
     ),
     "foreign key": (
@@ -261,7 +261,7 @@ def test_a_server_without_a_free_slot_fails_only_the_attempt() -> None:
     [
         ("NOTIFY orders; RETURN NEW;", ConfigurationError, "LISTEN, UNLISTEN, or NOTIFY.*no trigger may use NOTIFY"),
         ("CREATE TEMP TABLE x (n int); RETURN NEW;", ConfigurationError, "temporary objects.*no trigger may use"),
-        ("RETURN NULL;", BadRecordError, "accepted only 0 of 1 rows: a trigger or a rule drops the other rows"),
+        ("RETURN NULL;", BadRecordError, "accepted only 0 of 1 rows: a trigger or a rule dropped the other rows"),
     ],
 )
 def test_a_trigger_that_no_prepared_transaction_can_have_is_refused_before_the_decision(

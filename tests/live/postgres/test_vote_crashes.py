@@ -228,7 +228,7 @@ def test_a_slice_that_was_aborted_in_the_meantime_gets_no_vote(database: str, co
     committer = committer_of(driver)
     with committer.driving() as step:
         committer.roll_back(step, handle.transaction, 1)
-    with pytest.raises(Exception, match=r"a slice is missing\. Nothing was decided"):
+    with pytest.raises(Exception, match=r"a slice of the batch is missing\. Nothing was decided"):
         committer._vote(handle.vote, [handle])
     assert (votes(connection), values(database)) == ([], [])
 

@@ -145,7 +145,7 @@ def test_with_wait_replicas_a_task_votes_only_once_the_replica_has_its_rows(
 
 def test_wait_replicas_above_the_number_of_replicas_is_refused(pair: tuple[LocalRedis, LocalRedis]) -> None:
     sink = sink_of(pair[0].url, ListPush("rows", "v"), wait_replicas=2)
-    with pytest.raises(ConfigurationError, match="wait_replicas=2, but the primary has only 1"):
+    with pytest.raises(ConfigurationError, match="wait_replicas=2, but the primary has 1 replica:"):
         sink.create_committer().inspect()
 
 

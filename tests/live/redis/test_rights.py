@@ -137,7 +137,7 @@ def test_without_the_mappings_command_a_batch_stops_before_its_decision(users: U
         key = unique()
         sink = sink_of(users.url_with(f"{KEYS} {COMMANDS} {more}"), mapping)
         with pytest.raises(
-            ConfigurationError, match=rf"key 'data:{key}'.*'{command}' command.*No part.*Allow the user"
+            ConfigurationError, match=rf"key 'data:{key}'.*'{command}' command.*No part.*Grant the Redis user"
         ):
             apply(sink, batch(k=[key], n=[1_000]))
         assert not users.client.exists(f"data:{key}")
@@ -155,8 +155,8 @@ def test_without_the_right_to_write_a_key_a_batch_stops_before_its_decision(keys
     key = unique()
     for mapping, more in MAPPINGS:
         sink = sink_of(users.url_with(f"{keys} {COMMANDS} {more} +{mapping.command.lower()}"), mapping)
-        # RetriableError and BadRecordError would mislead people.
-        with pytest.raises(ConfigurationError, match=r"(?i)permission.*Allow the user"):
+        # RetriableError and BadRecordError would lead people astray.
+        with pytest.raises(ConfigurationError, match=r"(?i)permission.*Grant the Redis user"):
             apply(sink, batch(k=[f"a{key}", f"b{key}"], n=[1, 1_000]))
         assert not users.client.exists(f"data:a{key}", f"data:b{key}")
 
@@ -172,7 +172,7 @@ def test_a_right_taken_away_after_the_check_blocks_the_batch_and_says_what_to_do
     users.client.execute_command("ACL", "SETUSER", user, "-rpush")
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
     [blocker] = driver.committer.blockers()
-    assert "Allow the user to run the mapping's command" in blocker
+    assert "Grant the Redis user the mapping's command" in blocker
     users.client.execute_command("ACL", "SETUSER", user, "+rpush")
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
     assert users.client.lrange(f"data:{key}", 0, -1) == [b"1"]

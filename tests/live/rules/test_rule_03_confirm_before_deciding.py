@@ -114,7 +114,7 @@ def test_a_handle_with_a_wrong_producer_id_or_epoch_is_refused(play: Play, wrong
             handles: list[KafkaHandle] = play.handles(tasks)
             committer.confirm(handles, 0)
             handles[0] = dataclasses.replace(handles[0], **{wrong: getattr(handles[0], wrong) + 1})
-            with pytest.raises(RetriableError, match="the writer had"):
+            with pytest.raises(RetriableError, match="the rows were written by producer"):
                 committer.confirm(handles, 0)
             return tasks
 
