@@ -98,7 +98,7 @@ class Tab:
         while b"\0" not in self._rest:
             readable, _, _ = select.select([self.answers], [], [], max(0.0, deadline - time.monotonic()))
             data = os.read(self.answers, 1 << 20) if readable else b""
-            assert data, "the browser has ended, or does not answer"
+            assert data, "the browser ended or did not respond"
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\0")
         found: dict[str, Any] = json.loads(line)

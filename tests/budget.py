@@ -133,4 +133,6 @@ def require_within(found: Mapping[str, float], bounds: Mapping[str, float]) -> N
     over = {
         kind: f"{count}, at most {bounds.get(kind, 0)}" for kind, count in found.items() if count > bounds.get(kind, 0)
     }
-    assert not over, f"a batch costs more than it did: {over}. If that is worth it, raise the bound. All: {dict(found)}"
+    assert not over, (
+        f"a batch costs more than before: {over}. If the cost is justified, raise the bounds. All counts: {dict(found)}"
+    )

@@ -36,7 +36,7 @@ def local_kafka(kafka: KafkaService) -> Iterator[LocalKafka]:
 def fresh_kafka() -> Iterator[LocalKafka]:
     """A separate broker that the test may kill. Do not pause it: its session is short, see `KEEPS_ITS_SESSION`."""
     if chosen() != "local":
-        pytest.skip(f"needs a broker that it may kill, but TWOPC_SERVICES is {chosen()}, not 'local'")
+        pytest.skip(f"this test needs a broker that it may kill, but TWOPC_SERVICES is {chosen()}, not 'local'")
     with LocalKafka() as kafka:
         yield kafka
 

@@ -26,7 +26,7 @@ def next_commits(*faults: Callable[[Send], Any]) -> Iterator[None]:
     _faults.extend(faults)
     try:
         yield
-        assert not _faults, f"{len(_faults)} faults were not used"
+        assert not _faults, f"{len(_faults)} faults were never injected"
     finally:
         _faults.clear()
 

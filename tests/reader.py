@@ -41,7 +41,7 @@ def partitions_of(consumer: Consumer, topic: str) -> list[int]:
         if found and all(partition.leader >= 0 for partition in found.values()):
             return sorted(found)
         time.sleep(_POLL_S)
-    raise AssertionError(f"{topic} has no leader for every partition")
+    raise AssertionError(f"not every partition of {topic} has a leader")
 
 
 def read_to_end(consumer: Consumer, topic: str, partitions: Sequence[int] | None = None) -> Iterator[Message]:
@@ -56,7 +56,7 @@ def read_to_end(consumer: Consumer, topic: str, partitions: Sequence[int] | None
     consumer.assign([TopicPartition(topic, number, 0) for number in unread])
     while unread:
         message = consumer.poll(_ANSWER_TIMEOUT_S)
-        assert message is not None, "the broker does not answer"
+        assert message is not None, "the broker did not respond"
         error = message.error()
         if error is None:
             yield message

@@ -42,11 +42,11 @@ def refuse_links(number: int) -> None:
 def run_without_links(number: int, work: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of ``work`` in a separate process that cannot make hard links; skip without seccomp."""
     if platform.machine() not in _SYSCALLS:
-        pytest.skip(f"no numbers of system calls for {platform.machine()}")
+        pytest.skip(f"the system call numbers of {platform.machine()} are not known")
     with multiprocessing.get_context("spawn").Pool(1, _begin, (number,)) as pool:
         is_refused = pool.apply(_is_refused)
         if not is_refused:
-            pytest.skip("this kernel takes no seccomp filter")
+            pytest.skip("this kernel does not accept a seccomp filter")
         return pool.apply(work, arguments)
 
 

@@ -184,7 +184,9 @@ def report(games: Sequence[Played], points: Sequence[str], seed: int, seconds: f
     total = hits.total()
     print(f"chaos: seed {seed}: {total} faults injected, {len(broken)} queries broken, {seconds:.0f} s")
     if not broken and total:
-        print(f"no harm: the bound is that of each point; over all {_RULE_OF_THREE / total:.1e} (rule of three)")
+        print(
+            f"no query broken: the table shows each point's bound; over all points, it is {_RULE_OF_THREE / total:.1e}"
+        )
     return len(broken) + sum(not hits[point] for point in points)
 
 

@@ -78,7 +78,7 @@ def await_change(pid: int, timeout_s: float = LIFETIME_S + 5) -> Exit:
         if found:
             return Exit(None if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status))
         time.sleep(_POLL_S)
-    raise AssertionError(f"process {pid} neither ends nor stops")
+    raise AssertionError(f"process {pid} neither ended nor stopped")
 
 
 def serve_tasks(connection: Connection, sink: KafkaSink, staging: str | None, fault: str) -> bool:

@@ -319,7 +319,7 @@ def _pausing(
             server.resume()
             deadline = time.monotonic() + _READY_TIMEOUT_S
             while not is_ready():
-                assert time.monotonic() < deadline, "the server still does not answer"
+                assert time.monotonic() < deadline, "the server still does not respond"
                 time.sleep(0.1)
 
     return None if server is None else silence

@@ -27,7 +27,7 @@ _QUESTION_MS = 3_000
 def three_brokers() -> Iterator[LocalKafkaCluster]:
     """One cluster for the module; see `cluster`."""
     if chosen() != "local":
-        pytest.skip(f"needs brokers that it may kill: TWOPC_SERVICES is {chosen()!r}, not 'local'")
+        pytest.skip(f"this test needs brokers that it may kill, but TWOPC_SERVICES is {chosen()!r}, not 'local'")
     with LocalKafkaCluster() as cluster:
         yield cluster
 

@@ -22,7 +22,7 @@ def lent(server: ServerT | None, choice: str) -> Iterator[ServerT]:
         choice: the environment variable and its value, as `NAME=value`, for the reason of the skip.
     """
     if server is None:
-        pytest.skip(f"needs a server that it may kill and pause, not {choice}")
+        pytest.skip(f"this test needs a server that it may kill and pause, not {choice}")
     yield server
     if server.is_running:
         server.resume()

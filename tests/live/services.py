@@ -55,7 +55,7 @@ def kafka_service(choice: str) -> Iterator[KafkaService]:
         wait_for_metadata(choice, timeout_s=15)
         yield KafkaService(choice)
     else:
-        raise ServiceError(f"TWOPC_SERVICES={choice!r}: use local, docker, or host:port of a running Kafka")
+        raise ServiceError(f"TWOPC_SERVICES={choice!r}: use local, docker, or host:port of a running Kafka broker")
 
 
 def wait_for_metadata(bootstrap_servers: str, timeout_s: float) -> None:
@@ -64,7 +64,9 @@ def wait_for_metadata(bootstrap_servers: str, timeout_s: float) -> None:
         # One request is enough: the client tries to connect until the timeout.
         admin.list_topics(timeout=timeout_s)
     except KafkaException as error:
-        raise ServiceError(f"no Kafka answers at {bootstrap_servers} in {timeout_s:g} s: {error}") from error
+        raise ServiceError(
+            f"no Kafka broker answered at {bootstrap_servers} within {timeout_s:g} s: {error}"
+        ) from error
 
 
 def container_environment(port: int) -> dict[str, str]:
@@ -85,7 +87,7 @@ def container_environment(port: int) -> dict[str, str]:
 def compose_image(repository: str) -> str:
     """The repository's image with its tag, as in docker-compose.yml."""
     found = re.search(rf"^\s*image: ({re.escape(repository)}:\S+)$", COMPOSE_FILE.read_text(), re.MULTILINE)
-    assert found, f"{COMPOSE_FILE} names no {repository} image"
+    assert found, f"{COMPOSE_FILE} does not name an image of {repository}"
     return found[1]
 
 

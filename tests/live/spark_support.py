@@ -126,7 +126,7 @@ class Run:
 
     def ended(self, timeout_s: float = _TIMEOUT_S) -> int:
         code = self.wait(timeout_s)
-        assert code is not None, f"it does not end; its log:\n{self.text[-3000:]}"
+        assert code is not None, f"the process did not end; its log:\n{self.text[-3000:]}"
         return code
 
     def wait_running(self) -> None:
@@ -268,7 +268,7 @@ class Pipeline:
         seen = self.visible()
         lost, extra = self.given - seen, seen - self.given
         assert not lost and not extra, (
-            f"lost {len(lost)}: {sorted(lost)[:5]}, too many {len(extra)}: {sorted(extra)[:5]}"
+            f"{len(lost)} rows were lost: {sorted(lost)[:5]}; {len(extra)} rows are extra: {sorted(extra)[:5]}"
         )
 
     def require_order(self) -> None:

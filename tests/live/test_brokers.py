@@ -227,7 +227,7 @@ def test_the_successor_of_a_silent_coordinator_commits_the_decision(play: Replic
     assert not any("DecisionInDoubt" in error for error in errors), errors
 
 
-def test_a_restart_proves_a_decision_in_doubt_whose_replaced_coordinator_wakes(
+def test_a_restart_proves_a_decision_in_doubt_although_its_replaced_coordinator_wakes(
     play: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 12. The request reaches a node that is no longer the coordinator when it continues.

@@ -268,7 +268,7 @@ def losers_of(pipeline: Pipeline, root: Path, servers: tuple[Server, Server], **
     return losers
 
 
-def test_one_of_two_clients_starting_a_query_at_once_on_one_server_is_stopped(
+def test_if_two_clients_start_a_query_simultaneously_on_one_server_one_is_stopped(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     with server(tmp_path / "server") as one:
@@ -276,7 +276,7 @@ def test_one_of_two_clients_starting_a_query_at_once_on_one_server_is_stopped(
         assert losers or "Stopping existing streaming query" in one.text
 
 
-def test_one_of_two_clients_starting_a_query_at_once_on_a_server_that_stops_none_is_refused(
+def test_if_two_clients_start_a_query_simultaneously_on_a_server_that_stops_neither_one_is_refused(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     setting = {"spark.sql.streaming.stopActiveRunOnRestart": "false"}
@@ -284,6 +284,8 @@ def test_one_of_two_clients_starting_a_query_at_once_on_a_server_that_stops_none
         assert len(losers_of(pipeline_of(kafka, tmp_path), tmp_path, (one, one), **setting)) == 1
 
 
-def test_one_of_two_clients_starting_a_query_at_once_on_two_servers_loses(kafka: KafkaService, tmp_path: Path) -> None:
+def test_if_two_clients_start_a_query_simultaneously_on_two_servers_one_loses(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
     with server(tmp_path / "server") as one, server(tmp_path / "other") as other:
         assert losers_of(pipeline_of(kafka, tmp_path), tmp_path, (one, other))

@@ -110,7 +110,7 @@ def test_a_refusal_makes_the_next_attempt_send_smaller_batches_if_the_limit_may_
 
 
 @BOTH
-def test_a_record_that_is_really_too_large_is_refused_with_both_figures(
+def test_a_record_that_is_really_too_large_is_refused_and_the_error_gives_both_sizes(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     way = Way(kafka, monkeypatch, native=native)

@@ -54,7 +54,7 @@ def test_a_ledger_that_was_deleted_is_not_mistaken_for_a_bad_record(
 
 @pytest.mark.whole
 @BOTH
-def test_the_error_of_an_id_forgotten_by_the_brokers_mentions_their_setting(
+def test_the_error_for_an_id_that_the_brokers_have_forgotten_mentions_the_brokers_setting(
     forgetful: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     """Caught mutation: the error of a purged record is mistaken for the error of the transaction."""

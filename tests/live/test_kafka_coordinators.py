@@ -55,7 +55,7 @@ def test_a_broker_that_returned_later_is_asked_for_its_open_transactions(cluster
     late = next(iter(cluster))
     with connected_while_away(cluster, late) as (client, admin):
         assert until(lambda: late in admin.list_topics(timeout=_TIMEOUT_S).brokers, _TIMEOUT_S)
-        assert until(lambda: late in client._connection.nodes, 60), "within a minute, without a request that missed it"
+        assert until(lambda: late in client._connection.nodes, 60), "the client did not find the broker within a minute"
 
 
 @contextlib.contextmanager

@@ -80,7 +80,7 @@ def test_without_a_failure_each_row_is_visible_once_before_the_decision_and_in_n
 
 
 @pytest.mark.parametrize("point", each(BEFORE))
-def test_a_driver_that_dies_before_its_decision_duplicates_only_that_batch(point: str, play: Play) -> None:
+def test_a_driver_that_dies_before_its_decision_duplicates_only_the_undecided_batch(point: str, play: Play) -> None:
     run = driver(play, "AT_LEAST_ONCE")
     write(run, play, 0)
     crash(run, play, 1, rows_of(1), point)

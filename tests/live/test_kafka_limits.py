@@ -41,7 +41,7 @@ def test_a_broker_with_a_shorter_maximum_works_with_shorter_transactions_and_so_
         assert play.visible() == {"0": 1, "1": 1}
 
 
-def test_a_transaction_longer_than_the_brokers_maximum_is_refused_with_both_settings_and_then_works(
+def test_a_transaction_longer_than_the_brokers_maximum_is_refused_until_one_of_the_two_settings_is_changed(
     strict: KafkaService, tmp_path: Path
 ) -> None:
     with playing(strict, tmp_path) as play:

@@ -138,7 +138,7 @@ def test_brokers_accept_the_largest_row_that_sparks_own_sink_writes(
 
 
 @BOTH
-def test_a_small_queue_bounds_the_task_and_loses_nothing(
+def test_a_small_queue_bounds_the_tasks_memory_and_loses_nothing(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     """Caught mutations: rows after a full queue are skipped; they begin again at the first."""

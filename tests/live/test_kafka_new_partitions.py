@@ -57,7 +57,7 @@ def test_a_row_goes_to_a_partition_that_was_added_since(
 
 
 @BOTH
-def test_a_row_for_a_missing_partition_is_rejected_with_both_figures(
+def test_a_row_for_a_missing_partition_is_rejected_and_the_error_gives_both_numbers(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     way = Way(kafka, monkeypatch, native=native)

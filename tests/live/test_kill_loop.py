@@ -49,7 +49,7 @@ def appends_to(database: Path) -> Callable[[DataFrame, int], None]:
 
 
 @pytest.mark.whole
-def test_the_kill_loop_finds_that_appending_duplicates_a_batch(
+def test_the_kill_loop_finds_that_an_append_duplicates_a_batch(
     tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     database = tmp_path / "rows.db"

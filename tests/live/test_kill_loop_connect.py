@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(1800)]
 
 
-def test_the_kill_loop_finds_that_appending_duplicates_a_batch_no_matter_which_process_dies(
+def test_the_kill_loop_finds_that_an_append_duplicates_a_batch_no_matter_which_process_dies(
     tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     database = tmp_path / "rows.db"

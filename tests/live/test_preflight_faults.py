@@ -40,7 +40,7 @@ def worse(report: Report, result: Result) -> list[Finding]:
     return [line for line in report.findings if line.result is result]
 
 
-def test_a_single_healthy_broker_has_no_fault_but_its_single_replicas(kafka: KafkaService) -> None:
+def test_a_single_healthy_broker_has_no_fault_except_that_each_partition_has_one_replica(kafka: KafkaService) -> None:
     name = f"f{uuid.uuid4().hex[:10]}"
     topic = create_topic(kafka.bootstrap_servers, f"{name}-out")
     report = report_of(kafka.bootstrap_servers, name, topic)

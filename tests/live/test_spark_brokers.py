@@ -95,11 +95,13 @@ class Operator:
                 self._start()
             return self.committed() >= wanted
 
-        assert until(is_there, _STEP_TIMEOUT_S), f"the query stays at batch {self.committed()}: {self.query.status}"
+        assert until(is_there, _STEP_TIMEOUT_S), f"the query is stuck at batch {self.committed()}: {self.query.status}"
 
     def finish(self) -> None:
         """Wait until the query has read everything."""
-        assert until(self._look, _STEP_TIMEOUT_S), f"the query stays at batch {self.committed()}: {self.query.status}"
+        assert until(self._look, _STEP_TIMEOUT_S), (
+            f"the query is stuck at batch {self.committed()}: {self.query.status}"
+        )
 
     def close(self) -> None:
         self.query.stop()

@@ -179,7 +179,7 @@ def test_the_connections_of_an_object_are_closed_once_another_one_writes_for_the
     ],
     ids=["constant", "next", "before", "str", "float", "bool", "None", "huge"],
 )
-def test_a_batch_number_other_than_sparks_is_refused_with_both_numbers_and_nothing_is_written(
+def test_a_batch_number_other_than_sparks_is_refused_the_error_gives_both_and_nothing_is_written(
     wrong: Callable[[int], Any], kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))

@@ -208,7 +208,7 @@ def test_an_unreachable_broker_is_reported_and_nothing_is_lost_after_its_return(
 
 def test_a_denied_transactional_id_is_reported_with_the_missing_rights(tmp_path: Path, spark: SparkSession) -> None:
     if chosen() != "local":
-        pytest.skip("needs a broker with its own properties")
+        pytest.skip("this test needs a broker with special properties")
     with LocalKafka(listeners={"SASL": "SASL_PLAINTEXT"}, properties=WITH_RIGHTS) as broker:
         pipeline = Pipeline(broker.bootstrap_servers, tmp_path)
         pipeline.feed(10)

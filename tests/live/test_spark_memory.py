@@ -56,7 +56,7 @@ def test_a_worker_needs_no_more_memory_for_ten_times_the_rows(
     finally:
         del environment["TWOPC_MEMORY"]
         each.close()
-    print(f"peak RSS of a worker in MiB, by rows: {peaks}")  # noqa: T201 - a figure to quote; run pytest with -s
+    print(f"peak RSS of a worker in MiB, by number of rows: {peaks}")  # noqa: T201 - a figure to quote; run pytest with -s
     assert peaks[10 * rows] - peaks[rows] <= _GROWTH_MIB
 
 
@@ -70,7 +70,7 @@ def test_a_batch_a_thousand_times_larger_than_expected_needs_little_more_memory_
     The JVM may need more memory than Python, because it still holds the tasks' results as garbage.
     """
     peaks = {way: peaks_of(kafka, tmp_path / way, way, 400) for way in ("tasks", "auto")}
-    print(f"peak RSS in MiB of driver, worker and JVM, by way: {peaks}")  # noqa: T201 - a figure to quote; run pytest with -s
+    print(f"peak RSS of driver, worker and JVM in MiB, by write_by: {peaks}")  # noqa: T201 - a figure to quote; run pytest with -s
     growths = [found - expected for expected, found in zip(peaks["tasks"], peaks["auto"], strict=True)]
     for growth, most in zip(growths, (_GROWTH_MIB, _GROWTH_MIB, _JVM_LIMITS * _LIMIT_MIB), strict=True):
         assert growth <= most
@@ -126,4 +126,4 @@ def peak_mib(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) // 1024
-    raise AssertionError(f"process {pid} has no VmHWM")
+    raise AssertionError(f"/proc/{pid}/status contains no VmHWM")

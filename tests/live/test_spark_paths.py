@@ -59,7 +59,7 @@ def play(kafka: KafkaService, spark: SparkSession, tmp_path: Path, kind: str, na
 
 
 @pytest.mark.parametrize(("kind", "name"), [("path", ALL), ("viewfs", ALL)])
-def test_every_character_of_a_checkpoints_path_means_itself(
+def test_every_character_of_a_checkpoints_path_is_taken_literally(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, kind: str, name: str
 ) -> None:
     """Fails if a path is made from a URI's escaped text."""

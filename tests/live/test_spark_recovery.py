@@ -117,7 +117,7 @@ def test_a_query_killed_and_restarted_after_the_transaction_timeout_loses_nothin
             pipeline.require_exactly_once()
         plain.require_order()
     kept = Path(staged.options.checkpoint, "twopc", "staging").rglob("*.arrow")
-    assert not list(kept), "proven rows should not stay staged"
+    assert not list(kept), "the staged files of proven rows should be deleted"
 
 
 def test_losing_some_transactions_and_replaying_different_rows_is_in_doubt(

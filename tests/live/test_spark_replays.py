@@ -92,7 +92,7 @@ def test_a_replay_lets_the_function_read_its_observations(
             )  # the function could wait forever
             reader.start()
             reader.join(_MOST_S)
-            assert not reader.is_alive(), "the observation has no value"
+            assert not reader.is_alive(), "the observation did not receive a value"
 
         return write
 

@@ -293,7 +293,7 @@ def test_a_function_that_is_repeated_after_its_call_continues_with_the_visible_b
             each(batch, batch_id)
             posted.append(batch_id)
             if posted.count(batch_id) < 3:
-                raise RuntimeError("the webhook does not answer")
+                raise RuntimeError("the webhook does not respond")
 
         return write
 

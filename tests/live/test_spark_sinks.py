@@ -69,7 +69,7 @@ def other_kafka() -> Iterator[LocalKafka]:
 @pytest.mark.parametrize(
     "point", ["driver.committing@2", *whole("driver.prepared", "driver.decided", "driver.committed")]
 )
-def test_two_kafka_clusters_and_redis_have_every_row_once_after_a_crash_at(
+def test_two_kafka_clusters_and_redis_contain_every_row_once_after_a_crash_at_any_point(
     point: str,
     kafka: KafkaService,
     other_kafka: LocalKafka,
@@ -124,7 +124,7 @@ def test_kafka_shows_a_batch_before_redis(
 @pytest.mark.parametrize(
     "point", ["driver.decided", *whole("driver.prepared", "driver.committing", "driver.committed")]
 )
-def test_redis_alone_has_every_row_once_after_a_crash_at(
+def test_redis_alone_contains_every_row_once_after_a_crash_at_any_point(
     point: str, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     totals = adding(redis_server)
@@ -135,7 +135,7 @@ def test_redis_alone_has_every_row_once_after_a_crash_at(
 
 @pytest.mark.whole
 @pytest.mark.parametrize("point", ["driver.prepared", "driver.decided", "driver.committing", "driver.committed"])
-def test_hbase_alone_has_every_row_once_after_a_crash_at(
+def test_hbase_alone_contains_every_row_once_after_a_crash_at_any_point(
     point: str, store: Store, spark: SparkSession, tmp_path: Path
 ) -> None:
     mapping = Increment(f"{store.prefix}:{{id}}", {"d:v": "n"})

@@ -157,7 +157,7 @@ def test_a_replay_writes_the_whole_state_of_a_batch_that_was_not_taken_whole(
     require_rows(values(sink), "none")
 
 
-def test_as_many_commits_as_partitions_prove_nothing_if_a_dataframe_has_the_batch_twice(
+def test_as_many_commits_as_partitions_prove_nothing_if_a_dataframe_contains_the_batch_twice(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Two of four partitions have no rows and commit twice. The other two are cut off, and never commit."""

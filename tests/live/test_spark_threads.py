@@ -81,7 +81,7 @@ def refused_and_restarted(
         run = pipeline.process()
         yield run
         let_go(run)
-        assert run.ended() != 0, f"it was decided; {difference(pipeline)}"
+        assert run.ended() != 0, f"the batch was decided; {difference(pipeline)}"
         assert refusal in run.text, run.text[-3000:]
         assert not pipeline.visible()
         again = pipeline.process()

@@ -159,7 +159,9 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     options = parser().parse_args()
     if options.connect and options.kafka:
-        parser().error("--connect runs Sparks, and --kafka runs none")
+        parser().error(
+            "--connect and --kafka cannot be combined: --connect runs Spark versions, and --kafka runs no Spark"
+        )
     table = Table("on", "tests", "s")
     failed = 0
     for cell in cells(options):

@@ -81,7 +81,7 @@ def report(verdicts: Iterable[Verdict], first_seed: int, *, stop: bool) -> int:
     print("faults: " + ", ".join(f"{name} {count}" for name, count in sorted(struck.items())))
     if not violations:
         print(
-            f"none in {histories} bounds the rate of violating histories below {3 / histories:.1e} (rule of three, 95 %)"
+            f"The share of histories that violate a rule is therefore below {3 / histories:.1e} (rule of three, 95 % confidence)"
         )
     return violations
 

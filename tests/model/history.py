@@ -142,10 +142,12 @@ class History:
             self._start_driver_if_none_runs()
             self._copy_the_checkpoint()
             if not self.simulation.step():
-                raise ModelViolation("no process can move, and the query is not done")
+                raise ModelViolation("no process can take a step, but the query is not done")
             self._end_drivers()
             if self.started > _MAX_DRIVERS:
-                raise ModelViolation(f"still not done after {_MAX_DRIVERS} drivers: {self._failures[-1]!r}")
+                raise ModelViolation(
+                    f"the query is still not done after {_MAX_DRIVERS} drivers: {self._failures[-1]!r}"
+                )
 
     def _gave_up(self) -> bool:
         last = self._failures[-_GIVES_UP_AFTER:]
@@ -269,7 +271,7 @@ class History:
             gap = isinstance(error, RefusedStartError)
             of = "" if gap else self._require_excusable(error)
             if of in excused or not self._take_way_out(error, patience=0):
-                raise ModelViolation(f"there is no way out of {error!r}") from error
+                raise ModelViolation(f"the error offers no way out: {error!r}") from error
             excused |= set() if gap else {of}
         # Every transaction that it saw committed is visible; any other belongs to no driver.
         self.judge.require_all_visible_once(self.query.kept, self._replaced, _OUTPUT_PARTITIONS)
@@ -280,7 +282,7 @@ class History:
         while not strand.ended and self.simulation.step():
             pass
         if strand.error is None and not strand.ended:
-            raise ModelViolation("the last driver does not end")
+            raise ModelViolation("the last driver did not end")
         return strand.error
 
     def _require_excusable(self, error: BaseException) -> str:
@@ -288,13 +290,13 @@ class History:
         if not isinstance(error, TwoPhaseCommitError):
             raise error
         if isinstance(error, DecisionInDoubtError) or not isinstance(error, InDoubtError):
-            raise ModelViolation(f"without faults, the last driver stopped: {error!r}") from error
+            raise ModelViolation(f"the last driver stopped although there were no faults: {error!r}") from error
         found = _WAY_OUT.search(str(error))
         of = found[3] if found else ""
         # No other query can write a query's batch again: neither its plan nor its staged rows are in the new checkpoint.
         is_lasting = of != self.query.kept.query_id or (self.shape.shuffled and not self.shape.staged)
         if not is_lasting or not self.nemesis.may_have_lost_transactions:
-            raise ModelViolation(f"in doubt for no reason: {error!r}") from error
+            raise ModelViolation(f"the batch is in doubt for no reason: {error!r}") from error
         return of
 
 

@@ -48,7 +48,7 @@ class Judge:
         if known.transactional_id.endswith(".driver"):
             self._learn(known)
         elif (known.transactional_id, known.epoch) not in self._decided:
-            raise ModelViolation(f"{known.transactional_id} is committed without a decision")
+            raise ModelViolation(f"{known.transactional_id} was committed without a decision")
 
     def _learn(self, known: Transaction) -> None:
         """Learn the decision in the driver's transaction. It holds once the coordinator accepts it, before it can be read."""
@@ -80,7 +80,7 @@ class Judge:
         if batch > self._highest.get(query_id, -1) + 1:
             self._require_allowed(ResumeAt(batch, query_id))
         if (query_id, batch) in self.abandoned:
-            raise ModelViolation(f"batch {batch} of {query_id} was given up, and is decided again")
+            raise ModelViolation(f"batch {batch} of {query_id} was given up, but was then decided again")
         self._highest[query_id] = batch
         self._last = query_id, batch
 
@@ -104,7 +104,7 @@ class Judge:
     def on_request(self, kind: str, process: Process) -> None:
         # It reads before it fences. A cut-off leader may hide records from it; then it is refused only after it has fenced.
         if kind == "init" and process.name.startswith(ROGUE) and not NETWORK.stale:
-            raise ModelViolation("a start that must be refused fenced the healthy driver")
+            raise ModelViolation("a start fenced the healthy driver, although it must be refused")
 
     def require_all_visible_once(self, kept: Checkpointed, replaced: Iterable[Checkpointed], partitions: int) -> None:
         """Check the end of a history against the checkpoint's plan: of an abandoned batch, any row may be missing.
@@ -123,12 +123,12 @@ class Judge:
             log = self._cluster.logs[OUTPUT, number]
             if log.stable != log.end:
                 raise ModelViolation(
-                    f"output {number} is readable up to {log.stable} of {log.end}: a transaction is open"
+                    f"output {number} is readable only up to {log.stable} of {log.end}, because a transaction is open"
                 )
             seen.update(int(entry.value or b"") for entry in self._cluster.fetch((OUTPUT, number), 0)[0])
         lost, extra = sorted(wanted - seen), dict(seen - wanted - optional)
         if lost or extra:
-            raise ModelViolation(f"lost {lost}, too many {extra}, of {wanted.total()} rows")
+            raise ModelViolation(f"of {wanted.total()} rows, these were lost: {lost}; these are extra: {extra}")
         left = [known.transactional_id for known in self._cluster.ongoing()]
         if left:
             raise ModelViolation(f"transactions are left open: {left}")

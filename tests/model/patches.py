@@ -81,5 +81,5 @@ def install() -> None:
     for module, replacements in replaced:
         for name, value in replacements.items():
             if not hasattr(module, name):
-                raise AssertionError(f"{module.__name__} has no {name} to replace")
+                raise AssertionError(f"{module.__name__} has no attribute {name} to replace")
             setattr(module, name, value)

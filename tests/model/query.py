@@ -308,7 +308,7 @@ class Engine:
     def _staged(self, tasks: tuple[TaskReport, ...]) -> dict[int, _Given]:
         kept = self._query.kept.staged
         if {str(task.staged) for task in tasks} - kept.keys():
-            raise FatalError("staged rows are gone: a newer driver has proven their batch")
+            raise FatalError("the staged rows are gone, because a newer driver has proven their batch")
         return {task.partition: {task.partition: kept[str(task.staged)]} for task in tasks}
 
     def _draws_direct(self) -> bool:

@@ -211,7 +211,7 @@ class Simulation:
         """Let one process move; False if none is left."""
         self._steps += 1
         if self._steps > _MAX_STEPS:
-            raise EndlessError(f"no end after {_MAX_STEPS} steps")
+            raise EndlessError(f"the history did not end within {_MAX_STEPS} steps")
         self._unwind()
         for process in self.processes:
             if process.paused and self.chance.random() < _RESUMED:

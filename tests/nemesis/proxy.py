@@ -135,7 +135,7 @@ class KafkaProxy:
         self, api: Api, transactional_id: str | None = None, *, committed: bool | None = None
     ) -> list[Exchange]:
         """The requests of this kind so far, dropped ones included. Recorded are only the kinds in ``_RECORDED``."""
-        assert api in _RECORDED, f"{api!r} is not recorded, only {_RECORDED}"
+        assert api in _RECORDED, f"{api!r} is not recorded; the proxy records only {_RECORDED}"
         wanted = Selection(api, transactional_id, committed, None, 1, 1, self._arm)
         return [exchange for exchange in list(self._exchanges) if wanted.matches(exchange.request)]
 
@@ -150,7 +150,7 @@ class KafkaProxy:
             with connection.makefile("rb") as stream:
                 for payload in read_frames(stream):
                     return Response(payload, exchange.request).error
-        raise ConnectionError(f"no answer to {exchange.request.body}")
+        raise ConnectionError(f"no response to {exchange.request.body}")
 
     # -- for the connections -------------------------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ class Exchange(Generic[RequestT, ResponseT]):
         Raises:
             AssertionError: no answer in time.
         """
-        assert self._answered.wait(within_s), f"the broker has not answered {self.request.body} within {within_s:g} s"
+        assert self._answered.wait(within_s), f"the broker did not respond to {self.request.body} within {within_s:g} s"
         assert self.response is not None
         return self.response
 
@@ -167,7 +167,10 @@ class Rule(Generic[RequestT, ResponseT]):
         """
         with self._changed:
             done = self._changed.wait_for(lambda: len(self.hits) >= hits, within_s)
-        assert done, f"{self._selection} was met {self._seen} times in {within_s:g} s, acted on {len(self.hits)}"
+        assert done, (
+            f"{self._selection} matched {self._seen} requests within {within_s:g} s, and the rule acted on "
+            f"{len(self.hits)} of them"
+        )
         return self.hits[hits - 1]
 
     def release(self) -> None:

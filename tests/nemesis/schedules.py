@@ -83,4 +83,4 @@ def let_a_commit_arrive_late(play: Play, proxy: KafkaProxy) -> None:
     for batch in (1, 2, 3, 4):
         process(driver, play, batch, between=arrive)
         assert play.visible() == seen(batch + 1)
-    assert met, "the id of the late commit was not used again, so nothing was tested"
+    assert met, "the late commit's id was not reused, so nothing was tested"

@@ -103,7 +103,7 @@ def test_a_driver_fenced_while_it_waits_commits_and_sweeps_nothing_of_its_succes
 
     def release_the_loser() -> None:
         held.release()
-        assert losing.exception(60) is None, "its batch is committed and proven, so it must not fail"
+        assert losing.exception(60) is None, "the loser's batch is committed and proven, so the loser must not fail"
 
     with at("driver.confirmed", release_the_loser):
         process(successor, play, 1)

@@ -172,7 +172,7 @@ def test_a_decision_published_by_a_late_commit_is_not_reported_as_unwritten(
     held.release()
     assert late.answer() == NONE
     error = deciding.exception(60)
-    assert len(play.decisions()) == 2, "the late commit should have published it"
+    assert len(play.decisions()) == 2, "the late commit should have published the decision"
     successor = play.driver()
     assert process(successor, play, 1) == (0, 1)
     assert play.visible() == seen(2)

@@ -58,7 +58,7 @@ def test_transactions_aborted_by_a_late_sweep_are_written_again(play: Play, prox
             prepared, _ = process(driver, play, batch)
         assert prepared == (2 if batch == met else 1)
         assert play.visible() == seen(batch + 1)
-    assert met is not None, "the id of the late sweep was not used again, so nothing was tested"
+    assert met is not None, "the late sweep's id was not reused, so nothing was tested"
     assert play.open_transactions() == ()
 
 

@@ -41,7 +41,7 @@ MARKS = [] if CHOSEN else [pytest.mark.whole]
 def kafka() -> Iterator[KafkaService]:
     """A broker that verifies no transaction, unless another is chosen."""
     if chosen() != "local":
-        pytest.skip("starts a broker of a chosen version")
+        pytest.skip("this test starts a broker of a chosen version")
     with LocalKafka(version=None if CHOSEN else "3.5.2") as broker:
         yield KafkaService(broker.bootstrap_servers)
 

@@ -185,7 +185,7 @@ def test_a_replayed_request_gets_a_new_answer_from_the_broker(
     assert until(lambda: proxy.replay(end) == "NONE")  # a repeated commit succeeds once the first is complete
     producer_of(proxy, name)
     assert proxy.replay(end) in FENCED
-    assert len(proxy.recorded(Api.END_TXN, name)) == 1, "a replay is not recorded as a client's request"
+    assert len(proxy.recorded(Api.END_TXN, name)) == 1, "a replay must not be recorded as a client's request"
 
 
 def test_waiting_for_a_request_that_never_comes_fails(proxy: KafkaProxy, name: str) -> None:

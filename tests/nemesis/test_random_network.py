@@ -87,4 +87,4 @@ def test_every_row_is_visible_once_and_nothing_is_left_open_under_any_network_fa
                 proxy.replay(end)
         play.forget_worker()
         assert verdict(play.sink, kafka.bootstrap_servers, watcher, given(BATCHES), stall_bound_s=15) == []
-    assert proxy.injected >= BATCHES / 2, "too few faults found a request"
+    assert proxy.injected >= BATCHES / 2, "too few faults were injected"

@@ -77,7 +77,7 @@ def test_commits_replayed_at_every_coordinator_end_no_transaction_of_a_later_bat
     for batch in range(4):
         process(driver, play, batch)
     old = proxy.recorded(Api.END_TXN, of_tasks(play), committed=True)
-    assert len({exchange.broker for exchange in old}) > 1, "all of them have the same coordinator"
+    assert len({exchange.broker for exchange in old}) > 1, "all transactional ids have the same coordinator"
     answers: list[str] = []
 
     def replay(partition: int) -> None:

@@ -48,7 +48,7 @@ def plant(bug: Bug, root: Path) -> None:
         text = path.read_text()
         if text.count(edit.old) != 1:
             raise ValueError(
-                f"{bug.name}: {edit.path} has the text to be replaced {text.count(edit.old)} times:\n{edit.old}"
+                f"{bug.name}: {edit.path} contains the text to be replaced {text.count(edit.old)} times:\n{edit.old}"
             )
         path.write_text(text.replace(edit.old, edit.new))
 
@@ -95,7 +95,7 @@ def caught_by(bug: Bug, tiers: tuple[str, ...], histories: int, seed: int) -> st
                         command, cwd=root, env=environment, capture_output=True, timeout=_TIMEOUT_S, check=False
                     )
                 except subprocess.TimeoutExpired:
-                    print(f"{bug.name}: the tier {tier} takes more than {_TIMEOUT_S} s and is skipped", flush=True)
+                    print(f"{bug.name}: the tier {tier} took more than {_TIMEOUT_S} s and was skipped", flush=True)
                     continue
                 if done.returncode not in {0, _FAILED}:
                     print(f"{bug.name}: {command} did not run:\n{done.stdout.decode()[-2000:]}", flush=True)

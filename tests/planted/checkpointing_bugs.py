@@ -147,7 +147,7 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "configuration, qualified.toString())",
         "configuration, qualified.toUri().toString())",
         model=False,
-        whole=f"{_PATHS} -k means_itself",
+        whole=f"{_PATHS} -k taken_literally",
     ),
     one_edit(
         "tolerated: what a user's function raises is, too",

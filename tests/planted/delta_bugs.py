@@ -150,7 +150,7 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         "        if self._before is not None and self._before.before is not None:\n"
         "            self._forget(self._before.before)\n",
         "        if self._before is not None:\n            self._forget(self._before.pointer)\n",
-        f"{_RESTORED} -k log_that_lacks",
+        f"{_RESTORED} -k log_lacks",
     ),
     _bug(
         "a Parquet file has bounds that leave NaN out",

@@ -156,7 +156,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         '        kept = parent.model_dump(by_alias=True, exclude={"snapshot_id", "snapshot_ref_type"}) if parent else {}\n',
         "        kept: dict[str, object] = {}\n",
         model=False,
-        protocol=f"{_COMMIT} -k retention_of_the_branch",
+        protocol=f"{_COMMIT} -k retention_settings",
     ),
     one_edit(
         "Iceberg: a deleted tag counts as a sink that never wrote",

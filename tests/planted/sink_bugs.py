@@ -1120,7 +1120,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "Coordinator(sinks_of(name, sink, own), own,",
         "Coordinator([sink], own,",
         model=False,
-        whole="tests/live/migrate/test_dead_letter.py -k way_back",
+        whole="tests/live/migrate/test_dead_letter.py -k rollback",
     ),
     one_edit(
         "TakeOver compares the rows before select",
@@ -1156,7 +1156,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "            if not batch.sinks:\n",
         "            if False:\n",
         model=False,
-        whole="tests/live/migrate/test_rollback.py -k without_the_way_back",
+        whole="tests/live/migrate/test_rollback.py -k without_a_rollback",
     ),
     one_edit(
         "a checkpoint that was given back is written to",
@@ -1229,7 +1229,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "    if planned > 0 and planned - 1 not in offsets:\n",
         "    if False:\n",
         model=False,
-        protocol="tests/live/migrate/test_handover.py -k does_not_have",
+        protocol="tests/live/migrate/test_handover.py -k missing_from_the_checkpoint",
     ),
     one_edit(
         "a batch that the new query has decided is handed over with new bounds",

@@ -50,11 +50,11 @@ def test_too_many_failures_in_the_window_fire_once_and_clear_once() -> None:
     assert _at(episodes, 0) == []
     for minute in (1, 2, 3):
         assert episodes.ended(_bad(minute)) == []
-    assert _at(episodes, 5) == [], "three are not more than three"
+    assert _at(episodes, 5) == [], "three failures are not more than three"
     episodes.ended(_bad(6))
     assert _at(episodes, 10) == [("failing", "firing")]
     assert _at(episodes, 15) == [], "the same episode"
-    assert _at(episodes, 20) == [("failing", "over")], "only one is left in the window"
+    assert _at(episodes, 20) == [("failing", "over")], "only one failure is left in the window"
     assert _at(episodes, 25) == []
 
 
@@ -76,10 +76,12 @@ def test_growth_compares_with_the_same_time_before() -> None:
     episodes = _episodes(GROWTH)
     for minute in (1, 4, 7, 11, 14, 17):
         episodes.ended(_bad(minute))
-    assert _at(episodes, 20) == [], "three in these ten minutes, and three in those before"
+    assert _at(episodes, 20) == [], "three failures in the last ten minutes, and three in the ten minutes before"
     for minute in (21, 22, 23, 24, 25):
         episodes.ended(_bad(minute))
-    assert _at(episodes, 26) == [("worse", "firing")], "six, and three before"
+    assert _at(episodes, 26) == [("worse", "firing")], (
+        "six failures in the last ten minutes, and three in the ten minutes before"
+    )
     for minute in (30, 32, 34, 36):
         episodes.ended(_bad(minute))
     assert _at(episodes, 37) == [("worse", "over")]
@@ -101,7 +103,7 @@ def test_the_time_without_a_completed_checkpoint_counts_from_the_last_one_or_fro
     assert _at(episodes, 10) == []
     assert _at(episodes, 10.1) == [("stalled", "firing")]
     episodes.ended(_bad(11))
-    assert _at(episodes, 12) == [], "one that failed ends nothing"
+    assert _at(episodes, 12) == [], "a failed checkpoint must not end the alert"
     assert _said(episodes.ended(_good(13))) == [("stalled", "over")]
     assert _at(episodes, 23) == []
     assert _at(episodes, 23.1) == [("stalled", "firing")]
@@ -111,7 +113,7 @@ def test_a_source_that_pauses_raises_no_alert_if_only_planned_checkpoints_are_ju
     episodes = _episodes(NoCheckpoint("stalled", for_s=600, is_of_planned=True))
     assert _at(episodes, 60) == []
     episodes.planned_ms = T0 + 60 * MINUTE
-    assert _at(episodes, 61) == [], "it is a minute old"
+    assert _at(episodes, 61) == [], "the planned checkpoint is only a minute old"
     assert _at(episodes, 70.1) == [("stalled", "firing")]
     episodes.planned_ms = None
     assert _said(episodes.ended(_good(71))) == [("stalled", "over")]

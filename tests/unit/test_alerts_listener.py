@@ -131,7 +131,7 @@ def test_a_checkpoint_after_a_long_pause_of_the_source_is_not_late_when_it_begin
     assert told.empty()
     clock.now += 11
     alerts.close()  # a look at the clock
-    assert told.get(timeout=WAIT_S).rule == "stalled", "it counts from its first try"
+    assert told.get(timeout=WAIT_S).rule == "stalled", "the time should count from the first attempt"
 
 
 def test_a_query_that_failed_and_was_closed_still_raises_stalled() -> None:

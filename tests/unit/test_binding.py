@@ -65,7 +65,9 @@ def test_binding_the_same_again_writes_nothing(bound: LocalFiles) -> None:
     ],
     ids=["dropped", "renamed", "moved", "other log", "log recreated", "added"],
 )
-def test_a_changed_binding_is_refused_with_a_way_out(changed: Bound, way_out: str, bound: LocalFiles) -> None:
+def test_a_changed_binding_is_refused_and_the_error_offers_a_way_out(
+    changed: Bound, way_out: str, bound: LocalFiles
+) -> None:
     with pytest.raises(RefusedStartError, match=way_out) as refused:
         Binding(bound).check(changed, add_sink=None)
     assert refused.value.case == "binding"

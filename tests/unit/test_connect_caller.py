@@ -114,7 +114,7 @@ def test_a_query_that_does_not_wait_for_the_call_is_not_the_caller(
     ],
     ids=["it is idle", "it reads other columns", "it ends its first trigger", "it ends a later trigger"],
 )
-def test_the_caller_is_the_query_that_is_left(other: Query, files: LocalFiles) -> None:
+def test_the_only_remaining_query_is_the_caller(other: Query, files: LocalFiles) -> None:
     assert calling_query(session_of(Query("mine"), other), files).run_id == "run-of-mine"
 
 

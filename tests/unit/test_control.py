@@ -273,7 +273,7 @@ def test_a_driver_fenced_in_its_sweep_sweeps_no_transaction_of_its_successor(sto
     assert loser.orphans_ended() == 1
 
 
-def test_a_sweep_leaves_what_only_shares_the_sinks_name_as_its_prefix(store: Store) -> None:
+def test_a_sweep_spares_a_sink_whose_name_begins_with_this_sinks_name(store: Store) -> None:
     mine, others = _name("s", 1), [_name("s-2", 1), _name("s-1", 1), "s-1-backup", "s-", "s"]
     sink = Markers(store, lambda: [*others, mine])
     sink.acquire(FIRST, NOBODY)

@@ -255,7 +255,7 @@ def test_a_decision_in_doubt_is_not_repeated_before_a_restart(cluster: Cluster, 
 
 
 @pytest.mark.parametrize("point", crash_points.POINTS)
-def test_two_sinks_agree_after_a_crash_at(point: str, cluster: Cluster) -> None:
+def test_two_sinks_agree_after_a_crash_at_any_point(point: str, cluster: Cluster) -> None:
     cluster.start("one", "two").run(0)
     die_at(cluster, cluster.start("one", "two"), point, 1)
     cluster.start("two", "one").run(1, 2)

@@ -86,7 +86,9 @@ def test_a_batch_that_can_never_be_proven_can_be_abandoned_and_holds_back_no_lat
         die_at(
             cluster, cluster.start(settings=abandoning(0)), "driver.swept" if batch == 0 else "driver.prepared", batch
         )
-        assert len(cluster.store.pending()) == PARTITIONS * batch, "it should be swept before anything else is written"
+        assert len(cluster.store.pending()) == PARTITIONS * batch, (
+            "the abandoned batch should be swept before anything else is written"
+        )
     cluster.start().run(batch, batch + 1)
     assert cluster.store.visible() == all_rows(*range(1, batch + 2))
     assert (cluster.store.pending(), abandoned(cluster)) == ([], [0])

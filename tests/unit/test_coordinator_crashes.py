@@ -32,14 +32,14 @@ def test_every_row_is_visible_once_after_a_crash_at(point: str, cluster: Cluster
 
 
 @pytest.mark.parametrize("point", crash_points.POINTS)
-def test_every_row_is_visible_once_after_a_crash_in_the_first_batch_at(point: str, cluster: Cluster) -> None:
+def test_every_row_is_visible_once_after_a_crash_in_the_first_batch_at_any_point(point: str, cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), point, 0)
     cluster.start().run(0, 1)
     assert cluster.store.visible() == all_rows(0, 1)
 
 
 @pytest.mark.parametrize("point", [name for name in crash_points.POINTS if name != "driver.deciding"])
-def test_every_row_is_visible_once_after_an_error_at(point: str, cluster: Cluster) -> None:
+def test_every_row_is_visible_once_after_an_error_at_any_point(point: str, cluster: Cluster) -> None:
     cluster.start().run(0)
     arm(point, fail)
     with pytest.raises(InjectedFault):

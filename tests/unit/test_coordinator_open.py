@@ -60,7 +60,7 @@ def test_transactions_that_the_log_shows_as_undecided_are_ended(
     query.run(0)
 
     def refuse(*_: object) -> int:
-        raise RetriableError("the log takes nothing")
+        raise RetriableError("the log does not accept writes")
 
     with monkeypatch.context() as patched:
         patched.setattr(RegisterLog, "append", refuse)

@@ -85,7 +85,7 @@ def test_a_batch_is_one_version_and_a_start_is_another(shop: Shop) -> None:
     Driver(shop.sink)
     assert shop.commits() == 5
     assert shop.values() == [0, 0, 1, 1, 2, 2]
-    assert len(shop.records()) == 2, "a record is deleted at the second commit after it"
+    assert len(shop.records()) == 2, "each record should be deleted at the second commit after it"
 
 
 def test_the_history_mentions_the_sink_and_the_batch(shop: Shop) -> None:
@@ -178,7 +178,7 @@ def _delete(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("meanwhile", [_compact, _delete], ids=["optimize", "delete"])
-def test_maintenance_in_between_costs_no_more_than_a_try(shop: Shop, meanwhile: Callable[[Shop], None]) -> None:
+def test_maintenance_in_between_costs_at_most_one_more_attempt(shop: Shop, meanwhile: Callable[[Shop], None]) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)
@@ -224,7 +224,7 @@ def test_the_evidence_survives_the_rewriting_of_all_files(shop: Shop) -> None:
 # -- files that are missing --------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_vacuum_deletes_after_the_decision_is_proven_lost(shop: Shop) -> None:
+def test_a_file_is_proven_lost_if_vacuum_deletes_it_after_the_decision(shop: Shop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     gone, whole = prepare(driver, shop.sink, 1, 2), prepare(driver, shop.sink, 3)
@@ -315,7 +315,7 @@ def test_a_table_with_a_constraint_is_refused_at_the_start_and_in_a_task(shop: S
 
 
 @pytest.mark.parametrize("is_last", [True, False])
-def test_files_that_are_deleted_between_two_tries_of_a_commit_are_lost(shop: Shop, *, is_last: bool) -> None:
+def test_files_that_are_deleted_between_two_attempts_to_commit_are_lost(shop: Shop, *, is_last: bool) -> None:
     """The table must never name a missing file: no one could read the table any more."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()

@@ -46,7 +46,7 @@ def sink_at(uri: str, name: str = "orders") -> DeltaSink:
     return DeltaSink(name=name, table_uri=uri, timeout_ms=2_000)
 
 
-def test_a_query_may_change_the_spelling(shop: Shop, spelling: str, tmp_path: Path) -> None:
+def test_a_query_may_change_the_spelling_of_the_tables_uri(shop: Shop, spelling: str, tmp_path: Path) -> None:
     Query(Case(shop.sink, numbers, shop.values), tmp_path / "query").run(0)
     Query(Case(sink_at(spelling), numbers, shop.values), tmp_path / "query").run(1, 2)
     Query(Case(shop.sink, numbers, shop.values), tmp_path / "query").run(3)
@@ -72,10 +72,12 @@ def test_a_second_query_that_takes_over_fences_the_first_one(shop: Shop, spellin
     second.run(0, settings=ending)
     with pytest.raises(FencedError):
         first.continue_with(running, 1)
-    assert shop.values() == sorted(2 * all_rows(0)), "each query's rows once"
+    assert shop.values() == sorted(2 * all_rows(0)), "each query's rows should be visible once"
 
 
-def test_two_queries_with_different_sinks_write_under_two_spellings(shop: Shop, spelling: str) -> None:
+def test_two_queries_with_different_sinks_write_under_two_spellings_of_the_tables_uri(
+    shop: Shop, spelling: str
+) -> None:
     other = sink_at(spelling, "others")
     mine, theirs = Driver(shop.sink), Driver(other)
     for driver, sink, value in ((mine, shop.sink, 1), (theirs, other, 2), (mine, shop.sink, 3)):

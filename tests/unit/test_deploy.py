@@ -113,7 +113,7 @@ def test_the_page_on_alerts_has_every_rule() -> None:
 def test_grafana_can_import_the_dashboard() -> None:
     """It has the fields that the importer asks for. Panels have ids and separate places, and name their data source."""
     assert {"uid", "title", "schemaVersion", "panels", "templating", "time"} <= BOARD.keys()
-    assert "id" not in BOARD, "it is the database's"
+    assert "id" not in BOARD, "Grafana's database should assign the id"
     variables = {variable["name"] for variable in BOARD["templating"]["list"]}
     assert variables == {"datasource", "query"}
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)

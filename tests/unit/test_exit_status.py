@@ -44,7 +44,7 @@ def test_every_error_has_a_status_which_is_the_same_from_the_object_and_from_spa
 @pytest.mark.parametrize(
     "error", [RuntimeError("a task failed"), ValueError("twopc.errors.Nonsense: x"), KeyboardInterrupt()]
 )
-def test_an_error_that_is_not_ours_has_status_1(error: BaseException) -> None:
+def test_any_other_error_has_status_1(error: BaseException) -> None:
     assert exit_status(error) == 1
 
 

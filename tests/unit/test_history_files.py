@@ -95,7 +95,7 @@ def test_a_clock_that_was_set_back_keeps_the_order(tmp_path: Path, monkeypatch: 
     assert _batches(tmp_path) == [0, 1]
 
 
-def test_without_append_an_object_has_many_checkpoints_and_a_failure_is_written_at_once(
+def test_without_append_an_object_contains_many_checkpoints_and_a_failure_is_written_immediately(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(writer, "OBJECT_CHECKPOINTS", 3)

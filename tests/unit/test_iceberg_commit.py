@@ -52,7 +52,7 @@ def test_a_batch_is_one_snapshot_and_a_start_is_another(shop: Shop) -> None:
         assert shop.commits() == 2 + batch
     Driver(shop.sink)
     assert shop.commits() == 5
-    assert len(shop.table().metadata.snapshot_log) == 4, "the second start is not in the history of the branch"
+    assert len(shop.table().metadata.snapshot_log) == 4, "the second start should not be in the branch's history"
 
 
 def test_the_snapshot_mentions_the_sink_and_the_batch(shop: Shop) -> None:
@@ -67,13 +67,13 @@ def test_the_snapshot_mentions_the_sink_and_the_batch(shop: Shop) -> None:
     assert table.metadata.refs[TAG].snapshot_id == current.snapshot_id
     Driver(shop.sink)
     own = [found.summary for found in shop.table().metadata.snapshots if found.summary and found.summary["twopc.sink"]]
-    assert [summary["twopc.batch"] for summary in own] == [None, "7", None], "a start records no batch"
+    assert [summary["twopc.batch"] for summary in own] == [None, "7", None], "a start should not record a batch"
 
 
 # -- lost answers and late requests ------------------------------------------------------------------------------------
 
 
-def test_the_files_of_tries_that_did_not_arrive_are_deleted(shop: Shop) -> None:
+def test_the_files_of_attempts_that_did_not_reach_the_catalog_are_deleted(shop: Shop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)
@@ -82,7 +82,7 @@ def test_the_files_of_tries_that_did_not_arrive_are_deleted(shop: Shop) -> None:
     assert shop.values() == [1, 2]
     metadata = shop.warehouse.directory / "shop" / "orders" / "metadata"
     named = {path.name for path in metadata.glob("snap-*")}
-    assert len(named) == shop.commits(), "the files of the tries that did not arrive are deleted"
+    assert len(named) == shop.commits(), "the files of attempts that did not reach the catalog should be deleted"
 
 
 def test_a_repeated_commit_stays_whole_if_a_successor_moves_the_tag_at_once(shop: Shop) -> None:
@@ -211,7 +211,7 @@ def test_the_tag_outlives_the_retention_of_references(shop: Shop) -> None:
     assert shop.table().metadata.refs[TAG].max_ref_age_ms == 2**63 - 1
 
 
-def test_the_retention_of_the_branch_is_kept(shop: Shop) -> None:
+def test_the_branchs_retention_settings_are_preserved(shop: Shop) -> None:
     driver = Driver(shop.sink)
 
     def retain(table: Any) -> None:

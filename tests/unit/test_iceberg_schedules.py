@@ -305,7 +305,7 @@ class Schedule:
 
     def check(self) -> None:
         found = self.visible()
-        assert found - self._expected == Counter(), "a row that was never decided, or twice"
+        assert found - self._expected == Counter(), "a row is visible twice, or was never decided"
         assert self._expected - found - self._pending == Counter(), "a decided row is missing"
         assert self._shop.table().metadata.refs[TAG].max_ref_age_ms == 2**63 - 1
         last, highest = self._shop.sequence_numbers()

@@ -96,7 +96,7 @@ def test_a_topic_that_its_leader_does_not_know_yet_is_asked_for_again() -> None:
     assert (found, admin.asked) == ({0: 4}, 2)
 
 
-def test_a_topic_that_was_deleted_meanwhile_is_an_error_that_names_it() -> None:
+def test_the_error_for_a_topic_that_was_deleted_meanwhile_names_the_topic() -> None:
     admin: Any = Admin(UNKNOWN, refreshes=1_000)
     with pytest.raises(
         RetriableError, match=r"requesting the offsets of t: a broker does not know the topic .*deleted"

@@ -238,7 +238,7 @@ def test_a_truncated_ledger_belongs_to_a_sink_of_its_first_decision(
 
 
 @pytest.mark.parametrize("sinks", [("t",), ("", "t"), ("t", "s")])
-def test_a_ledger_acquired_first_by_another_sink_is_refused_with_both_sink_names(
+def test_a_ledger_acquired_first_by_another_sink_is_refused_and_the_error_names_both_sinks(
     log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch, sinks: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"belongs to sink 't'.*Remove ledger_topic from sink 's'"):

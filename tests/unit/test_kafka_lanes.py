@@ -91,7 +91,9 @@ def test_a_commit_waits_for_no_further_connection() -> None:
     lanes.close()
     opened.may.set()
     opened_all(lanes)
-    assert [one.is_closed for one in opened.connections] == [True], "it was closed meanwhile"
+    assert [one.is_closed for one in opened.connections] == [True], (
+        "the connection should be closed, because the lanes were closed meanwhile"
+    )
     assert lanes.send_all(MANY) == ANSWERS
     assert len(opened.connections) == 1
 

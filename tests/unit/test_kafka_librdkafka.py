@@ -73,7 +73,7 @@ def test_options_that_confluent_kafka_itself_serves_are_left_to_it() -> None:
     assert not accepts({"sasl.oauthbearer.config": "x"})
 
 
-def test_an_option_unknown_to_librdkafka_is_refused_with_the_reason() -> None:
+def test_an_option_unknown_to_librdkafka_is_refused_and_the_error_gives_the_reason() -> None:
     with pytest.raises(KafkaException, match="No such configuration property") as caught:
         LibrdkafkaProducer(
             c._load(), {"no.such": "option"}, delivered=Counter(), on_error=print, on_statistics=None, logger=logger

@@ -48,7 +48,7 @@ class Log:
 def search(log: Any, monkeypatch: pytest.MonkeyPatch, *, earliest: int = 0) -> Evidence:
     monkeypatch.setattr(markers, "offsets", lambda *_, **__: {2: earliest})
     evidence, reasons = markers.search(log, [HANDLE], {"2": START}, timeout_ms=1)
-    assert (evidence[HANDLE] is Evidence.UNKNOWN) == bool(reasons), "what is not proven has a reason"
+    assert (evidence[HANDLE] is Evidence.UNKNOWN) == bool(reasons), "a search that proves nothing should give a reason"
     assert all("twopc-ledger-s/2" in reason for reason in reasons)
     return evidence[HANDLE]
 

@@ -66,11 +66,11 @@ def scan_start(brokers: Brokers) -> ScanStart:
     return ScanStart(log, "out", timeout_ms=10_000)
 
 
-def test_the_first_attempt_waits_for_the_ends_of_the_markers(scan_start: ScanStart) -> None:
+def test_the_first_attempt_waits_for_the_markers_end_offsets(scan_start: ScanStart) -> None:
     assert scan_start.take() == {"markers": {"1": 10, "2": 20}, "outputs": {"out": 4}}
 
 
-def test_a_later_attempt_uses_the_ends_requested_after_the_previous_batch(
+def test_a_later_attempt_uses_the_end_offsets_requested_after_the_previous_batch(
     scan_start: ScanStart, brokers: Brokers
 ) -> None:
     scan_start.take()
@@ -80,7 +80,7 @@ def test_a_later_attempt_uses_the_ends_requested_after_the_previous_batch(
     assert scan_start.take()["markers"] == {"1": 30, "2": 40}
 
 
-def test_the_committer_requests_the_ends_in_advance(scan_start: ScanStart, brokers: Brokers) -> None:
+def test_the_committer_requests_the_end_offsets_in_advance(scan_start: ScanStart, brokers: Brokers) -> None:
     class Committer(KafkaCommitter):
         def __init__(self) -> None:
             self._scan_start = scan_start
@@ -91,7 +91,7 @@ def test_the_committer_requests_the_ends_in_advance(scan_start: ScanStart, broke
     assert len(brokers.requested) == 2
 
 
-def test_an_answer_counts_once(scan_start: ScanStart, brokers: Brokers) -> None:
+def test_a_response_is_used_only_once(scan_start: ScanStart, brokers: Brokers) -> None:
     """Otherwise, a search would have to read the markers of all batches since."""
     scan_start.take()
     scan_start.request()
@@ -112,7 +112,7 @@ def test_before_the_first_attempt_nothing_is_requested(scan_start: ScanStart, br
     assert (brokers.looked_up, brokers.requested) == (0, [])
 
 
-def test_after_an_error_the_ends_are_requested_again(scan_start: ScanStart, brokers: Brokers) -> None:
+def test_after_an_error_the_end_offsets_are_requested_again(scan_start: ScanStart, brokers: Brokers) -> None:
     scan_start.take()
     brokers.answers_at_once = False
     scan_start.request()

@@ -140,12 +140,12 @@ def test_without_any_answer_the_outcome_is_unknown_until_the_table_can_be_read(s
         with shop.next_commits(silent):
             assert evidence(driver, [handle], scan_start) == [UNKNOWN]
         assert "sink 'orders', loading table " in driver.committer.blockers()[-1]
-    assert shop.files(), "nothing is deleted after an unclear answer"
+    assert shop.files(), "nothing may be deleted after an unclear response"
     assert evidence(driver, [handle], scan_start) == [COMMITTED]
     assert shop.values() == [1, 2]
 
 
-def test_a_foreign_commit_in_between_costs_one_more_try(shop: LakeShop) -> None:
+def test_a_foreign_commit_in_between_costs_one_more_attempt(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)

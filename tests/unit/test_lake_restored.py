@@ -45,7 +45,7 @@ def test_a_start_on_an_older_table_is_refused(shop: LakeShop, case: Case, tmp_pa
     assert (shop.values(), shop.commits()) == (all_rows(0), commits)
 
 
-def test_a_table_that_was_restored_to_before_the_last_batch_gets_it_again(
+def test_the_last_batch_is_added_again_to_a_table_that_was_restored_to_a_state_before_it(
     shop: LakeShop, case: Case, tmp_path: Path
 ) -> None:
     """A machine may lose what was not flushed to its disk. The batch is decided, and its files are there."""
@@ -97,7 +97,7 @@ def test_a_table_that_was_created_again_is_refused_at_the_start(shop: LakeShop, 
 
 
 @pytest.mark.parametrize("settings", [None, ending(QUERY_ID)], ids=["no override", "override still in the code"])
-def test_a_table_that_was_restored_to_before_a_takeover_is_refused(
+def test_a_table_restored_to_a_state_before_a_takeover_is_refused(
     shop: LakeShop, case: Case, tmp_path: Path, settings: Settings | None
 ) -> None:
     """The restored table names the ended query as its owner, but it lacks decisions of the query that ended it."""

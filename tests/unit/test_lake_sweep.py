@@ -90,7 +90,7 @@ def test_files_of_dead_drivers_are_deleted_and_those_of_a_successor_are_not(shop
     successor.begin()
     prepare(successor, shop.sink, 2)
     late.committer.recover_and_abort([])
-    assert len(shop.files()) == 2, "a fenced driver sweeps nothing"
+    assert len(shop.files()) == 2, "a fenced driver must not sweep anything"
     successor.committer.recover_and_abort([])
     assert shop.files() == []
     assert successor.committer.orphans_ended() == 2

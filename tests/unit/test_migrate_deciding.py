@@ -40,10 +40,10 @@ def bound_to(root: Path, **sinks: dict[str, str]) -> LocalFiles:
     return files
 
 
-def test_a_dead_letter_sinks_ledger_may_have_the_decisions(views: dict[str, LogView]) -> None:
+def test_a_dead_letter_sinks_ledger_may_contain_the_decisions(views: dict[str, LogView]) -> None:
     assert deciding.decided_by(QUERY, ORDERS, (ORDERS, BAD)) == 7
     views[ORDERS.ledger] = LogView(acquired=of_query("another"))
-    assert deciding.decided_by(QUERY, ORDERS, (ORDERS, BAD)) is None, "another query's sinks do not matter"
+    assert deciding.decided_by(QUERY, ORDERS, (ORDERS, BAD)) is None, "another query's sinks should not matter"
     views[ORDERS.ledger] = replace(DECIDED, acquired=None)
     assert deciding.decided_by(QUERY, ORDERS, (ORDERS, BAD)) == 7
 
@@ -53,7 +53,7 @@ def of_query(query_id: str) -> Acquired:
 
 
 @pytest.mark.usefixtures("views")
-def test_decisions_in_a_removed_sinks_ledger_are_not_mistaken_for_no_decisions() -> None:
+def test_decisions_in_a_removed_sinks_ledger_are_not_mistaken_for_missing_decisions() -> None:
     with pytest.raises(ConfigurationError, match=r"are in twopc-ledger-bad.* Pass that sink .* again"):
         deciding.decided_by(QUERY, ORDERS, (ORDERS,))
 
@@ -76,7 +76,7 @@ class Unread:
 
 
 @pytest.mark.usefixtures("views")
-def test_the_way_back_fences_each_sink_of_the_checkpoint(tmp_path: Path) -> None:
+def test_a_rollback_fences_each_sink_of_the_checkpoint(tmp_path: Path) -> None:
     files = bound_to(
         tmp_path,
         orders={**HERE, "ledger": ORDERS.ledger},
@@ -93,7 +93,7 @@ def test_the_way_back_fences_each_sink_of_the_checkpoint(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("views")
 @pytest.mark.parametrize("facts", [{"cluster": "elsewhere", "ledger": "l"}, {"cluster": "here", "table": "t"}])
-def test_a_sink_that_the_way_back_cannot_reach_is_refused(facts: dict[str, str], tmp_path: Path) -> None:
+def test_a_sink_that_a_rollback_cannot_reach_is_refused(facts: dict[str, str], tmp_path: Path) -> None:
     files = bound_to(tmp_path, orders={**HERE, "ledger": ORDERS.ledger}, other=facts)
     with pytest.raises(
         ConfigurationError, match=r"sink 'other', which is not on .*Nothing was done.*availableNow=True"
@@ -102,7 +102,7 @@ def test_a_sink_that_the_way_back_cannot_reach_is_refused(facts: dict[str, str],
 
 
 @pytest.mark.usefixtures("views")
-def test_the_way_back_of_a_sink_that_the_query_does_not_have_is_refused(tmp_path: Path) -> None:
+def test_a_rollback_for_a_sink_that_is_not_the_querys_is_refused(tmp_path: Path) -> None:
     files = bound_to(tmp_path, bad={**HERE, "ledger": BAD.ledger})
     with pytest.raises(ConfigurationError, match=r"the query writes to bad, and not to sink 'orders'.*Check --sink"):
         deciding.sinks_of(QUERY, ORDERS, files)

@@ -77,7 +77,7 @@ def denied() -> ConfigurationError:
         (RetriableError("e"), "Run the preflight again"),
     ],
 )
-def test_the_fix_of_an_error_is_by_its_kind(error: TwoPhaseCommitError, fix: str) -> None:
+def test_the_suggested_fix_depends_on_the_errors_kind(error: TwoPhaseCommitError, fix: str) -> None:
     assert failed("a", "x", error, "allow it").fix.startswith(fix)
 
 

@@ -88,9 +88,7 @@ def test_a_repaired_checkpoint_reports_its_step(cluster: Cluster, seen: Recordin
     assert seen.last.steps == ("repair",)
 
 
-def test_an_attempt_that_is_tried_again_is_in_the_record_of_the_completed_checkpoint(
-    query: Query, seen: Recording
-) -> None:
+def test_a_retried_attempt_is_in_the_record_of_the_completed_checkpoint(query: Query, seen: Recording) -> None:
     query.engine.failures = [RetriableError("a broker was away")]
     query.run(0)
     (failed,) = seen.last.failed_attempts

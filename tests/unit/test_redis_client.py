@@ -38,7 +38,7 @@ def test_only_ask_opens_a_slot_that_a_node_imports(last: Exception, sent: list[A
     """The answer MOVED may be out of date. If the node in it imports the slot, the keys may still be on the slot's owner."""
 
     def connect() -> Any:
-        raise AssertionError("the test connects to no server")
+        raise AssertionError("the test must not connect to a server")
 
     node: Any = _Node()
     answers: list[Any] = [last]

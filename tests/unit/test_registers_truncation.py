@@ -172,7 +172,7 @@ def test_a_start_holds_one_decision_and_reads_above_the_truncation_only(
     assert (view.highest_batch, len(view.kept)) == (59, 30)
     assert peak_bytes < 20 * len(really(name(40)) or b"")
     assert min(found for found in read if found != "registers/id") == name(31)
-    assert read[name(40)] == 2, "once to inspect, once to read"
+    assert read[name(40)] == 2, "the register should be read once to inspect it and once for its content"
 
 
 # The trap: a fenced driver pauses; a newer driver writes and drops the register that it would write next. It looks free.

@@ -112,7 +112,7 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def tab() -> Iterator[Tab]:
     program = executable()
     if program is None:
-        pytest.skip("no Chromium or Chrome is installed: the page is checked by its text only")
+        pytest.skip("neither Chromium nor Chrome is installed, so only the page's text is checked")
     with browser(program) as found:
         yield found
 

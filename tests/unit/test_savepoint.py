@@ -79,7 +79,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return found
 
 
-def test_a_savepoint_has_what_belongs_to_its_batch_and_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_savepoint_contains_only_what_belongs_to_its_batch(checkpoint: Path, tmp_path: Path) -> None:
     found = create_savepoint(checkpoint, tmp_path / "kept")
     names = set(found.manifest.files)
     assert {"metadata", "offsets/3", "commits/3", "state/0/0/4.delta", "state/1/0/4_0a-1b.changelog"} <= names
@@ -337,7 +337,7 @@ def test_a_request_that_is_withdrawn_while_it_is_served_stops_nothing_and_leaves
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
 
 
-def test_a_requester_that_has_its_answer_waits_until_the_query_has_checked_on_it(
+def test_a_requester_that_has_received_its_answer_waits_for_the_querys_check(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The query answers, and is slow to check whether the requester still waits. Then it must stop, as the answer says."""
@@ -397,7 +397,7 @@ def test_the_query_stops_only_if_the_requester_has_not_given_up(
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
 
 
-def test_an_answer_that_comes_with_the_end_of_the_wait_counts(checkpoint: Path, tmp_path: Path) -> None:
+def test_an_answer_that_arrives_as_the_wait_ends_counts(checkpoint: Path, tmp_path: Path) -> None:
     """The query has stopped, so the command must not say that it continues."""
     each = saving(lambda *_: None, checkpoint)
     put(checkpoint / "commits/4", "v1\n{}")

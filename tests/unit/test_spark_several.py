@@ -93,7 +93,9 @@ def test_a_visible_batch_is_not_written_again_for_the_same_dataframes(caplog: py
     ],
     ids=["other", "equal", "other sink", "one more sink", "one more"],
 )
-def test_a_second_call_with_any_other_rows_is_refused_with_what_is_visible_and_what_is_not(second: Call) -> None:
+def test_a_second_call_with_different_rows_is_refused_and_the_error_says_what_is_visible_and_what_is_not(
+    second: Call,
+) -> None:
     writer = Writer()
     run = visible_run(writer, call((FRAME, ONE)))
     with pytest.raises(ConfigurationError) as raised:

@@ -97,7 +97,9 @@ def test_slices_invisible_to_the_driver_cause_an_error_that_identifies_one_of_th
 def test_slices_that_the_driver_sees_cost_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [staged(str(tmp_path), 0, 0) for _ in range(5)]
     staging = Staging(str(tmp_path))
-    monkeypatch.setattr(staging, "has", lambda _: pytest.fail("one call for each staged file"))
+    monkeypatch.setattr(
+        staging, "has", lambda _: pytest.fail("the driver should not make one call for each staged file")
+    )
     staging.require_visible(names)
 
 

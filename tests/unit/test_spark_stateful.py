@@ -62,7 +62,7 @@ class Node:
 
     def stateFormatVersion(self) -> int:  # noqa: N802 - Spark's name
         if self._version is None:
-            raise AssertionError("only a join has one")
+            raise AssertionError("only a join has a state format version")
         return self._version
 
     def apply(self, place: int) -> Node | None:

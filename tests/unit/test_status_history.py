@@ -56,13 +56,13 @@ def advice_about(
 
 
 @pytest.mark.parametrize(("planned", "finished", "decided"), [(5, 3, 5), (9, 8, 8), (9, 8, 3), (9, 8, 4)])
-def test_batches_that_a_healthy_query_writes_during_the_look_do_not_make_its_checkpoint_an_older_copy(
+def test_batches_that_a_healthy_query_writes_during_the_check_do_not_make_its_checkpoint_an_older_copy(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, planned: int, finished: int, decided: int
 ) -> None:
     [one] = advice_about(checkpoint, monkeypatch, planned=planned, finished=finished, decided=decided)
     assert one.anchor == "healthy", one.what
 
 
-def test_an_older_copy_is_still_noticed_during_the_look(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_copy_is_still_noticed_during_the_check(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [one] = advice_about(checkpoint, monkeypatch, planned=5, finished=4, decided=6)
     assert "older copy" in one.what

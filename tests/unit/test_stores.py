@@ -147,7 +147,9 @@ def test_a_store_that_stays_ahead_is_reported(sink: Sink, owner: Markers) -> Non
     assert sink.looks == 2
 
 
-def test_a_store_restored_to_before_a_takeover_is_reported_as_behind_and_not_as_another_querys(sink: Sink) -> None:
+def test_a_store_restored_to_a_state_before_a_takeover_is_reported_as_behind_and_not_as_another_querys(
+    sink: Sink,
+) -> None:
     ended, owner, log = Markers(sink.store, list), Markers(sink.store, list), Log()
     ended.acquire(SECOND, ended.inspect())
     backup = sink.store.held
@@ -264,7 +266,7 @@ def test_a_new_query_has_none_of_the_decisions_of_the_query_that_it_ended(sink: 
     assert (state.batch, advice.anchor) == (None, "healthy")
 
 
-@pytest.mark.parametrize("problem", [None, "the ledger does not answer"])
+@pytest.mark.parametrize("problem", [None, "the ledger does not respond"])
 def test_decisions_that_cannot_be_read_are_not_compared(sink: Sink, owner: Markers, problem: str | None) -> None:
     publish(owner, Log(), 0)
     found = Decisions(checkpoint(sink.store), None, problem)
@@ -342,11 +344,11 @@ def test_a_ledger_that_does_not_answer_is_not_the_stores_failure() -> None:
         ledger = "twopc-ledger-k"
 
         def create_decision_log(self) -> RegisterLog:
-            raise UnavailableError("the ledger does not answer")
+            raise UnavailableError("the ledger does not respond")
 
     found = CheckpointState(location="c", query_id="q", planned=0, finished=0, log="twopc-ledger-k", sinks={})
     decisions = read_decisions(found, [Silent()])  # type: ignore[list-item]
-    assert (decisions.history, decisions.problem) == (None, "the ledger does not answer")
+    assert (decisions.history, decisions.problem) == (None, "the ledger does not respond")
 
 
 def test_an_empty_record_is_not_observed_further() -> None:

@@ -217,7 +217,7 @@ def test_a_torn_checkpoint_file_is_reported(checkpoint: Path, name: str, torn: b
 
 
 @pytest.mark.parametrize("name", ["metadata", "offsets/0", "sources/0/0", "commits"])
-def test_an_unreadable_checkpoint_is_refused_with_the_file(checkpoint: Path, name: str) -> None:
+def test_an_unreadable_checkpoint_is_refused_and_the_error_names_the_file(checkpoint: Path, name: str) -> None:
     path = checkpoint / name
     if path.is_dir():
         path.rename(checkpoint / "elsewhere")

@@ -119,7 +119,7 @@ def run(first: int, programs: int, minutes: float, kills: int = _KILLS) -> Total
                 seed = result["seed"] + 1
             if time.monotonic() < until and seed == seeds[0]:
                 raise RuntimeError(
-                    f"a lane played nothing:\n{(place / 'results.log').read_text(errors='replace')[-3000:]}"
+                    f"a lane ran no program:\n{(place / 'results.log').read_text(errors='replace')[-3000:]}"
                 )
             print(f"{time.strftime('%H:%M:%S')} {totals}", flush=True)
     return totals
@@ -143,7 +143,7 @@ def main() -> int:
         for text, count in totals.refusals.items():
             print(f"refused {count} times: {text}")
     else:
-        print(f"users: seeds from {options.seed} on", flush=True)
+        print(f"users: seeds start at {options.seed}", flush=True)
         totals = run(options.seed, options.programs, options.minutes, options.kills)
     print(totals)
     return 1 if totals.wrong else 0

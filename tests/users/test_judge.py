@@ -214,7 +214,7 @@ def test_an_error_that_a_program_raises_after_a_failed_call_counts_as_the_failur
             raise error
 
     def fails_elsewhere() -> None:
-        raise KeyError("not the program's own")
+        raise KeyError("not raised by the program")
 
     names = {"each": Watched(recorder, each), "fails_elsewhere": fails_elsewhere}
     exec(compile(GIVES_UP.format(last=last), program_name(1), "exec"), names)  # noqa: S102

@@ -129,7 +129,7 @@ def test_spark_maintains_the_table_alongside_the_sink(spark: DeltaSpark, tmp_pat
     spark.sql(f"OPTIMIZE {table}")
     spark.sql(f"VACUUM {table} RETAIN 0 HOURS")
     log = tmp_path / "t" / "_delta_log"
-    assert list(log.glob("*.checkpoint.parquet")), "Spark has written checkpoints"
+    assert list(log.glob("*.checkpoint.parquet")), "Spark should have written checkpoints"
     restarted = Driver(sink)
     assert restarted.committer.initialize_state([handle], scan_start) == {handle: COMMITTED}
     committed(restarted, sink, 4, batch=4)

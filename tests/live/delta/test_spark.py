@@ -61,7 +61,7 @@ def rows(sink: DeltaSink) -> list[tuple[Any, ...]]:
         *(pytest.param(point, marks=pytest.mark.whole) for point in ("driver.prepared", "driver.committed")),
     ],
 )
-def test_a_table_and_a_topic_have_every_row_once_after_a_crash_at(
+def test_a_table_and_a_topic_contain_every_row_once_after_a_crash_at_any_point(
     point: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = created(tmp_path, COLUMNS, "id")

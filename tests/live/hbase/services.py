@@ -49,9 +49,7 @@ def hbase_service(choice: str) -> Iterator[HBaseService]:
     elif ":" in choice:
         yield HBaseService(choice)
     else:
-        raise ServiceError(
-            f"TWOPC_HBASE={choice!r}: use local, docker, or host:port of the ZooKeeper of a running HBase"
-        )
+        raise ServiceError(f"TWOPC_HBASE={choice!r}: use local, docker, or host:port of a running HBase's ZooKeeper")
 
 
 @contextlib.contextmanager

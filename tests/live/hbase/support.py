@@ -56,7 +56,7 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, *kinds: type[RegionServer | Ma
         def asked(*arguments: Any) -> Any:
             answer = ask(*arguments)
             if rng.random() < 0.25:
-                raise ConnectionError("the answer was lost")
+                raise ConnectionError("the response was lost")
             return answer
 
         return asked

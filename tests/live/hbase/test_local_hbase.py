@@ -53,7 +53,7 @@ def test_a_paused_hbase_is_silent_until_it_is_resumed(store: Store, local_hbase_
 
 
 @pytest.mark.whole
-def test_a_paused_hbase_can_be_stopped_and_started_on_its_ports_and_data(tmp_path: Path) -> None:
+def test_a_paused_hbase_can_be_stopped_and_restarted_with_the_same_ports_and_data(tmp_path: Path) -> None:
     with LocalHBase(data_dir=tmp_path) as server:
         pid, address = server.pid, server.zookeeper
         with contextlib.closing(Store(address)) as store:

@@ -119,7 +119,7 @@ class CatalogProxy(HttpProxy):
             rule.release()
         super().close()
         forgotten = [str(rule) for rule in self._rules if rule.is_forgotten]
-        assert not forgotten, f"not released in time: {forgotten}"
+        assert not forgotten, f"these rules were not released in time: {forgotten}"
         if self._errors:
             raise self._errors[0]
 

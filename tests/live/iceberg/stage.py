@@ -109,7 +109,7 @@ class Stage:
         metadata = self.shop.table().metadata
         summaries = [snapshot.summary.additional_properties for snapshot in metadata.snapshots if snapshot.summary]
         added = Counter(summary[BATCH] for summary in summaries if BATCH in summary)
-        assert set(added.values()) == {1}, f"snapshots by batch: {added}"
+        assert set(added.values()) == {1}, f"number of snapshots by batch: {added}"
         last, highest = self.shop.sequence_numbers()
         assert last >= highest
 

@@ -89,7 +89,7 @@ class Late:
             self._rest.release()
         error = self._outcome.exception(PATIENCE_S)
         rows = self._stage.visible()
-        assert sorted(set(rows)) == rows, "it has added rows a second time"
+        assert sorted(set(rows)) == rows, "the late commit added rows a second time"
         assert isinstance(error, FencedError), repr(error)
         assert "sink 'orders': another driver has acquired the sink and fenced this driver" in str(error)
 
@@ -120,7 +120,7 @@ def test_a_commit_held_back_past_its_successors_commits_is_refused(stage: Stage,
     late = Late(stage, stage.begin(), is_cut_off=is_cut_off)
     stage.disturb()
     successor = stage.recover(1)
-    assert stage.visible() == all_rows(0, 1), "the successor has committed the batch itself"
+    assert stage.visible() == all_rows(0, 1), "the successor should have committed the batch itself"
     stage.successor.continue_with(successor, 1, 2)
     stage.disturb()
     assert late.arrive() == REFUSED

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.whole
 class RestShop(Shop):
     def edit(self, change: Any) -> None:
         del change
-        pytest.skip("this catalog keeps the metadata of its tables in memory, where no one can edit it")
+        pytest.skip("this catalog keeps its tables' metadata in memory, where a test cannot edit it")
 
 
 @pytest.fixture  # type: ignore[no-redef]

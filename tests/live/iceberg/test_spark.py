@@ -73,7 +73,7 @@ def rows(warehouse: Warehouse) -> list[tuple[Any, ...]]:
         *(pytest.param(point, marks=pytest.mark.whole) for point in ("driver.prepared", "driver.committed")),
     ],
 )
-def test_a_table_and_a_topic_have_every_row_once_after_a_crash_at(
+def test_a_table_and_a_topic_contain_every_row_once_after_a_crash_at_any_point(
     point: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     warehouse, sink = created(tmp_path, spec=PartitionSpec(PartitionField(1, 1000, BucketTransform(2), "bucket")))

@@ -113,7 +113,7 @@ def test_spark_reads_deletes_compacts_and_expires_alongside_the_sink(shop: Shop,
     written.remove(11)
     assert sql(f"SELECT count(*) AS n FROM ice.{TABLE}.delete_files")[0]["n"] > 0
     write(11, 30, batch=3)
-    assert read() == sorted(written), "a delete does not apply to rows that are added later"
+    assert read() == sorted(written), "a delete must not apply to rows that are added later"
 
     prepared = prepare(driver, shop.sink, 40, batch=4, attempt=4)
     sql(f"CALL ice.system.rewrite_data_files(table => '{TABLE}', options => map('rewrite-all', 'true'))")

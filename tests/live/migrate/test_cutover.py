@@ -118,7 +118,9 @@ def test_equal_rows_and_earlier_duplicates_are_counted(pipeline: OldPipeline, sp
     before = pipeline.visible()
     first, second = Counter(pipeline.of_batch(0)), Counter(pipeline.of_batch(1))
     of_second = before - first - first
-    assert any(count > second[value] for value, count in of_second.items()), "some of batch 1 are there twice"
+    assert any(count > second[value] for value, count in of_second.items()), (
+        "some rows of batch 1 should be visible twice"
+    )
     pipeline.cut_over("--apply")
     message = pipeline.fail_new(spark)
     assert "rows equal records that were written up to" in message
@@ -148,7 +150,7 @@ def test_rows_that_differ_in_each_attempt_are_recognized_by_their_key(
     counted = pipeline.cut_over("--apply", "--key", "json:$.id")
     assert counted["unidentified"] == 0
     pipeline.run_new(spark)
-    assert not before - pipeline.visible(), "what was there is still there"
+    assert not before - pipeline.visible(), "rows that were visible before are missing"
     assert pipeline.visible_ids() == Counter(pipeline.given)
 
 
@@ -199,7 +201,7 @@ def test_an_old_query_that_ran_in_the_meantime_is_detected(pipeline: OldPipeline
     assert pipeline.visible() == before
     pipeline.cut_over("--apply")
     pipeline.run_new(spark)
-    assert pipeline.visible() == before, "all of batch 2 was there"
+    assert pipeline.visible() == before, "all rows of batch 2 were already visible"
 
 
 def test_a_restored_checkpoint_is_detected(pipeline: OldPipeline, spark: SparkSession) -> None:

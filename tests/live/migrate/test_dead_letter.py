@@ -141,15 +141,15 @@ def test_a_crash_in_the_handed_over_batch_does_not_stop_a_query_with_dead_letter
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("point", "kind"), [("driver.prepared", "rest"), ("driver.committed", "whole")])
-def test_the_way_back_with_dead_letters_is_exact(
+def test_a_rollback_with_dead_letters_is_exact(
     point: str, kind: str, handed_over: Callable[[str], WithDeadLetter], spark: SparkSession
 ) -> None:
     pipeline = handed_over(LETTERS[0])
     pipeline.fail_new_at(spark, point)
     before = pipeline.drivers()
     found = pipeline.command("rollback")
-    assert not before & pipeline.drivers(), "the new query's driver is fenced in every sink"
+    assert not before & pipeline.drivers(), "the new query's driver should be fenced in every sink"
     assert (found["handover"]["batch_id"], found["handover"]["kind"]) == (1, kind)
-    assert pipeline.command("rollback") == found, "it may be repeated"
+    assert pipeline.command("rollback") == found, "a repeated rollback should return the same result"
     pipeline.run_old(spark)
     pipeline.require_exact()

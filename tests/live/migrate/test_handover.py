@@ -73,7 +73,7 @@ def test_more_than_one_unfinished_batch_is_refused(planned: int, noted: int, tmp
 
 
 @pytest.mark.parametrize("noted", [[33, 40], [33, 39, 40], [33]])
-def test_batches_that_the_checkpoint_does_not_have_are_refused(noted: list[int], tmp_path: Path) -> None:
+def test_batches_that_are_missing_from_the_checkpoint_are_refused(noted: list[int], tmp_path: Path) -> None:
     """With asyncProgressTrackingEnabled, Spark records only some of the batches. The output also contains batches 41 to 49."""
     for directory, numbers in (("offsets", [33, 40]), ("commits", noted)):
         (tmp_path / directory).mkdir()

@@ -143,7 +143,7 @@ def test_the_new_query_is_killed_in_the_handed_over_batch(
     loop.run([Kill(moment=Moment.POINT, point=point) for point in points])
     add_summary(f"killed at {', '.join(loop.kills)}; not reached: {', '.join(loop.missed) or 'none'}")
     assert noted
-    assert not any(noted.values()), "each kill came before Spark had noted the batch"
+    assert not any(noted.values()), "each kill should come before Spark records the batch as finished"
     assert pipeline.visible() == Counter(pipeline.given)
     if len(points) == 3:
         assert len(loop.kills) == 3

@@ -59,7 +59,7 @@ def test_murmur2_gives_the_same_hashes_as_in_java(key: bytes, hashed: int) -> No
     assert murmur2(key) == hashed & 0x7FFFFFFF
 
 
-def test_a_source_of_0_10_and_a_current_output_pass_with_warnings(
+def test_a_kafka_0_10_source_and_a_current_output_pass_with_warnings(
     old_kafka: LocalOldKafka, kafka: KafkaService
 ) -> None:
     source = create_topic(old_kafka.bootstrap_servers, f"t{uuid.uuid4().hex[:10]}")

@@ -86,7 +86,9 @@ def test_a_group_is_judged_by_what_it_reads(
         (f"{topic}[{partition}]", "fail" if status else "pass") for partition in (0, 1)
     ]
     assert all("isolation.level=read_committed" in one["fix"] for one in findings) == bool(status)
-    assert [*committed(servers, topic).values()] == [4], "two committed records in each partition, as it says"
+    assert [*committed(servers, topic).values()] == [4], (
+        "the probe should write two committed records to each partition, as it reports"
+    )
 
 
 def test_the_probes_own_topic_is_reported_and_deleted(kafka: KafkaService, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -188,7 +188,7 @@ def test_a_record_that_the_query_was_never_given_ends_the_rehearsal(rehearsal: R
         judged(rehearsal)
 
 
-def test_the_reader_gets_what_is_committed_and_nothing_else(rehearsal: Rehearsal) -> None:
+def test_the_reader_receives_only_what_is_committed(rehearsal: Rehearsal) -> None:
     output = rehearsal.output
     reader = LiveReader(output)
     write(output, range(5), **{"transactional.id": f"{output.topic}-a"}).abort_transaction(_TIMEOUT_S)

@@ -125,7 +125,9 @@ def test_a_record_from_just_before_the_batch_proves_nothing(
     comparison = Comparison(spark.createDataFrame(rows, schema), sink, handover)
     numbers, starts = comparison.numbers(), comparison.first_offsets()
     comparison.release()
-    assert (numbers.unclear, numbers.already, numbers.others) == (1, 1, 0), "a later record proves that b is there"
+    assert (numbers.unclear, numbers.already, numbers.others) == (1, 1, 0), (
+        "a later record should prove that b was already written"
+    )
     assert starts == {output.topic: {0: 1}}
     bounds = {output.topic: {0: Bounds(start=1, exact=1, end=4)}}
     numbers, rest = compared(spark, rows, schema, sink, bounds, key=key)

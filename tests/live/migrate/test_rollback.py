@@ -89,14 +89,16 @@ def test_a_rollback_from_a_finished_batch_and_another_cutover_are_exact(
     handed_over.fail(spark, write)
     assert handed_over.visible().total() == 107
     assert handed_over.cut_over("--apply")["handover"]["kind"] == "rest"
-    assert handed_over.command("rollback")["handover"]["kind"] == "rest", "before the new query has started again"
+    assert handed_over.command("rollback")["handover"]["kind"] == "rest", (
+        "a rollback before the new query has restarted"
+    )
     batch_id = handed_over.cut_over("--apply")["handover"]["batch_id"]
     handed_over.run_new(spark, override=ResumeAt(batch_id))
     assert handed_over.visible() == Counter(handed_over.given)
 
 
 @pytest.mark.whole
-def test_the_old_query_does_not_start_without_the_way_back(handed_over: OldPipeline, spark: SparkSession) -> None:
+def test_the_old_query_does_not_start_without_a_rollback(handed_over: OldPipeline, spark: SparkSession) -> None:
     """The new query has written batch 2, and Spark has not recorded it. The old sink would write it again."""
     handed_over.fail_new_at(spark, "driver.committed@2")
     before = handed_over.visible()

@@ -61,7 +61,7 @@ def topic_with(servers: str, *times_ms: int) -> str:
 
 
 @pytest.mark.parametrize("start", [-5, 1, 11])
-def test_an_offset_that_the_partition_does_not_have_is_refused(start: int, kafka: KafkaService, tmp_path: Path) -> None:
+def test_an_offset_outside_the_partition_is_refused(start: int, kafka: KafkaService, tmp_path: Path) -> None:
     """From offsets after the end, every row would be written again. Before the first remaining record, nothing can be read."""
     servers = kafka.bootstrap_servers
     topic = topic_with(servers, *[_PLANNED_MS] * 10)

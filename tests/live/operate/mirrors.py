@@ -88,7 +88,7 @@ class Mirrored:
         def has_come() -> bool:
             return not wanted - committed(self.servers, topic, isolation="read_uncommitted")
 
-        assert until(has_come, _COPIED_S), f"{topic} is not copied: {self.maker.log_path.read_text()[-3000:]}"
+        assert until(has_come, _COPIED_S), f"{topic} was not copied: {self.maker.log_path.read_text()[-3000:]}"
 
     def await_ended(self, topic: str) -> None:
         """Wait until no transaction is open in a topic of the mirror."""
@@ -110,7 +110,7 @@ class Mirrored:
             def has_come(topic: str = topic, wanted: Counter[tuple[int, bytes | None]] = wanted) -> bool:
                 return not wanted - contents(self.servers, topic)
 
-            assert until(has_come, _COPIED_S), f"{topic} is not copied: {self.maker.log_path.read_text()[-3000:]}"
+            assert until(has_come, _COPIED_S), f"{topic} was not copied: {self.maker.log_path.read_text()[-3000:]}"
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ def test_a_batch_is_not_sent_the_open_transactions_of_other_sinks(kafka: KafkaSe
     with KafkaProxy(kafka.bootstrap_servers) as proxy:
         with closing(TransactionClient({"bootstrap_servers": [proxy.bootstrap_servers]})) as client:
             if client.pattern_of("s.") is None:
-                pytest.skip("these brokers list all (before Kafka 4.1)")
+                pytest.skip("brokers before Kafka 4.1 list all transactions")
             found = client.list_open(f"{other.name}.").transactional_ids
             assert len(found) == len(ROWS)  # a pattern that matches nothing would prove nothing
         play.sink = dataclasses.replace(play.sink, bootstrap_servers=proxy.bootstrap_servers)

@@ -133,7 +133,7 @@ def test_a_mirror_that_is_killed_repeats_records_unless_it_copies_in_transaction
 
 @pytest.mark.whole
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_offsets_move_and_only_a_mirror_that_reads_committed_leaves_out_what_was_aborted(
+def test_offsets_change_and_only_a_read_committed_mirror_leaves_out_aborted_records(
     fresh_kafka: LocalKafka, mirror: LocalKafka, isolation: str
 ) -> None:
     """Offsets differ after a transaction, and after records that were deleted before the mirror began."""
@@ -370,7 +370,7 @@ def test_a_new_query_does_not_see_the_transaction_of_a_mirror_that_was_killed(fa
 
 @pytest.mark.whole
 @pytest.mark.timeout(600)
-def test_a_planned_failover_continues_at_the_ends_of_the_mirror(failover: Failover) -> None:
+def test_a_planned_failover_continues_at_the_mirrors_end_offsets(failover: Failover) -> None:
     with mirroring(failover.former.bootstrap_servers, failover.mirror, failover.topics) as two:
         failover.run(3 * _BATCH)  # producers are stopped, everything is processed
         said = command("status", failover.pipeline.options.name, "--bootstrap-servers", two.former)

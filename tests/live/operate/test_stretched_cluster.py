@@ -38,7 +38,7 @@ def name_on_one_broker(cluster: LocalKafkaCluster, prefix: str) -> tuple[str, in
         node = leader(cluster, ledger, 0)
         if node == coordinator(cluster, f"{name}.driver"):
             return name, node
-    raise AssertionError(f"none of {_NAMES} names has both on one broker")
+    raise AssertionError(f"none of {_NAMES} sink names has its ledger's leader and its coordinator on the same broker")
 
 
 @pytest.mark.whole

@@ -46,7 +46,7 @@ def postgres_service(choice: str) -> Iterator[PostgresService]:
     elif choice.startswith(("postgresql://", "postgres://")):
         yield PostgresService(choice)
     else:
-        raise ServiceError(f"TWOPC_POSTGRES={choice!r}: use local, docker, or the url of a running PostgreSQL")
+        raise ServiceError(f"TWOPC_POSTGRES={choice!r}: use local, docker, or the url of a running PostgreSQL server")
 
 
 @contextlib.contextmanager

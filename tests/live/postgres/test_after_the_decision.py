@@ -240,7 +240,7 @@ def put_back(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_database_gets_its_lost_newest_batch_again_but_is_refused_after_losing_more(
+def test_a_lost_newest_batch_is_published_again_but_a_database_that_lost_more_is_refused(
     lost: int, database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = case_of(database)
@@ -262,7 +262,7 @@ def test_a_database_gets_its_lost_newest_batch_again_but_is_refused_after_losing
         assert case.visible() == all_rows(0, 1)
 
 
-def test_a_database_that_was_restored_to_before_a_takeover_is_refused_if_it_lacks_more_than_the_newest_batch(
+def test_a_database_restored_to_a_state_before_a_takeover_is_refused_if_it_lacks_more_than_the_newest_batch(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
     """The control record names the ended query again. Ending that query once more must not hide the loss."""

@@ -267,7 +267,7 @@ def test_markers_are_kept_while_no_newer_decision_says_that_they_were_forgotten(
     assert values(database) == [1]
 
 
-def test_a_sink_needs_its_own_name(database: str) -> None:
+def test_a_sink_needs_a_unique_name(database: str) -> None:
     """Two sinks may share a schema and a table: each sees only its own slices."""
     case_of(database)
     one, other = Driver(sink_of(database)), Driver(sink_of(database, name="others"))

@@ -57,7 +57,7 @@ def sink_of(service: PostgresService, table: str, **arguments: Any) -> PostgresS
         *(pytest.param(point, marks=pytest.mark.whole) for point in ("driver.prepared", "driver.committed")),
     ],
 )
-def test_a_table_and_a_topic_have_every_row_once_after_a_crash_at(
+def test_a_table_and_a_topic_contain_every_row_once_after_a_crash_at_any_point(
     point: str, kafka: KafkaService, postgres_server: PostgresService, spark: SparkSession, tmp_path: Path
 ) -> None:
     table = created(postgres_server, "id text NOT NULL", "n bigint", "key text", "value text")

@@ -43,7 +43,7 @@ def redis_service(choice: str) -> Iterator[RedisService]:
     elif choice.startswith(("redis://", "rediss://")):
         yield RedisService(choice)
     else:
-        raise ServiceError(f"TWOPC_REDIS={choice!r}: use local, docker, or the url of a running Redis")
+        raise ServiceError(f"TWOPC_REDIS={choice!r}: use local, docker, or the url of a running Redis server")
 
 
 @contextlib.contextmanager

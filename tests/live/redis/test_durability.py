@@ -80,7 +80,7 @@ def test_rows_are_applied_once_even_if_a_durable_server_crashes(seed: int, tmp_p
     applied = number + 1
     expected = {b"a": applied * _ROWS, b"b": applied * sum(range(_ROWS))}
     totals = {name: int(value) for name, value in dict(found).items()}
-    assert totals == expected, f"after {kills[0]} crashes and {stopped} restarts of the query"
+    assert totals == expected, f"the totals are wrong after {kills[0]} crashes and {stopped} restarts of the query"
 
 
 @pytest.fixture

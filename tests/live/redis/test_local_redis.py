@@ -27,7 +27,7 @@ def test_a_port_occupied_before_the_server_binds_it_is_replaced(offset: int, mon
         assert server.port != occupied - offset
 
 
-def test_a_paused_server_can_be_stopped_and_started_on_its_port_and_data(tmp_path: Path) -> None:
+def test_a_paused_server_can_be_stopped_and_restarted_with_the_same_port_and_data(tmp_path: Path) -> None:
     with LocalRedis(data_dir=tmp_path, options={"appendonly": "yes"}) as server:
         pid, port = server.pid, server.port
         server.execute("SET", "a", "1")

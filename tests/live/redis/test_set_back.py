@@ -64,9 +64,7 @@ def test_a_server_that_returns_to_an_earlier_state_while_a_query_runs_stops_the_
     require_noticed(case.sink.name, lost, case, query, running)
 
 
-def test_a_server_that_lost_only_an_undecided_attempt_gets_it_from_the_next_start(
-    server: LocalRedis, tmp_path: Path
-) -> None:
+def test_the_next_start_repeats_an_undecided_attempt_that_the_server_lost(server: LocalRedis, tmp_path: Path) -> None:
     case = case_of(server)
     query = Query(case, tmp_path)
     running = query.start()

@@ -302,7 +302,7 @@ def test_a_query_that_starts_during_a_move_waits_for_its_rows_and_loses_none(own
     assert totals(own_cluster, key)[7] == 5
 
 
-def test_the_settings_of_every_primary_count(own_cluster: list[LocalRedis]) -> None:
+def test_the_settings_of_every_primary_are_checked(own_cluster: list[LocalRedis]) -> None:
     sink = cluster_sink(own_cluster, unique())
     own_cluster[1].execute("CONFIG", "SET", "proto-max-bulk-len", "2mb")
     with contextlib.closing(sink.create_client()) as own_client:

@@ -172,7 +172,7 @@ def at(point: str, action: Callable[[], object], *, passage: int = 1) -> Iterato
         yield
     finally:
         crash_points._armed.pop(point, None)
-    assert happened, f"{point} was never passed, so nothing was tested"
+    assert happened, f"the crash point {point} was never reached, so nothing was tested"
 
 
 def die() -> None:

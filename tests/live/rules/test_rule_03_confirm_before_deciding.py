@@ -50,7 +50,7 @@ def only_attempt(play: Play) -> int:
     return decision.attempt.counter
 
 
-def test_a_transaction_aborted_before_its_marker_and_reopened_by_it_is_not_decided(play: Play) -> None:
+def test_a_transaction_that_was_aborted_before_its_marker_and_reopened_by_the_marker_is_not_decided(play: Play) -> None:
     """Id, producer id, epoch and state are the same; only the partitions differ. Fails if missing partitions are accepted."""
     with at("task.written", lambda: end_what_has_rows(play, commit=False)):
         play.driver().process(play.batch(0), Tasks(play, ROWS))

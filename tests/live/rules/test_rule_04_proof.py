@@ -201,7 +201,7 @@ def test_a_marker_that_cannot_be_searched_for_is_not_an_absent_one(play: Play, m
     assert play.visible() == VISIBLE
 
 
-def test_looking_for_evidence_ends_no_transaction_of_the_same_driver(play: Play) -> None:
+def test_the_search_for_evidence_ends_no_transaction_of_the_same_driver(play: Play) -> None:
     """Fails if `prove` sweeps its own driver epoch, with transactions that may still be decided."""
 
     class Looked(Tasks):
@@ -252,7 +252,9 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, count: float) -> list[str]:
 def test_an_unanswered_commit_is_repeated_until_it_is_proven(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if a missing answer is final: the marker search is disabled here."""
     asked = lose_answers(monkeypatch, 3)
-    monkeypatch.setattr("twopc.sinks.kafka.markers.search", lambda *_, **__: pytest.fail("the answer proves it"))
+    monkeypatch.setattr(
+        "twopc.sinks.kafka.markers.search", lambda *_, **__: pytest.fail("the response should have proved the commit")
+    )
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     assert len(asked) >= 4
     assert play.visible() == VISIBLE
@@ -272,7 +274,7 @@ def test_an_unanswered_commit_is_proven_by_its_marker(play: Play, monkeypatch: p
 def impatient() -> Iterator[KafkaService]:
     """A broker that looks for expired transactions ten times a second."""
     if chosen() == "docker":
-        pytest.skip("starts its own broker")
+        pytest.skip("this test starts a separate broker")
     with LocalKafka(properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}) as broker:
         yield KafkaService(broker.bootstrap_servers)
 

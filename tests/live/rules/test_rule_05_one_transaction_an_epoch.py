@@ -48,11 +48,11 @@ def test_two_transactions_never_share_a_producer_id_and_epoch(play: Play) -> Non
         driver.process(play.batch(batch), FailsFirst(play, batch, kept))
     ids = {handle.transactional_id for handle in kept}
     assert len({(handle.producer_id, handle.producer_epoch) for handle in kept}) == len(kept) == 20
-    assert len(ids) < len(kept), "no id was used again, so nothing was tested"
+    assert len(ids) < len(kept), "no transactional id was reused, so nothing was tested"
     assert play.visible() == seen(5)
 
 
-def test_a_late_commit_of_an_earlier_batch_does_not_touch_the_open_one(play: Play) -> None:
+def test_a_late_commit_of_an_earlier_batch_does_not_affect_the_open_batch(play: Play) -> None:
     """Every earlier COMMIT is sent again while the next batch's transactions are open.
 
     Fails if a producer is used twice: the commit would succeed, and publish the rows that the batch has written so far.
@@ -77,7 +77,7 @@ def test_a_late_commit_of_an_earlier_batch_does_not_touch_the_open_one(play: Pla
         driver.process(play.batch(batch), Tasks(play, rows_of(batch), between=send_again))
         sent += play.decided(batch)
         assert play.visible() == seen(batch + 1)
-    assert met > 0, "no id was open again when an old commit for it arrived"
+    assert met > 0, "no id had a new open transaction when an old commit arrived, so nothing was tested"
 
 
 def test_a_late_commit_publishes_no_row_of_an_undecided_batch(play: Play) -> None:
@@ -88,7 +88,9 @@ def test_a_late_commit_publishes_no_row_of_an_undecided_batch(play: Play) -> Non
     sent = [handle for batch in range(4) for handle in play.decided(batch)]
     crash(driver, play, 4, rows_of(4), "driver.confirmed")
     opened = play.open_transactions()
-    assert {handle.transactional_id for handle in sent} & set(opened), "no id was used again, so nothing was tested"
+    assert {handle.transactional_id for handle in sent} & set(opened), (
+        "no transactional id was reused, so nothing was tested"
+    )
     for handle in sent:
         play.end(handle, commit=True)
     assert play.open_transactions() == opened

@@ -222,7 +222,7 @@ def guarded() -> Iterator[LocalKafka]:
         pytest.skip("starts its own broker")
     broker = LocalKafka(properties=SECURED, listeners={"SECURED": "SASL_PLAINTEXT"})
     if broker.version.startswith("3.0."):
-        pytest.skip("KRaft has access control from Kafka 3.2 on (KIP-801)")
+        pytest.skip("with KRaft, access control requires Kafka 3.2 or newer (KIP-801)")
     with broker:
         yield broker
 

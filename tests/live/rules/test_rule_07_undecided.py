@@ -95,7 +95,7 @@ def test_no_error_before_the_decision_leaves_a_transaction_open(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, AssertionError, partial(FencedError, "as it seems")])
-def test_a_transaction_that_may_be_decided_is_never_swept(
+def test_a_transaction_that_may_already_have_been_decided_is_never_swept(
     play: Play, monkeypatch: pytest.MonkeyPatch, error: Callable[[], BaseException]
 ) -> None:
     """The record is written, and an error hides it. Fails if the sweep ends rows that a restart finds decided."""

@@ -186,7 +186,7 @@ def test_staged_rows_are_published_even_if_the_replay_has_different_rows(
     assert (replay.prepared, replay.evaluated) == (0, 1)  # evaluated, because a stateful plan needs its state version
     assert repaired(play) == [list(lost)]
     assert not any(staging.has(str(task.staged)) for task in play.decisions()[0].tasks), (
-        "proven staged files should be deleted"
+        "staged files of proven transactions should be deleted"
     )
 
 

@@ -145,7 +145,7 @@ def test_two_attempts_of_a_task_share_no_staged_file_and_only_the_accepted_one_i
     play.driver(staging=staging).process(play.batch(0), Tasks(play, [["x"]], staging=staging))
     assert play.visible() == {"a": 1, "b": 1}
     assert not any(staging.has(str(name)) for name in names), (
-        "the losers' staged files are dropped with the proven batch"
+        "the losers' staged files should be deleted with those of the proven batch"
     )
 
 

@@ -227,7 +227,7 @@ def test_a_decision_without_other_parts_counts_as_damage(wanted: slice, play: Pl
     with pytest.raises(DecisionLogDamagedError):
         play.driver().process(play.batch(1), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
-    assert frames(play) == before, "a damaged log must fence nobody"
+    assert frames(play) == before, "a start with a damaged log must not fence any driver"
     assert play.visible() == {"a": 1}
 
 

@@ -71,7 +71,7 @@ def test_a_check_fences_no_driver_and_writes_nothing(query: Checkpointed, shop: 
 def test_a_query_that_writes_batch_after_batch_never_needs_an_operator(query: Checkpointed, shop: Shop) -> None:
     """Each observation happens at some moment during a batch."""
     if isinstance(shop.case.sink, IcebergSink):
-        pytest.skip("the catalog of these tests is a SQLite file, whose lock may take longer than its timeout")
+        pytest.skip("these tests use a SQLite catalog, where a wait for the lock may exceed the timeout")
     batches = range(1, 25)
     running = query.start()
     query.continue_with(running, 0)
@@ -187,7 +187,7 @@ def test_a_batch_with_rows_other_than_the_decided_ones_is_detected(query: Checkp
 
 def test_a_store_that_does_not_answer_is_reported(query: Checkpointed, shop: Shop) -> None:
     if shop.case.silence is None:
-        pytest.skip("see the sinks with a server below")
+        pytest.skip("the tests below cover the sinks with a server")
     query.run(0)
     with shop.case.silence():
         status, _, advice = query.look()
