@@ -28,7 +28,7 @@ from twopc.sinks.kafka.oauth import require_token
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from twopc.sinks.kafka.settings import KafkaSettings
+    from twopc.sinks.kafka.settings import KafkaSettings, Place
 
 #: The librdkafka default.
 _DEFAULT: Final = 1_000_000
@@ -155,12 +155,12 @@ def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | 
 #: The cache has a limit because a process outlives many queries.
 _MOST_SINKS: Final = 64
 #: The driver's epoch and the limits learned in its run, by process and sink.
-_known: dict[tuple[int, str], tuple[int, BatchSize]] = {}
+_known: dict[tuple[int, Place], tuple[int, BatchSize]] = {}
 
 
 def batch_size_of(settings: KafkaSettings, driver_epoch: int) -> BatchSize:
     """Return the batch size limits that this process has determined in one run of a sink."""
-    key = (os.getpid(), settings.name)
+    key = (os.getpid(), settings.place)
     known = _known.get(key)
     if known is None or known[0] != driver_epoch:
         known = _known[key] = (driver_epoch, BatchSize(settings))

@@ -202,7 +202,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
 
     def close(self) -> None:
         """See :class:`SinkCommitter`."""
-        drop_pool(self._settings.name, self._log.driver_epoch)
+        drop_pool(self._settings.place, self._log.driver_epoch)
         if self._settings.guarantee != EXACTLY_ONCE:
             from twopc.sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks do not need it
 

@@ -51,7 +51,7 @@ class PlainWriter(KafkaWriter):
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        return (os.getpid(), self._settings.name, tuple(sorted(self._config.items())))
+        return (os.getpid(), self._settings.place, tuple(sorted(self._config.items())))
 
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`. This method does not begin a transaction."""
@@ -105,7 +105,7 @@ class PlainWriter(KafkaWriter):
 def release(settings: KafkaSettings) -> list[str]:
     """Flush and drop a sink's idle producers in this process. Return a message for each producer with unsent records."""
     unsent = []
-    for key in [key for key in _idle if key[:2] == (os.getpid(), settings.name)]:
+    for key in [key for key in _idle if key[:2] == (os.getpid(), settings.place)]:
         ready = _idle.pop(key)
         try:
             left = flush_all(ready.producer.flush, silence_s=settings.timeout_ms / 1000)

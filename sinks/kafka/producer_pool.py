@@ -27,6 +27,8 @@ from twopc.sinks.kafka.producer import ReadyProducer, make_ready
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from twopc.sinks.kafka.settings import Place
+
 logger = logging.getLogger(__name__)
 
 _NEVER_FREE: Final = sys.maxsize  #: higher than any batch number
@@ -39,9 +41,8 @@ class PoolKey:
     Each pool is for one sink, one driver epoch and one set of options, in one process.
     """
 
-    sink: str
+    place: Place
     driver_epoch: int
-    ledger: str
     config: tuple[tuple[str, Any], ...] = field(repr=False)  # the value may contain passwords
     topic: str | None = None
     pid: int = field(default_factory=os.getpid)
@@ -135,8 +136,8 @@ class ProducerPool:
     def _make(self, sequence: int) -> ReadyProducer:
         # Wait until the broker responds, even forever, because a late InitProducerId aborts any open transaction of its id.
         self._served[sequence] = _NEVER_FREE
-        tid = task_id(self.key.sink, self.key.driver_epoch, self._worker, sequence)
-        topics = (self.key.ledger,) if self.key.topic is None else (self.key.ledger, self.key.topic)
+        tid = task_id(self.key.place.sink, self.key.driver_epoch, self._worker, sequence)
+        topics = tuple(topic for topic in (self.key.place.ledger, self.key.topic) if topic is not None)
         return make_ready(self._config, tid, sequence, topics, timeout_ms=self._timeout_ms)
 
     def _make_ahead(self, sequences: list[int], batch: int) -> None:
@@ -181,7 +182,7 @@ def _keep_serving_idle(pid: int) -> None:
 
 
 #: The pools, in the order of their last use.
-_pools: dict[str, ProducerPool] = {}
+_pools: dict[Place, ProducerPool] = {}
 #: The lock is needed because a driver has a thread for each of its queries.
 _pools_lock: Final = threading.Lock()
 #: The limit exists because a worker outlives many queries, and each idle producer costs some threads and megabytes. A driver
@@ -200,10 +201,10 @@ def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
     """
     _keep_serving_idle(os.getpid())
     with _pools_lock:
-        pool = previous = _pools.pop(key.sink, None)
+        pool = previous = _pools.pop(key.place, None)
         if pool is None or pool.key != key:
             pool = ProducerPool(key, timeout_ms=timeout_ms)
-        _pools[key.sink] = pool
+        _pools[key.place] = pool
         oldest = _pools.pop(next(iter(_pools))) if len(_pools) > _MOST_POOLS else None
     for dropped in (previous, oldest):
         if (
@@ -213,14 +214,14 @@ def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
     return pool
 
 
-def drop_pool(sink: str, driver_epoch: int) -> None:
+def drop_pool(place: Place, driver_epoch: int) -> None:
     """If this process has a pool for a driver that has stopped, drop the pool.
 
     A writer that is still working keeps its producer.
     """
     with _pools_lock:
-        pool = _pools.get(sink)
+        pool = _pools.get(place)
         if pool is None or pool.key.driver_epoch != driver_epoch:
             return
-        del _pools[sink]
+        del _pools[place]
     pool.close()

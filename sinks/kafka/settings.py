@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import confluent_kafka
 
@@ -38,6 +38,14 @@ _RESERVE_MAX_MS: Final = 30_000
 EXACTLY_ONCE: Final = "EXACTLY_ONCE"
 AT_LEAST_ONCE: Final = "AT_LEAST_ONCE"
 _GUARANTEES: Final = (EXACTLY_ONCE, AT_LEAST_ONCE, "NONE")
+
+
+class Place(NamedTuple):
+    """A sink, and the servers to which it writes. A process may write to sinks of one name on several clusters."""
+
+    sink: str
+    ledger: str
+    servers: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +113,11 @@ class KafkaSettings:
     def ledger(self) -> str:
         """The topic for decisions and markers."""
         return self.ledger_topic or f"{LEDGERS}{self.name}"
+
+    @property
+    def place(self) -> Place:
+        """What distinguishes this sink from a sink of the same name on another cluster. No broker is asked."""
+        return Place(self.name, self.ledger, ",".join(self.servers()))
 
     def require_topics(self, topics: Iterable[str | None]) -> None:
         """Check the rows' ``topic`` column. If a row went to a ledger, the driver would read the row as a damaged decision.

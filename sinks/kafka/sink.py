@@ -94,7 +94,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
 
     def release(self, driver_epoch: int) -> None:
         """See :class:`TwoPhaseCommitSink`. Close the producers that are ready for new tasks."""
-        drop_pool(self.name, driver_epoch)
+        drop_pool(self.place, driver_epoch)
         if self.guarantee != EXACTLY_ONCE:
             from twopc.sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks do not need it
 

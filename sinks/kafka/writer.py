@@ -102,7 +102,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self._batch_size.learn([self._topic])
         self._sent_bytes = self._batch_size.bytes
         config = tuple(sorted(self._batch_size.applied_to(settings.producer_config()).items()))
-        key = PoolKey(settings.name, task.driver_epoch, self._ledger, config, self._topic)
+        key = PoolKey(settings.place, task.driver_epoch, config, self._topic)
         self._pool = pool_for(key, timeout_ms=settings.timeout_ms)
         return self._pool.take(task.batch_id, task.committed_through)
 

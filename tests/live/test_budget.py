@@ -142,8 +142,8 @@ def test_a_batch_costs_driver_and_brokers_no_more_than_before(kafka: KafkaServic
                 driver.process(queries[0].batch(number), CountedTasks(queries[0], rows, sinks=in_tasks))
             batches.append(of_driver.counted - before + calls)
         driver.close()
-        for query in queries:
-            producer_pool._pools.pop(query.name, None)  # its producers would outlive the proxy
+        for sink in in_tasks:
+            producer_pool._pools.pop(sink.place, None)  # its producers would outlive the proxy
     require_within(least(batches[WARM_UP:]), DRIVER[count])
     tasks = TASKS * count * len(batches)
     require_within({kind: found / tasks for kind, found in of_tasks.counted.items()}, TASK)

@@ -74,9 +74,9 @@ def test_without_a_failure_each_row_is_visible_once_before_the_decision_and_in_n
     assert play.visible() == seen(2)  # the second batch is not decided
     assert play.open_transactions() == ()
     assert [task.handles for decision in play.decisions() for task in decision.tasks] == [{}, {}]
-    assert len([key for key in _idle if key[1] == play.name]) == 1  # one producer served all tasks
+    assert len([key for key in _idle if key[1] == play.sink.place]) == 1  # one producer served all tasks
     run.close()
-    assert not [key for key in _idle if key[1] == play.name]
+    assert not [key for key in _idle if key[1] == play.sink.place]
 
 
 @pytest.mark.parametrize("point", each(BEFORE))

@@ -70,7 +70,7 @@ def run_task(sink: KafkaSink, batch: int) -> ProducerPool:
     writer.pre_commit()
     writer.hand_over()
     writer.close()
-    return producer_pool._pools[sink.name]
+    return producer_pool._pools[sink.place]
 
 
 def prepare(sink: KafkaSink) -> ProducerPool:
@@ -88,7 +88,7 @@ def test_workers_that_live_for_one_batch_leave_one_id_for_each_task(kafka: Kafka
         pool = run_task(sink, batch)
         if pool._making is not None:
             pool._making.join()
-        del producer_pool._pools[sink.name]  # as if the worker had ended
+        del producer_pool._pools[sink.place]  # as if the worker had ended
     ids = {name for name in transactional_ids(kafka.bootstrap_servers) if name.startswith(f"{sink.name}.")}
     assert len(ids) == 3
 
@@ -115,7 +115,7 @@ def test_nothing_is_left_of_a_pool_that_was_dropped(
     assert clients() == before + 1
     assert served.acquire(timeout=30)
     assert served.acquire(timeout=30)
-    drop_pool(sink.name, DRIVER_EPOCH)
+    drop_pool(sink.place, DRIVER_EPOCH)
     eventually(lambda: clients() == before, "no client is left")
 
 
@@ -131,7 +131,7 @@ def test_a_producer_that_is_being_created_ends_with_its_pool(
     made, make = threading.Event(), pool._make
 
     def make_late(sequence: int) -> ReadyProducer:
-        drop_pool(sink.name, DRIVER_EPOCH)
+        drop_pool(sink.place, DRIVER_EPOCH)
         ready = make(sequence)
         made.set()
         return ready

@@ -56,7 +56,7 @@ class Process:
     name: str
     alive: bool = True
     paused: bool = False
-    pools: dict[str, Any] = field(default_factory=dict)
+    pools: dict[Any, Any] = field(default_factory=dict)
 
 
 class Strand:

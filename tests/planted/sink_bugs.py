@@ -1269,7 +1269,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
                 "        for pool in list(_pools.values()):\n            pool.serve_idle()\n",
             ),
             Edit(
-                _POOL, "        del _pools[sink]\n    pool.close()\n", "        del _pools[sink]\n"
+                _POOL, "        del _pools[place]\n    pool.close()\n", "        del _pools[place]\n"
             ),  # either is enough
         ),
         model=False,
@@ -1283,6 +1283,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         '        return {"statistics.interval.ms": "50", "debug"',
         model=False,
         protocol="tests/live/test_kafka_idle.py -k logs_nothing",
+    ),
+    one_edit(
+        "sinks of one name on two clusters replace each other's producers and limits",
+        0,
+        "sinks/kafka/settings.py",
+        '        return Place(self.name, self.ledger, ",".join(self.servers()))\n',
+        '        return Place(self.name, self.ledger, "")\n',
+        model=False,
+        protocol="tests/unit/test_kafka_producer_pool.py -k clusters",
     ),
     one_edit(
         "a worker that lives for one batch prepares producers",

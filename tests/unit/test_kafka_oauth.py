@@ -122,7 +122,7 @@ def test_nothing_shows_a_secret() -> None:
 
 def test_copies_in_two_tasks_use_one_pool_of_producers() -> None:
     copies = [pickle.loads(pickle.dumps(sink(oauth_cb=a_token))) for _ in range(2)]  # noqa: S301 - the bytes are our own
-    keys = [PoolKey("s", 1, "l", tuple(sorted(copy.producer_config().items()))) for copy in copies]
+    keys = [PoolKey(copy.place, 1, tuple(sorted(copy.producer_config().items()))) for copy in copies]
     assert keys[0] == keys[1]
     assert copies[0] == dataclasses.replace(copies[1])
 

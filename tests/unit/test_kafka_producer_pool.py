@@ -11,9 +11,11 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from twopc.sinks.kafka import producer_pool
+from twopc.sinks.kafka import KafkaSink, producer_pool
+from twopc.sinks.kafka.batch_size import batch_size_of
 from twopc.sinks.kafka.producer import ReadyProducer
 from twopc.sinks.kafka.producer_pool import PoolKey, drop_pool, pool_for
+from twopc.sinks.kafka.settings import Place
 
 
 @pytest.fixture(autouse=True)
@@ -22,8 +24,24 @@ def _no_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     producer_pool._keep_serving_idle.cache_clear()
 
 
-def key_of(sink: str) -> PoolKey:
-    return PoolKey(sink=sink, driver_epoch=0, ledger="ledger", config=(("bootstrap.servers", "nowhere:1"),))
+def key_of(sink: str, servers: str = "nowhere:1") -> PoolKey:
+    return PoolKey(place=Place(sink, "ledger", servers), driver_epoch=0, config=(("bootstrap.servers", servers),))
+
+
+def test_sinks_of_one_name_on_two_clusters_do_not_replace_each_others_producers() -> None:
+    """Each replacement would leave one more transactional id on the brokers."""
+    one, other = (pool_for(key_of("s", servers), timeout_ms=1) for servers in ("one:1", "other:1"))
+    assert pool_for(key_of("s", "one:1"), timeout_ms=1) is one
+    drop_pool(one.key.place, 0)
+    assert (one._is_closed, other._is_closed) == (True, False)
+    assert pool_for(key_of("s", "other:1"), timeout_ms=1) is other
+
+
+def test_sinks_of_one_name_on_two_clusters_learn_the_limits_of_their_own_topics() -> None:
+    one, other = (KafkaSink(name="s", topic="t", bootstrap_servers=servers) for servers in ("one:1", "other:1"))
+    assert batch_size_of(one, 0) is batch_size_of(one, 0)
+    assert batch_size_of(one, 0)._settings is one
+    assert batch_size_of(other, 0)._settings is other
 
 
 def test_a_worker_keeps_the_most_recently_used_pools() -> None:
@@ -33,17 +51,17 @@ def test_a_worker_keeps_the_most_recently_used_pools() -> None:
     assert pool_for(key_of("first"), timeout_ms=1) is first
     pool_for(key_of("one more"), timeout_ms=1)
     assert pool_for(key_of("first"), timeout_ms=1) is first
-    assert "other-0" not in producer_pool._pools
+    assert key_of("other-0").place not in producer_pool._pools
     assert len(producer_pool._pools) == producer_pool._MOST_POOLS
 
 
 def test_a_driver_that_has_ended_leaves_no_idle_producers_and_drops_no_later_ones() -> None:
     pool = pool_for(key_of("s"), timeout_ms=1)
-    drop_pool("s", 7)
+    drop_pool(key_of("s").place, 7)
     assert pool_for(key_of("s"), timeout_ms=1) is pool
-    drop_pool("s", 0)
+    drop_pool(key_of("s").place, 0)
     assert not producer_pool._pools
-    drop_pool("s", 0)
+    drop_pool(key_of("s").place, 0)
 
 
 def test_a_worker_prepares_producers_only_after_it_has_lived_from_one_batch_to_the_next(

@@ -57,9 +57,10 @@ class Play(Query):
 
     def forget_worker(self) -> None:
         """Make the next task run in another Python worker, which shares no producers with this worker."""
-        pool = producer_pool._pools.pop(self.name, None)
-        if pool is not None and pool._making is not None:
-            pool._making.join()
+        for place in [place for place in producer_pool._pools if place.sink == self.name]:
+            pool = producer_pool._pools.pop(place)
+            if pool._making is not None:
+                pool._making.join()
 
     def visible(self) -> Counter[str]:
         """As :meth:`Query.visible`, but over one connection for the whole test, which saves half a second each time."""

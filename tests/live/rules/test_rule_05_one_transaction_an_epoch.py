@@ -126,7 +126,7 @@ def test_producers_prepared_together_never_share_an_id(play: Play) -> None:
     driver.recover(play.batch(0))
     writer = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 0)
     writer.begin_transaction()  # makes the pool
-    pool: ProducerPool = producer_pool._pools[play.name]
+    pool: ProducerPool = producer_pool._pools[play.sink.place]
     for _ in range(2):
         pool.take(0, committed_through=-1)
     writer.abort()
