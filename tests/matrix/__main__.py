@@ -59,6 +59,7 @@ class Spark:
     """A version of Spark: its dependency group in pyproject.toml, and the oldest and the newest Python that run it.
 
     ``connect``: the tests under Spark Connect; empty if its group lacks what they need.
+    ``without``: the extras that exclude this version.
     """
 
     version: str
@@ -66,15 +67,18 @@ class Spark:
     pythons: tuple[str, ...]
     tests: tuple[str, ...] = (*_FILES, *_KAFKA)
     connect: tuple[str, ...] = _CONNECT
+    without: tuple[str, ...] = ()
 
 
+#: The extras with PySpark. They exclude a Spark without a Kafka connector.
+_WITH_SPARK: Final = ("spark", "connect", "demo", "testing", "all")
 SPARKS: Final = (
     Spark("3.5.9", "spark-3-5", ("3.10", "3.11"), connect=()),
     Spark("4.0.5", "spark-4-0", ("3.10", "3.13")),
     Spark("4.1.4", "spark-4-1", ("3.10", "3.13")),
     Spark("4.2.1", "spark-4-2", ("3.10", "3.13")),
     # Its Kafka connector is not published everywhere.
-    Spark("4.3.0", "spark-4-3", ("3.11", "3.13"), _FILES, connect=()),
+    Spark("4.3.0", "spark-4-3", ("3.11", "3.13"), _FILES, connect=(), without=_WITH_SPARK),
 )
 
 #: Values of ``TWOPC_KAFKA`` (``integration/services/kafka.py``). From 4.0 on, the default is transaction.version 2.
@@ -116,7 +120,8 @@ def environment(spark: Spark, python: str, uv: str) -> Path:
     """The interpreter of the pair's environment; makes it, or brings it up to date."""
     target = ROOT / ".matrix" / f"{spark.version}-{python}"
     groups = ["--no-default-groups", "--group", "dev", "--group", spark.group]
-    command = [uv, "sync", "--quiet", "--locked", "--all-extras", *groups, "--python", python]
+    without = [argument for extra in spark.without for argument in ("--no-extra", extra)]
+    command = [uv, "sync", "--quiet", "--locked", "--all-extras", *without, *groups, "--python", python]
     subprocess.run(command, cwd=ROOT, env={**os.environ, "UV_PROJECT_ENVIRONMENT": str(target)}, check=True)
     return target / "bin" / "python"
 
