@@ -13,7 +13,7 @@ from twopc.errors import BadRecordError
 from twopc.sinks.hbase import staging
 from twopc.sinks.hbase.apply import places_of, values_of
 from twopc.sinks.hbase.mappings import COUNTER, INT64, MARKED, number_in
-from twopc.sinks.hbase.row_ops import cells_of, look
+from twopc.sinks.hbase.row_ops import cell_size, cells_of, look
 from twopc.sinks.staged.client import checked
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 _MAX: Final = 2**63 - 1
 _LENGTH: Final = struct.Struct(">I")
-#: HBase compares a cell's size with the limit. The size is this number plus the bytes of row, family, qualifier and value.
-_CELL_BYTES: Final = 24
 _LOOK_ROWS: Final = 1_000
 
 Change = tuple[int, int]
@@ -126,8 +124,8 @@ class Check:
         return Reach(min(farthest, _MAX), min(moved, _MAX))
 
     def _size(self, row: bytes, place: Column, held: bytes | None, change: Change) -> int:
-        size = _CELL_BYTES + len(row) + sum(map(len, place)) + change[1]
-        size += _LENGTH.unpack(held)[0] if held else 0
+        before: int = _LENGTH.unpack(held)[0] if held else 0
+        size = cell_size(row, place, before + change[1])
         if size > self._max_bytes:
             raise BadRecordError(
                 f"the cell would grow to {size} bytes, but HBase accepts at most {self._max_bytes}. Append to another row or "

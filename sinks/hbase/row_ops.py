@@ -20,6 +20,8 @@ _BINARY: Final = "org.apache.hadoop.hbase.filter.BinaryComparator"
 _KEY_ONLY: Final = "org.apache.hadoop.hbase.filter.KeyOnlyFilter"
 _LENGTH_AS_VALUE: Final[bytes] = filter_pb.KeyOnlyFilter(len_as_val=True).SerializeToString()
 _OVERHEAD_BYTES: Final = 100
+#: What HBase counts for a cell besides its row, family, qualifier and value.
+_CELL_BYTES: Final = 24
 
 Column = tuple[bytes, bytes]
 """A family and a qualifier."""
@@ -79,6 +81,11 @@ def look(
 def cells_of(result: Any) -> dict[Column, Cell]:
     """Return the cells in the response to a read."""
     return {(cell.family, cell.qualifier): Cell(cell.value, cell.timestamp) for cell in result.cell}
+
+
+def cell_size(row: bytes, place: Column, value_bytes: int) -> int:
+    """Compute the size that HBase compares with ``hbase.server.keyvalue.maxsize``."""
+    return _CELL_BYTES + len(row) + sum(map(len, place)) + value_bytes
 
 
 def put(row: bytes, cells: Mapping[Column, bytes], *, at_ms: int | None = None) -> Message:

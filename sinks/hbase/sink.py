@@ -15,7 +15,7 @@ from twopc.sink import TwoPhaseCommitSink
 from twopc.sinks.columns import no_rows
 from twopc.sinks.hbase.committer import HBaseCommitter
 from twopc.sinks.hbase.settings import HBaseSettings
-from twopc.sinks.hbase.staging import HBaseHandle, pack
+from twopc.sinks.hbase.staging import HBaseHandle, pack, staged_size
 from twopc.sinks.hbase.writer import HBaseWriter, require_fits
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
             one staging table.
         user: the user name that the servers see. If the name is empty, the sink uses the name of this process's user.
         chunk_rows: how many rows the driver applies before it records its progress.
-        chunk_bytes: the maximum size of a chunk in bytes. A larger row is applied as a separate chunk.
+        chunk_bytes: the maximum size of a chunk in bytes. A larger row is applied as a separate chunk. A chunk also fits into
+            ``max_cell_bytes``.
         max_cell_bytes: the maximum HBase cell size in bytes (``hbase.server.keyvalue.maxsize``). A row must fit into one cell.
         timeout_ms: how long one step may wait for HBase. After a third of this time without a response, the sink sends the
             request again.
@@ -61,7 +62,7 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
         """See :class:`TwoPhaseCommitSink`. A task checks the existing counters later, before the decision."""
         encoded = self.mapping.encode(rows)
         for row, action in zip(encoded, self.mapping.actions(encoded.items()), strict=True):
-            require_fits(pack([action]), row, self.max_cell_bytes)
+            require_fits(staged_size(self.name, pack([action])), row, self.max_cell_bytes)
 
     def create_writer(self, task: TaskAttempt) -> HBaseWriter:
         """See :class:`TwoPhaseCommitSink`."""

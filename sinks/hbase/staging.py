@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twopc.sinks.hbase.messages import Message, client_pb, hbase_pb, region
-from twopc.sinks.hbase.row_ops import Op, cells_of, delete, look, where_present, write
+from twopc.sinks.hbase.row_ops import Op, cell_size, cells_of, delete, look, where_present, write
 from twopc.sinks.staged.slices import StagedHandle, entry_of
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ _SLICE_AT: Final = 1
 #: Encodes a chunk's :class:`twopc.sinks.hbase.check.Reach`, which is in the family of small cells.
 REACH: Final = struct.Struct(">qq")
 REACH_OF_CHUNK: Final = b"r"
+_ANY_ENTRY: Final = entry_of(0, "0" * 32)
 _OPEN: Final[Column] = (STATE, b"open")
 #: A chunk without mutations. The driver fills in the region when it applies the chunk.
 _CHUNK: Final[bytes] = client_pb.RegionAction(region=region(b"")).SerializeToString()
@@ -106,6 +107,11 @@ def digests_of(result: Message) -> list[bytes]:
 def look_at_chunk(table: str, row: bytes, number: int) -> Op:
     """Read a chunk's data."""
     return look(table, row, [(DATA, b"c%08d" % number)])
+
+
+def staged_size(sink: str, data: bytes) -> int:
+    """Compute the size of a chunk's cell, for which HBase has a limit. It is the same for every slice of a sink."""
+    return cell_size(slice_row(sink, _ANY_ENTRY), (DATA, b"c%08d" % 0), len(data))
 
 
 def remove_slice(table: str, row: bytes) -> Op:

@@ -81,8 +81,10 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
         def pack(part: range) -> bytes:
             return staging.pack(actions[part.start : part.stop])
 
-        for part, data in halve(range(len(actions)), pack, max_bytes=self._settings.chunk_bytes):
-            require_fits(data, keys[part.start], self._settings.max_cell_bytes)
+        # A chunk is staged in one cell, with the cell's key.
+        room = self._settings.max_cell_bytes - staging.staged_size(self._sink, b"")
+        for part, data in halve(range(len(actions)), pack, max_bytes=min(self._settings.chunk_bytes, room)):
+            require_fits(staging.staged_size(self._sink, data), keys[part.start], self._settings.max_cell_bytes)
             chunk = staging.add_chunk(self._table, self._row, len(self._digests), data, reach)
             [is_open] = self._execute([chunk], "writing")
             if not is_open:
@@ -93,14 +95,14 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
             self._digests.append(staging.digest(data))
 
 
-def require_fits(data: bytes, row: bytes, max_bytes: int) -> None:
+def require_fits(size: int, row: bytes, max_bytes: int) -> None:
     """Check a row's size. The row's chunk becomes one cell in the staging table, and each value may become a cell in HBase.
 
     Raises:
         BadRecordError: the row is too large.
     """
-    if len(data) > max_bytes:
+    if size > max_bytes:
         raise BadRecordError(
-            f"row {row[:40]!r} takes up {len(data)} bytes, but HBase accepts at most {max_bytes} bytes in a cell. Make the "
+            f"row {row[:40]!r} takes up {size} bytes, but HBase accepts at most {max_bytes} bytes in a cell. Make the "
             "row smaller, or increase hbase.server.keyvalue.maxsize and HBaseSink(max_cell_bytes=…)"
         )

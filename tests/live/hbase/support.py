@@ -9,6 +9,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from hbasedriver.protobuf_py import Master_pb2 as master_pb
 from tenacity import wait_fixed
 
 from twopc.sinks.hbase import HBaseSink
@@ -89,12 +90,25 @@ class Store:
         other.prefix = unique()
         return other
 
-    def create_table(self, table: str = "", *, ttl_s: int | None = None) -> None:
-        """Create a table with the family ``d``."""
+    def create_table(
+        self,
+        table: str = "",
+        *,
+        ttl_s: int | None = None,
+        max_cell_bytes: int | None = None,
+        families: list[Any] | None = None,
+    ) -> None:
+        """Create a table with the family ``d``, or with these families."""
         name = table or self.table
         attributes = [] if ttl_s is None else [hbase_pb.BytesBytesPair(first=b"TTL", second=b"%d" % ttl_s)]
         family = hbase_pb.ColumnFamilySchema(name=FAMILY, attributes=attributes)
-        self._call_master(lambda master: master.create_table(*name_parts(name), [family]))
+        request = master_pb.CreateTableRequest()
+        schema = request.table_schema
+        schema.table_name.namespace, schema.table_name.qualifier = name_parts(name)
+        schema.column_families.extend(families or [family])
+        if max_cell_bytes is not None:
+            schema.attributes.add(first=b"hbase.server.keyvalue.maxsize", second=b"%d" % max_cell_bytes)
+        self._call_master(lambda master: master.send_request(request, "CreateTable"))
         until(lambda: self._is_served(name))
 
     def take_out_of_service(self, table: str) -> None:

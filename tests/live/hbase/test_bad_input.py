@@ -69,6 +69,13 @@ def test_hbase_accepts_the_largest_row_that_the_sink_accepts(store: Store) -> No
     assert len(store.value(1) or b"") == 9_999_800
 
 
+def test_a_chunk_of_small_rows_may_be_larger_than_the_largest_cell(store: Store) -> None:
+    """It is staged in several cells. The cluster's limit may be lower than a chunk, whose size the user did not choose."""
+    sink = sink_of(store, Put(f"{store.prefix}:{{id}}", CELL), max_cell_bytes=1_000)
+    assert apply(sink, batch(id=list(range(20)), v=["x" * 100] * 20)) == [Evidence.COMMITTED]
+    assert [store.value(number) for number in range(20)] == [b"x" * 100] * 20
+
+
 @pytest.mark.parametrize(
     ("held", "words"), [(b"text", "not a counter"), (COUNTER.pack(2**63 - 1), "not fit in 64 bits")]
 )
