@@ -134,7 +134,7 @@ class SinkState:
 
 
 def observe(sink: KafkaSink, facts: QueryFacts = NOTHING_KNOWN) -> SinkState:
-    """Observe a sink. ``facts`` may lead to the decisions if they are on another cluster.
+    """Observe a sink. If the decisions are on another cluster, ``facts`` may identify it.
 
     Raises:
         TwoPhaseCommitError: no broker responds, or a permission is missing.

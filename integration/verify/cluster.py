@@ -59,7 +59,7 @@ class Cluster:
     """A sink's cluster."""
 
     def __init__(self, sink: KafkaSink, facts: QueryFacts = NOTHING_KNOWN) -> None:
-        """Connect. ``facts`` may lead to the decisions if they are on another cluster.
+        """Connect. If the decisions are on another cluster, ``facts`` may identify it.
 
         Raises:
             ConfigurationError: the sink has no ledger on this cluster.

@@ -229,7 +229,7 @@ class Pipeline:
         return message_of(raised.value)
 
     def fail_at(self, spark: SparkSession, point: str, **options: Any) -> None:
-        """Stop the query by an error at a crash point; this leaves the same state as a crash there."""
+        """Stop the query with an error at a crash point, which leaves the same state as a crash there."""
         crash_points.arm_from(f"{point}=raise")
         try:
             assert "InjectedFault" in self.fail(spark, **options)

@@ -47,7 +47,7 @@ _EXECUTORS = {"spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredSto
     [
         pytest.param("update", {}, id="hdfs"),
         pytest.param("update", _ROCKS_DB, id="rocksdb"),
-        pytest.param(  # Spark itself needs much longer for its batches
+        pytest.param(  # Spark itself takes much longer for its batches
             "transformed",
             _ROCKS_DB,
             id="transformWithState",
@@ -130,7 +130,7 @@ def killed(run: Run, after_s: float, *, only_driver: bool) -> bool:
     if code is None:
         run.kill_driver() if only_driver else kill_everything(run)
         return True
-    # The last JVM may still have used its checkpoint; then Spark itself refuses the next one.
+    # The previous JVM may still be using its checkpoint. In that case, Spark itself refuses the next JVM.
     assert code == 0 or "oncurrent" in run.text, run.text[-3000:]
     return False
 

@@ -1,4 +1,4 @@
-"""The data that a query keeps: it deletes only the decisions of completed batches, and leaves everything else to its users."""
+"""The data that a query keeps: the query deletes only the decisions of completed batches. Users manage everything else."""
 
 from __future__ import annotations
 

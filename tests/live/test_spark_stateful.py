@@ -292,7 +292,7 @@ def _with_state(frame: DataFrame) -> DataFrame:
 
 
 def _transformed(frame: DataFrame) -> DataFrame:
-    """From Spark 4.0 on, with stores of RocksDB only."""
+    """Since Spark 4.0, this requires RocksDB state stores."""
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # noqa: PLC0415 - see above
 
     class Counting(StatefulProcessor):

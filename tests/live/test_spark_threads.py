@@ -31,7 +31,8 @@ THREADS = {
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "1s",
 }
-#: From Spark 4.1 on, adaptive execution writes the query's shuffle before it calls the function, so no other job runs by then.
+#: Since Spark 4.1, adaptive execution writes the query's shuffle before it calls the function, so no other job runs by
+#: then.
 NOT_BEFORE = {"spark.sql.adaptive.streaming.stateless.enabled": "false"}
 _TIMEOUT_S = 200.0
 _REFUSED = "again, because it lost some of that stage's output"

@@ -95,14 +95,14 @@ class Stage:
             catalog.commit_table(table, (), (RemoveSnapshotRefUpdate.model_validate({"ref-name": "main"}),))
 
     def visible(self) -> list[int]:
-        """What an independent reader sees of the query's rows. Every row of the other writers must be there, too."""
+        """The query's rows that an independent reader sees. Every row of the other writers must be visible, too."""
         values = self.shop.values()
         found = [value for value in values if value < _FOREIGN]
         assert values == found + self._foreign
         return found
 
     def check(self, *batches: int, next_batch: int) -> None:
-        """The table has these batches once, and a new run continues there."""
+        """Check that the table contains these batches once, and that a new run continues after them."""
         assert self.visible() == all_rows(*batches)
         self.direct.run(next_batch)
         assert self.visible() == all_rows(*batches, next_batch)

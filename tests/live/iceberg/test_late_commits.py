@@ -218,7 +218,7 @@ def test_a_commit_that_lands_after_its_successors_check_counts_once(stage: Stage
 def test_either_a_late_commit_or_a_simultaneous_start_may_win(
     stage: Stage, round_: int, add_summary: Callable[[str], None]
 ) -> None:
-    """A real race, so each run may have another winner."""
+    """This is a real race, so each run may have a different winner."""
     del round_
     late = Late(stage, stage.begin())
     fence = stage.second.on(is_start).hold()
@@ -378,7 +378,7 @@ class Away:
         crash_points.arm("driver.decided", self._take)
 
     def put_back(self) -> None:
-        """Bring them back."""
+        """Restore the files."""
         for path in self._paths:
             path.with_suffix(".away").rename(path)
 
@@ -389,7 +389,7 @@ class Away:
 
 
 def test_neither_an_abort_nor_a_sweep_sends_a_commit(stage: Stage) -> None:
-    """So nothing of them can arrive late at the catalog."""
+    """An abort sends the catalog no change, so no abort can arrive late there."""
     sink = stage.sink_of(stage.first.endpoint)
     driver = Driver(sink)
     driver.begin()

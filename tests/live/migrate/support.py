@@ -226,7 +226,7 @@ class OldPipeline:
         return Counter(json.loads(value)["id"] for value in self.visible().elements())
 
     def require_order(self) -> None:
-        """Check that the records of each key are in the order of the input."""
+        """Check that the records of each key are in input order."""
         by_key: dict[bytes, list[bytes]] = defaultdict(list)
         for message in records(self.servers, self.topic):
             by_key[message.key() or b""].append(message.value() or b"")

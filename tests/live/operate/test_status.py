@@ -54,7 +54,7 @@ def test_a_running_query_is_healthy_and_continues(play: Play) -> None:
 
 
 def test_a_query_that_writes_batch_after_batch_never_needs_an_operator(play: Play) -> None:
-    """Each check happens at some moment during a batch. A commit in progress must not wake an operator."""
+    """Each check happens at some moment during a batch. A commit in progress must not alarm an operator."""
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
     checkpoint = spark_files(play, finished=0)

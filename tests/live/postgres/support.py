@@ -113,7 +113,7 @@ class Staging:
         return txn
 
     def publish(self, *txns: str) -> None:
-        """Publish slices in one transaction; those that are marked already are left out."""
+        """Publish slices in one transaction, except those that are already marked."""
         with self._connection.transaction():
             self._connection.execute(self.statements.load_control(locked=True))
             marked = self._connection.execute(self.statements.insert_markers(txns, version=7, state="committed"))

@@ -89,7 +89,7 @@ def test_the_documented_rights_are_sufficient(users: Users) -> None:
         key = unique()
         sink = sink_of(url, mapping)
         assert "secret" not in repr(sink)
-        # From the second batch on there is a key to look at; 2^62 and more are rehearsed.
+        # From the second batch, there is a key to check. Numbers of 2^62 or more are rehearsed.
         for number in (2**62, 1_000):
             rows = batch(k=[key], n=[number])
             assert apply(sink, rows) == [Evidence.COMMITTED], mapping

@@ -112,7 +112,7 @@ class Play(Query):
     # -----------------------------------------------------------------------------------------
 
     def fence(self, transactional_id: str) -> None:
-        """Initialise an id from outside: its open transaction is aborted, its epoch is in the past."""
+        """Initialise an id from outside: its open transaction is aborted, and its epoch becomes obsolete."""
         assert until(lambda: self.outsider.fence([ProducerIdentity(transactional_id)])[transactional_id] == "NONE")
 
     def end(self, handle: KafkaHandle, *, commit: bool) -> str:
