@@ -17,9 +17,7 @@ from pyiceberg.types import (
     FixedType,
     FloatType,
     IntegerType,
-    ListType,
     LongType,
-    MapType,
     StringType,
     StructType,
     TimestampType,
@@ -28,6 +26,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from twopc.sinks.iceberg.fit import children
 from twopc.sinks.iceberg.properties import find_malformed
 
 if TYPE_CHECKING:
@@ -145,16 +144,8 @@ def _structs(kind: IcebergType) -> Iterator[StructType]:
     """Yield every struct in a type, including the type itself."""
     if isinstance(kind, StructType):
         yield kind
-    for inner in _children(kind):
-        yield from _structs(inner)
-
-
-def _children(kind: IcebergType) -> list[IcebergType]:
-    if isinstance(kind, StructType):
-        return [field.field_type for field in kind.fields]
-    if isinstance(kind, ListType):
-        return [kind.element_type]
-    return [kind.key_type, kind.value_type] if isinstance(kind, MapType) else []
+    for inner in children(kind):
+        yield from _structs(inner.field_type)
 
 
 def _upgrade(metadata: TableMetadata) -> str:
@@ -164,8 +155,8 @@ def _upgrade(metadata: TableMetadata) -> str:
 
 
 def _parts(kind: IcebergType) -> Iterator[IcebergType]:
-    children = _children(kind)
-    if not children and not isinstance(kind, StructType):
+    inner = children(kind)
+    if not inner and not isinstance(kind, StructType):
         yield kind
-    for inner in children:
-        yield from _parts(inner)
+    for field in inner:
+        yield from _parts(field.field_type)

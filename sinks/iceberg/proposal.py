@@ -21,7 +21,13 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, UpdateMetrics, update_snapshot_summaries
-from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetSnapshotRefUpdate,
+)
 
 from twopc.errors import FatalError
 from twopc.sinks.iceberg.errors import translated
@@ -127,6 +133,8 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
     )
     updates: list[TableUpdate] = [AddSnapshotUpdate(snapshot=snapshot)]
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=metadata.table_uuid)]
+    if change.additions:  # The files were compared with this schema.
+        requirements.append(AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}))
     if moves_branch:
         # The update replaces the complete reference, so it must repeat the retention.
         kept = parent.model_dump(by_alias=True, exclude={"snapshot_id", "snapshot_ref_type"}) if parent else {}

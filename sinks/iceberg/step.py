@@ -13,6 +13,8 @@ from twopc.sinks.lake.errors import OvertakenError, StoreError, shortened
 from twopc.sinks.lake.step import LakeStep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyiceberg.table import Table
 
     from twopc.sinks.iceberg.proposal import Additions, Proposal
@@ -25,6 +27,8 @@ class Step(LakeStep[IcebergView, "Table"]):
 
     Attributes:
         additions: the files that the step adds to the table.
+        require_fit: checks that the table's current columns accept these files. The step calls this function before each try
+            to commit.
     """
 
     def __init__(self, store: Store, settings: IcebergSettings) -> None:
@@ -35,9 +39,11 @@ class Step(LakeStep[IcebergView, "Table"]):
         self._tried: list[Proposal] = []
         self._landed: Proposal | None = None
         self.additions: Additions = {}
+        self.require_fit: Callable[[Table], None] = lambda _: None
 
     def commit(self) -> StoreError | None:
         """See :class:`LakeStep`."""
+        self.require_fit(self._table)
         change = Change(self.control or self.view.stored or b"", self.published or self.view.outcome, self.additions)
         proposal = propose(self._table, self.sink, self._tagged, change)
         self._tried.append(proposal)

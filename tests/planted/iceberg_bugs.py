@@ -7,6 +7,7 @@ from typing import Final
 from tests.planted.bug import Bug, Edit, one_edit
 
 _COMMIT: Final = "tests/unit/test_iceberg_commit.py"
+_ALTERED: Final = "tests/unit/test_iceberg_altered.py"
 _SHARED: Final = "tests/unit/test_lake_commit.py"
 _BOUNDS: Final = "tests/unit/test_iceberg_bounds.py"
 _TABLES: Final = "tests/unit/test_iceberg_tables.py"
@@ -186,6 +187,24 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         protocol=f"{_COMMIT} -k altered_after",
     ),
     one_edit(
+        "Iceberg: files are added although the table has replaced a column's type",
+        0,
+        "sinks/iceberg/committer.py",
+        "        step.require_fit = lambda table: self._require_fit(table, step.additions)\n",
+        "",
+        model=False,
+        protocol=f"{_ALTERED} -k not_added",
+    ),
+    one_edit(
+        "Iceberg: a column's type is replaced between the check and the commit",
+        0,
+        "sinks/iceberg/proposal.py",
+        "    if change.additions:  # The files were compared with this schema.\n",
+        "    if False:\n",
+        model=False,
+        protocol=f"{_ALTERED} -k not_added",
+    ),
+    one_edit(
         "Iceberg: files whose partitioning is gone block the query for good",
         0,
         "sinks/iceberg/committer.py",
@@ -226,7 +245,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         0,
         "sinks/iceberg/objections.py",
         "        elif isinstance(source.field_type, UUIDType) and ",
-        "        elif isinstance(source.field_type, ListType) and ",
+        "        elif isinstance(source.field_type, BooleanType) and ",
         model=False,
         protocol=f"{_TABLES} -k by_uuids",
     ),
