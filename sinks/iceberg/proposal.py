@@ -87,14 +87,14 @@ class Proposal:
 def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Proposal:
     """Write a commit's metadata files, and return the commit.
 
-    If there are no files to add, the new snapshot adds nothing, and only the tag moves. However, a table's first
-    snapshot also moves the branch. As long as a table has no snapshots, a catalog rejects requirements on tags. Two
-    drivers could then both create the tag, unless the branch moves too.
+    Every commit moves the branch and the tag, even if there are no files to add and the new snapshot adds nothing. If only
+    the tag moved, the commit would raise the table's sequence number, but leave the branch. Catalogs then reject the commit
+    of another writer that loaded the table before, as an error that the writer does not retry (apache/iceberg#15001). Also,
+    as long as a table has no snapshots, a catalog rejects requirements on tags. Two drivers could then both create the tag.
 
-    The parent is always the branch's snapshot, even if only the tag points to the new snapshot. A catalog compares a
-    snapshot's sequence number with the table's sequence number only if the snapshot has a parent. Without this check, a
-    late commit would set back the table's sequence number, and rows appended later would count as older than existing
-    deletes.
+    The parent is always the branch's snapshot. A catalog compares a snapshot's sequence number with the table's sequence
+    number only if the snapshot has a parent. Without this check, a late commit could set back the table's sequence number,
+    and rows appended later would count as older than existing deletes.
 
     Args:
         table: the table's newest metadata.
@@ -107,7 +107,6 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
     """
     metadata = table.metadata
     snapshot_id = metadata.new_snapshot_id()
-    moves_branch = bool(change.additions) or not metadata.snapshots
     parent = metadata.refs.get(MAIN_BRANCH)
     parent_id = parent.snapshot_id if parent else None
     unique = uuid.uuid4()
@@ -135,12 +134,10 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=metadata.table_uuid)]
     if change.additions:  # The files were compared with this schema.
         requirements.append(AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}))
-    if moves_branch:
-        # The update replaces the complete reference, so it must repeat the retention.
-        kept = parent.model_dump(by_alias=True, exclude={"snapshot_id", "snapshot_ref_type"}) if parent else {}
-        updates.append(_moved(MAIN_BRANCH, "branch", snapshot_id, kept))
-    if moves_branch or parent_id is None:
-        requirements.append(_unmoved(MAIN_BRANCH, parent_id))
+    # The update replaces the complete reference, so it must repeat the retention.
+    kept = parent.model_dump(by_alias=True, exclude={"snapshot_id", "snapshot_ref_type"}) if parent else {}
+    updates.append(_moved(MAIN_BRANCH, "branch", snapshot_id, kept))
+    requirements.append(_unmoved(MAIN_BRANCH, parent_id))
     if parent_id is None:
         # Without a parent, nothing compares sequence numbers. But each commit that raises the table's number also moves a
         # reference.

@@ -146,12 +146,13 @@ def test_a_commit_held_back_past_a_fence_is_refused(stage: Stage, *, is_cut_off:
 
 
 def test_the_tag_alone_refuses_a_late_commit_to_a_table_without_a_main_branch(stage: Stage) -> None:
-    """The commit is held back past a fence. The branch is missing as before, and no parent's sequence number is compared."""
+    """The commit is held back past a fence. The branch is missing again, and no parent's sequence number is compared."""
     driver = stage.begin()
     stage.drop_main()
     late = Late(stage, driver)
 
     def arrive() -> None:
+        stage.drop_main()
         assert late.arrive() == REFUSED
         late.assert_fenced()
 

@@ -135,6 +135,18 @@ def test_spark_reads_deletes_compacts_and_expires_alongside_the_sink(shop: Shop,
     assert sql(f"SELECT count(*) AS n FROM ice.{TABLE} VERSION AS OF '{TAG}'") == [{"n": len(written)}]
 
 
+def test_a_stream_that_reads_the_table_goes_on_past_the_starts_of_a_query(shop: Shop, sql: Sql) -> None:
+    """Each start adds an empty snapshot to the branch."""
+    for batch in range(3):
+        Driver(shop.sink)
+        driver = Driver(shop.sink)
+        scan_start = driver.begin()
+        assert driver.commit([prepare(driver, shop.sink, batch, batch=batch)], scan_start) == [Evidence.COMMITTED]
+        assert sorted(row["value"] for row in sql(f"STREAM ice.{TABLE}")) == list(range(batch + 1))
+        Driver(shop.sink)
+        assert len(sql(f"STREAM ice.{TABLE}")) == batch + 1
+
+
 #: Iceberg for Java compares UUIDs as signed numbers, so to it, the second one is the smaller.
 UUIDS = ("00000000-0000-0000-0000-000000000001", "f79c3e09-677c-4bbd-a479-3f349cb785e7")
 
