@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.delta.store import Store
     from twopc.sinks.delta.table import Definition
-    from twopc.sinks.lake.partitions import Partition
+    from twopc.sinks.lake.partitions import Group, Partition
 
 _FILE_SIZE: Final = 256 * 2**20
 
@@ -33,8 +33,8 @@ class NewFiles:
         self._store = store
         self._table = table
 
-    def split(self, rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
-        """Group rows by partition, and drop the partition columns."""
+    def split(self, rows: pa.Table) -> Iterator[Group]:
+        """Group rows by partition."""
         return split(rows, self._table.partitions)
 
     def create(self, path: str) -> NewFile:
@@ -82,7 +82,8 @@ class NewFile:
         return int(self._stream.tell())
 
     def write(self, rows: pa.Table) -> None:
-        """Write a row group."""
+        """Write a row group, without the partition columns, because Delta keeps their values in its log."""
+        rows = rows.drop_columns(list(self._partitions))
         with translated(f"writing {self.path}"):
             self._writer.write_table(rows)
         self._rows += rows.num_rows

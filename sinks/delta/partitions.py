@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from twopc.sinks.delta.moments import date_text, numbers, time_text
-from twopc.sinks.lake.partitions import grouped
+from twopc.sinks.lake.partitions import every_number, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from twopc.sinks.lake.partitions import Partition
+    from twopc.sinks.lake.partitions import Group
 
 
-def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[Partition, pa.Table]]:
-    """Group rows by partition, and drop the partition columns. Partition values are strings; None stands for null.
+def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[Group]:
+    """Group rows by partition. Partition values are strings; None stands for null.
 
     Args:
         rows: rows with the table's columns and types.
         columns: the partition columns.
     """
     if not columns:
-        yield (), rows
+        yield (), every_number(rows.num_rows)
         return
-    yield from grouped(rows.drop_columns(list(columns)), [_encoded(rows.column(name)) for name in columns])
+    yield from grouped(rows.num_rows, [_encoded(rows.column(name)) for name in columns])
 
 
 def _encoded(column: Any) -> tuple[Any, list[str | None]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from twopc.sinks.iceberg.entries import Entry
-    from twopc.sinks.lake.partitions import Partition
+    from twopc.sinks.lake.partitions import Group, Partition
 
 
 class NewFiles:
@@ -27,7 +27,7 @@ class NewFiles:
         self.file_size = file_size(table.properties)
         self._table = table
 
-    def split(self, rows: pa.Table) -> Iterator[tuple[Partition, pa.Table]]:
+    def split(self, rows: pa.Table) -> Iterator[Group]:
         """Group rows by partition."""
         return split(rows, self._table.schema(), self._table.spec())
 

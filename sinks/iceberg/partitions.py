@@ -18,7 +18,7 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import DecimalType, IntegerType, LongType
 
-from twopc.sinks.lake.partitions import grouped
+from twopc.sinks.lake.partitions import every_number, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.transforms import Transform
 
-    from twopc.sinks.lake.partitions import Partition
+    from twopc.sinks.lake.partitions import Group
 
 _UNITS: Final[dict[type, Any]] = {
     YearTransform: "year",
@@ -89,7 +89,7 @@ def _fits(value: Any, kind: Any) -> bool:
     return True
 
 
-def split(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[tuple[Partition, pa.Table]]:
+def split(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[Group]:
     """Group rows by partition.
 
     Args:
@@ -98,9 +98,9 @@ def split(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[tuple
         spec: the table's partitioning.
     """
     if not spec.fields:
-        yield (), rows
+        yield (), every_number(rows.num_rows)
         return
-    yield from grouped(rows, [_transformed(rows, schema, field) for field in spec.fields])
+    yield from grouped(rows.num_rows, [_transformed(rows, schema, field) for field in spec.fields])
 
 
 def _transformed(rows: pa.Table, schema: Schema, field: PartitionField) -> tuple[Any, list[Any]]:

@@ -11,21 +11,28 @@ if TYPE_CHECKING:
 
 #: A partition's values in the table format's stored form, one for each partition field.
 Partition = tuple[Any, ...]
+#: The partition of some rows, and these rows' numbers.
+Group = tuple[Partition, "pa.Array[Any]"]
 
 
-def grouped(rows: pa.Table, columns: Sequence[tuple[Any, Sequence[Any]]]) -> Iterator[tuple[Partition, pa.Table]]:
+def grouped(count: int, columns: Sequence[tuple[Any, Sequence[Any]]]) -> Iterator[Group]:
     """Group rows by partition.
 
     Args:
-        rows: rows with the columns of a data file.
+        count: the number of rows.
         columns: for each partition field, a list of values, and each row's index in that list. Grouping by integers works for
             fields of any type.
     """
     names = [f"f{index}" for index in range(len(columns))]
-    every_row = pa.array(range(rows.num_rows), pa.int64())
+    every_row = every_number(count)
     keyed = pa.table([*(codes for codes, _ in columns), every_row], names=[*names, "row"])
     groups = keyed.group_by(names, use_threads=False).aggregate([("row", "list")])
     for group, codes in enumerate(groups.select(names).to_pylist()):
         partition = tuple(values[codes[name]] for name, (_, values) in zip(names, columns, strict=True))
         taken: Any = groups.column("row_list")[group]
-        yield partition, rows if len(taken) == rows.num_rows else rows.take(taken.values)
+        yield partition, taken.values
+
+
+def every_number(count: int) -> pa.Array[Any]:
+    """Return the numbers of all rows."""
+    return pa.array(range(count), pa.int64())

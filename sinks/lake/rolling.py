@@ -1,8 +1,13 @@
-"""Write a task's files, at least one for each partition. When a file is full, the next rows go to a new file."""
+"""Write a task's files, at least one for each partition. When a file is full, the next rows go to a new file.
+
+Rows wait unsplit. If each batch was split at once, rows in very many partitions would become very many small tables, and the
+objects of such a table need far more memory than its rows.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
@@ -15,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from twopc.sinks.lake.files import Files
-    from twopc.sinks.lake.partitions import Partition
+    from twopc.sinks.lake.partitions import Group, Partition
 
 EntryT_co = TypeVar("EntryT_co", bound=Entry, covariant=True)
 
@@ -24,7 +29,8 @@ class Limits(NamedTuple):
     """Limits on a task's memory.
 
     Attributes:
-        waiting: the maximum total size, in bytes, of the rows in all partitions that wait to be written as a row group.
+        waiting: the maximum total size, in bytes, of the rows in all partitions that wait to be written as a row group. While
+            these rows are split, a copy of them needs the same size again.
         open: the maximum number of open files. Each file has its own buffers and, on S3, its own upload part.
     """
 
@@ -60,8 +66,8 @@ class DataFiles(Protocol[EntryT_co]):
     def file_size(self) -> int:
         """The size in bytes at which a file is full."""
 
-    def split(self, rows: pa.Table) -> Iterable[tuple[Partition, pa.Table]]:
-        """Group rows by partition. Each group has the same columns as the data files."""
+    def split(self, rows: pa.Table) -> Iterable[Group]:
+        """Group rows by partition."""
 
     def create(self, path: str) -> DataFile[EntryT_co]:
         """Open a new file."""
@@ -91,35 +97,29 @@ class RollingFiles(Generic[EntryT]):
         self._directory = directory
         self._transaction = transaction
         self._limits = limits or Limits()
-        self._partitions: dict[str, Partition] = {}
-        self._waiting: dict[str, list[pa.Table]] = {}
-        self._bytes: dict[str, int] = {}
-        self._open: dict[str, DataFile[EntryT]] = {}  # the most recently written file is last
+        self._waiting: list[pa.Table] = []
+        self._bytes = 0
+        self._open: dict[str, tuple[DataFile[EntryT], Partition]] = {}  # the most recently written file is last
         self._paths: list[str] = []
         self._entries: list[EntryT] = []
 
     def write(self, rows: pa.Table) -> None:
         """Add rows with the table's columns and types."""
-        for partition, some in self._made.split(rows):
-            key = repr(partition)  # as keys, 0.0 and -0.0 would be equal, and NaN would not equal itself
-            self._partitions[key] = partition
-            self._waiting.setdefault(key, []).append(some)
-            self._bytes[key] = self._bytes.get(key, 0) + some.nbytes
-        while sum(self._bytes.values()) > self._limits.waiting:
-            self._write_out(max(self._bytes, key=lambda one: self._bytes[one]))
+        self._waiting.append(rows)
+        self._bytes += rows.nbytes
+        if self._bytes > self._limits.waiting:
+            self._write_out(down_to=self._limits.waiting / 2)
 
     def finish(self) -> list[EntryT]:
         """Complete all files, and return their entries."""
-        for key in list(self._waiting):
-            self._write_out(key)
-            self._complete(key)
+        self._write_out(down_to=-math.inf)
         for key in list(self._open):
             self._complete(key)
         return self._entries
 
     def discard(self) -> None:
         """Close and delete all files. Ignore errors, because a sweep deletes the remaining files."""
-        for file in self._open.values():
+        for file, _ in self._open.values():
             with contextlib.suppress(Exception):
                 file.close()
         self._open.clear()
@@ -127,11 +127,30 @@ class RollingFiles(Generic[EntryT]):
             with contextlib.suppress(Exception):
                 self._files.delete(path)
 
-    def _write_out(self, key: str) -> None:
-        rows = pa.concat_tables(self._waiting.pop(key))
-        del self._bytes[key]
-        file = self._open.pop(key, None) or self._create()
-        self._open[key] = file
+    def _write_out(self, down_to: float) -> None:
+        """Write the rows of the largest partitions, until at most this many bytes wait.
+
+        The rows of small partitions continue to wait, because each partition that is written needs a file.
+        """
+        if not self._waiting:
+            return
+        rows, self._waiting = pa.concat_tables(self._waiting), []
+        groups = sorted(self._made.split(rows), key=lambda group: len(group[1]))
+        if len(groups) > 1:
+            rows = rows.combine_chunks()  # each choice of rows would otherwise look at every chunk
+        while groups and self._bytes > down_to:
+            partition, numbers = groups.pop()
+            some = rows if len(numbers) == rows.num_rows else rows.take(numbers)
+            self._bytes -= some.nbytes
+            self._write_group(partition, some)
+        if groups:
+            self._waiting = [rows.take(pa.concat_arrays([numbers for _, numbers in groups]))]
+        self._bytes = sum(kept.nbytes for kept in self._waiting)
+
+    def _write_group(self, partition: Partition, rows: pa.Table) -> None:
+        key = repr(partition)  # as keys, 0.0 and -0.0 would be equal, and NaN would not equal itself
+        file, _ = self._open.pop(key) if key in self._open else (self._create(), partition)
+        self._open[key] = file, partition
         file.write(rows)
         if file.size >= self._made.file_size:
             self._complete(key)
@@ -144,11 +163,9 @@ class RollingFiles(Generic[EntryT]):
         return self._made.create(path)
 
     def _complete(self, key: str) -> None:
-        file = self._open.pop(key, None)
-        if file is None:
-            return
+        file, partition = self._open.pop(key)
         file.close()
         size = self._files.size_of(file.path)
         if size is None:
             raise StoreError(f"{file.path}, which this task has just written, was deleted")
-        self._entries.append(file.entry(size, self._partitions[key]))
+        self._entries.append(file.entry(size, partition))

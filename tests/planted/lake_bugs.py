@@ -28,6 +28,20 @@ def _both(test: str, *parameters: str) -> dict[str, str]:
 LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
     chain(
         _bugs(
+            "rows that wait are split into very many small tables",
+            "rolling.py",
+            "        self._waiting.append(rows)\n",
+            "        self._waiting.extend(rows.take(numbers) for _, numbers in self._made.split(rows))\n",
+            lake="lake_rolling.py -k very_many",
+        ),
+        _bugs(
+            "small partitions get a file whenever a large one is written",
+            "rolling.py",
+            "down_to=self._limits.waiting / 2",
+            "down_to=-math.inf",
+            lake="lake_rolling.py -k small_partition",
+        ),
+        _bugs(
             "a lost transaction leaves no tombstone",
             "published.py",
             "        lost=(*published.lost, *(handle.transaction for handle, entries in found.items() if entries is None)),\n",
