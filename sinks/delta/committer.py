@@ -36,7 +36,7 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
     words = Words(
         moved="pointer",
         recreated="was deleted and recreated",
-        restored="was restored to an older state while this driver was running",
+        restored="was restored to an older state while this driver was running, or another writer overwrote this sink's commit",
         lost="its log no longer contains some committed batches, because an older copy of the table's files was restored",
     )
 

@@ -138,7 +138,8 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             raise StoreError(
                 f"{self._table} {self.words.restored}",
                 ConfigurationError,
-                "Restore the newer state, or use a new checkpoint and a new sink name",
+                "Restart the query first. If only the last batch is missing, the restart adds it again. If the restart is "
+                "refused, restore the newer state, or use a new checkpoint and a new sink name",
             )
         return stored
 
