@@ -14,7 +14,7 @@ from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError, UnavailableError
 from twopc.sinks.kafka import markers
 from twopc.sinks.kafka.decision_log import KafkaDecisionLog
-from twopc.sinks.kafka.handle import KafkaHandle, task_id
+from twopc.sinks.kafka.handle import KafkaHandle, driver_id, task_id
 from twopc.sinks.kafka.ledger_topic import warn_of_weakness
 from twopc.sinks.kafka.oauth import failures
 from twopc.sinks.kafka.prepared import await_visible, confirm, end_all, fence, sweep
@@ -69,7 +69,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
 
     def inspect(self) -> None:
         """See :class:`SinkCommitter`. Check the ledger's settings (rule 14) and the permission for sweeps (rule 7)."""
-        if self._log.identity() != ABSENT:
+        is_new = self._log.identity() == ABSENT
+        if not is_new:
             self._log.topic.require_safe()
         if self._settings.topic is not None:
             warn_of_weakness(self._log.admin, self._settings.topic, timeout_ms=self._timeout_ms)
@@ -88,6 +89,22 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
                 f"sink {sink!r} has no permission to describe its transactional ids, so it cannot find transactions "
                 "that a failed driver left open. Nothing was written. Allow Describe and Write on transactional ids "
                 f"with the prefix '{sink}.'"
+            )
+        if is_new:
+            self._warn_of_a_namesake()
+
+    def _warn_of_a_namesake(self) -> None:
+        """Warn if this name has had a driver, but the ledger does not exist. Transactional ids do not contain the ledger."""
+        sink = self._settings.name
+        driver = driver_id(sink)
+        if self._client.describe([driver])[driver].error == NONE:
+            logger.warning(
+                "a driver of sink %r has already used this cluster, but the ledger %s does not exist. If another query has a "
+                "sink of this name with another ledger_topic, each query stops the other, and may end its decided transactions, "
+                "so rows are at risk. Stop this query, and rename its sink. If you have deleted the old ledger on purpose, "
+                "ignore this warning",
+                sink,
+                self._log.name,
             )
 
     def acquire(self, claim: Claim, seen: Owner | None = None) -> int:

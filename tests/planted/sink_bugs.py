@@ -1294,6 +1294,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_kafka_producer_pool.py -k clusters",
     ),
     one_edit(
+        "a second Kafka sink of the same name starts without a warning",
+        13,
+        "sinks/kafka/committer.py",
+        "        if is_new:\n",
+        "        if False:\n",
+        model=False,
+        protocol="tests/live/rules/test_rule_13_ledgers.py -k had_a_driver",
+    ),
+    one_edit(
         "a worker that lives for one batch prepares producers",
         0,
         _POOL,

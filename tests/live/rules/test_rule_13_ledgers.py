@@ -94,3 +94,19 @@ def test_a_guest_that_started_on_an_empty_ledger_is_refused_without_blocking_the
         with pytest.raises(ConfigurationError, match=belongs):
             guest.driver().process(guest.batch(0), engine)
         assert owner.visible() == {"0": 1, "1": 1, "2": 1, "3": 1}
+
+
+def test_a_new_ledger_for_a_name_that_has_had_a_driver_on_this_cluster_causes_a_warning(
+    play: Play, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rule 13. A transactional id has no ledger in its name, so the two sinks fence each other."""
+    warning = f"a driver of sink '{play.name}' has already used this cluster"
+    healthy = play.driver()
+    healthy.process(play.batch(0), Tasks(play, [["0"]]))
+    play.driver().process(play.batch(1), Tasks(play, [["1"]]))
+    assert warning not in caplog.text
+    namesake = dataclasses.replace(play.sink, ledger_topic=f"other-{uuid.uuid4().hex[:10]}")
+    driver = Coordinator([namesake], LocalFiles(tmp_path / "another" / "twopc"))
+    opened.append(driver)
+    driver.recover(play.batch(0))
+    assert warning in caplog.text
