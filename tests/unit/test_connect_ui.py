@@ -228,7 +228,7 @@ def test_forgotten_jobs_of_others_before_a_batch_stop_the_query_and_a_restart_wr
     process(shuffles, "a")
     spark.run("other", [stage(spark.new_rdd())])
     spark.forget()
-    with pytest.raises(FatalError, match=r"does not have job .*spark\.ui\.retainedJobs"):
+    with pytest.raises(FatalError, match=r"does not contain job .*spark\.ui\.retainedJobs"):
         process(shuffles, "b")
     process(opened(spark, address), "c")
 

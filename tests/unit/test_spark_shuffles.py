@@ -252,7 +252,7 @@ def test_a_job_that_may_have_made_a_broadcast_and_is_forgotten_stops_the_query(m
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     store = broadcast_before(1)
     del store.jobs[""]
-    with pytest.raises(FatalError, match=f"does not have job 0.*{SETTINGS}"):
+    with pytest.raises(FatalError, match=f"does not contain job 0.*{SETTINGS}"):
         watching(store).check("b", {3}, lambda: 0)
 
 
@@ -629,7 +629,7 @@ def test_a_shuffle_of_an_earlier_batch_that_read_the_same_cache_does_not_stop_a_
 def test_a_job_that_may_have_filled_a_cache_and_is_forgotten_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     store = Store({"b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
-    with pytest.raises(FatalError, match=f"does not have job 0.*{SETTINGS}"):
+    with pytest.raises(FatalError, match=f"does not contain job 0.*{SETTINGS}"):
         watching(store).check("b", {5})
 
 
@@ -747,7 +747,7 @@ def test_a_stage_forgotten_by_spark_stops_the_query_and_the_error_mentions_the_s
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
-    with pytest.raises(FatalError, match=f"does not have stage 1.*{SETTINGS}"):
+    with pytest.raises(FatalError, match=f"does not contain stage 1.*{SETTINGS}"):
         watching(Store(ONE_JOB, {stage: attempts_at(stage) for stage in (M1, RESULT)})).check("a", {RESULT})
 
 
@@ -777,7 +777,7 @@ def test_a_stage_that_spark_has_dropped_counts_as_skipped_only_if_the_job_accoun
     monkeypatch: pytest.MonkeyPatch, skipped: int, ended_ms: int | None
 ) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
-    with pytest.raises(FatalError, match="does not have stage 6"):
+    with pytest.raises(FatalError, match="does not contain stage 6"):
         watching(of_somebody_else(skipped, ended_ms=ended_ms)).check("a", {RESULT})
 
 
@@ -795,13 +795,13 @@ def test_an_ambiguous_skip_count_does_not_account_for_a_dropped_stage(
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     store = of_somebody_else(skipped=2)
     store.stages[8] = shared
-    with pytest.raises(FatalError, match="does not have stage 6"):
+    with pytest.raises(FatalError, match="does not contain stage 6"):
         watching(store).check("a", {RESULT})
 
 
 def test_a_rerun_whose_first_attempt_spark_has_dropped_stops_the_query() -> None:
     store = Store(ONE_JOB, {**plain(), M2: attempts_at(M2, 2)[1:]})
-    with pytest.raises(FatalError, match="does not have all attempts at stage 1"):
+    with pytest.raises(FatalError, match="does not contain all attempts at stage 1"):
         watching(store).check("a", {RESULT})
 
 
@@ -818,7 +818,7 @@ def test_a_dropped_job_of_the_batch_is_detected_if_another_job_has_read_its_shuf
     skipped = {stage: attempts_at(stage, of=kind, status="SKIPPED") for stage, kind in ((3, M1), (4, M2))}
     stages = {**skipped, 5: result(5, 6), 6: result(6, 90)}
     store = Store({"": others, "b": [Job(1, (3, 4, 5), is_over=True)]}, stages, moment=NEW)
-    with pytest.raises(FatalError, match=f"does not have {missed}"):
+    with pytest.raises(FatalError, match=f"does not contain {missed}"):
         watching(store).check("b", {5})
 
 
