@@ -175,7 +175,7 @@ def verify(  # noqa: PLR0913 - options of a command line
         list[str] | None, _check(help="Read only this topic. Repeatable. Default: every topic that the sink wrote to.")
     ] = None,
     online: Annotated[bool, _repeat("--online", "--follow", help="Check new data repeatedly, until Ctrl-C.")] = False,
-    interval: Annotated[float, _repeat(min=0.1, help="Seconds between two checks.")] = 10.0,
+    interval: Annotated[float, _repeat(min=0.1, help="Seconds between checks.")] = 10.0,
     seconds: Annotated[float | None, _repeat(min=0, help="Stop --online after this time.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per check to stdout, and everything else to stderr.")

@@ -29,7 +29,7 @@ _FLAGS: Final = (
 _START: Final = (
     "import os, sys; r, w = map(int, sys.argv[1:3]); os.dup2(r, 3); os.dup2(w, 4); os.execv(sys.argv[3], sys.argv[3:])"
 )
-#: A browser that has not answered for this long is broken, even on a busy machine.
+#: A browser that has not responded for this long is broken, even on a busy machine.
 _PATIENCE_S: Final = 60
 
 
@@ -52,7 +52,7 @@ class Tab:
     _loaded: bool = False
 
     def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command, and wait for its answer."""
+        """Send a command, and wait for its response."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self.session:

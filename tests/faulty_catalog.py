@@ -1,4 +1,4 @@
-"""Catalogs whose clients a test can interrupt: just before a commit is sent, or when its answer is on the way."""
+"""Catalogs whose clients a test can interrupt: just before a commit is sent, or when its response is on the way."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _OF_A_CONNECTION = frozenset({"connection", "transfer-encoding", "content-length
 
 @dataclass(frozen=True)
 class HttpAnswer:
-    """A server's answer. ``length`` is the header Content-Length, which the answer to HEAD has although it has no content."""
+    """A server's response. ``length`` is the header Content-Length, which the response to HEAD has although it has no content."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -70,7 +70,7 @@ class HttpProxy(Startable):
         return f"http://{HOST}:{self._http.server_address[1]}"
 
     def passed_on(self, request: BaseHTTPRequestHandler, content: bytes) -> HttpAnswer:
-        """Send a request to the server, on a new connection, and return its answer."""
+        """Send a request to the server, on a new connection, and return its response."""
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _OF_A_CONNECTION}
         connection = http.client.HTTPConnection(HOST, self.server_port, timeout=_TIMEOUT_S)
         try:

@@ -131,7 +131,11 @@ class Coordinator:
         Raises:
             TwoPhaseCommitError: the start was refused or failed. A retry is safe.
         """
-        self._run = recover(self._setup, batch, pending or Pending())
+        pending = pending or Pending()
+        try:
+            self._run = recover(self._setup, batch, pending)
+        finally:
+            pending.swept(self.participants.take_orphans_ended())
         return self._run
 
     def close(self) -> None:

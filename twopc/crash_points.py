@@ -31,7 +31,7 @@ POINTS: Final = (
     "driver.deciding",  # the decision is written; its transaction is still open
     "driver.decided",  # the decision is durable; nothing is committed
     "driver.committing",  # some transactions have been committed
-    "driver.committed",  # every transaction is proven
+    "driver.committed",  # every commit is proven
     "driver.swept",  # this batch's orphans are aborted; foreachBatch returns next
 )
 #: Points that only some runs pass.

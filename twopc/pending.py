@@ -104,8 +104,8 @@ class Pending:
         self._transactions = tuple([handle.transaction for handle in handles.values()])
 
     def swept(self, orphans: int) -> None:
-        """Record how many orphans the sweeps have ended since the last checkpoint."""
-        self._orphans_ended = orphans
+        """Record that sweeps have ended this many orphans since the last call."""
+        self._orphans_ended += orphans
 
     def attempt_failed(self, error: BaseException) -> None:
         """Record that the attempt failed and will be retried."""

@@ -40,10 +40,10 @@ class Watching:
         rules: the rules file.
         state: the file that records the sent alerts; None: no file.
         name: the query name in alerts.
-        interval_s: the time between two checks, in seconds; None: check once.
+        interval_s: the time between checks, in seconds; None: check once.
         for_s: how long to watch, in seconds; None: until Ctrl-C.
-        clock: returns the time, in seconds since 1970 UTC.
-        pause: waits between two checks.
+        clock: returns the time, as a Unix timestamp in seconds.
+        pause: waits between checks.
     """
 
     checkpoint: Path

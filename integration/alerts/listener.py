@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("twopc.alerts")
 
-#: The time between two checks of the rules that depend on time.
+#: The time between checks of the rules that depend on time.
 _TICK_S: Final = 5.0
 #: How long the process waits for undelivered alerts before it exits.
 _LAST_S: Final = 10.0
@@ -49,7 +49,7 @@ class Alerts(Listener):
         checkpoint_location: the query's checkpoint, a local directory. If it is set, failures in earlier processes also
             count. After a restart, no episode is reported again, because the file ``twopc/alerts.json`` in the
             checkpoint lists the reported episodes.
-        clock: returns the time, in seconds since 1970 UTC.
+        clock: returns the time, as a Unix timestamp in seconds.
 
     Raises:
         ConfigurationError: two rules have the same name, or the checkpoint is not local.

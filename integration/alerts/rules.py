@@ -37,7 +37,7 @@ class Rule(Protocol):
 
     Attributes:
         name: the rule's name, which the team chooses.
-        every_s: the time between two checks, in seconds; 0: check at every opportunity.
+        every_s: the time between checks, in seconds; 0: check at every opportunity.
         keeps_s: how far back the rule examines failures, in seconds.
         runbook: the anchor of the rule's entry in ``docs/operations.md``.
     """
@@ -48,7 +48,7 @@ class Rule(Protocol):
 
     @property
     def every_s(self) -> float:
-        """The time between two checks, in seconds."""
+        """The time between checks, in seconds."""
 
     @property
     def keeps_s(self) -> float:
@@ -71,7 +71,7 @@ class FailedCheckpoints:
         total: the rule fires if more than ``total`` checkpoints failed within ``window_s``. None turns this threshold off.
         growth: the rule fires if the number of failures has grown by more than ``growth`` from the previous period of
             ``growth_window_s`` to the current period. None turns this threshold off.
-        every_s: the time between two checks, in seconds. An episode can begin and end only at a check.
+        every_s: the time between checks, in seconds. An episode can begin and end only at a check.
 
     Raises:
         ConfigurationError: a value is out of range.

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LIMIT_S: Final = 120.0
+#: How long Spark may take to register a query that it has started.
+_STARTING_S: Final = 10.0
 _POLL_S: Final = 0.1
 
 
@@ -45,10 +47,14 @@ def queries_with(columns: AbstractSet[str], session: Any, run_id: str) -> list[s
 
 
 def _may_have(query: Any, columns: AbstractSet[str]) -> bool:
-    try:
-        return plan_of_query(query).may_have(columns)
-    except PySparkException:  # Spark Connect cannot be asked about a query that is just starting
-        return True
+    began = time.monotonic()
+    while True:
+        try:
+            return plan_of_query(query).may_have(columns)
+        except PySparkException:  # Spark Connect cannot be asked about a query that is just starting
+            if time.monotonic() - began >= _STARTING_S:
+                return True
+            time.sleep(_POLL_S)
 
 
 class Callers:

@@ -107,7 +107,7 @@ def require_own_rows(
             reason = f"{_listed(found)} of the same session may process batches with the same columns"
             raise _refused(batch_id, name, f"{reason}, so a batch of another query would look the same")
         if shared := sorted(views & plan.views.keys()):
-            raise _refused(batch_id, name, f"another DataFrame of the same call reads the view {shared[0]}, too")
+            raise _refused(batch_id, name, f"another DataFrame in the same call also reads the view {shared[0]}")
         views |= plan.views.keys()
 
 

@@ -85,7 +85,7 @@ _SHUFFLES: Final = frozenset({"Exchange", "ReusedExchange"})
 #: Nodes around an ``Exchange`` that has run.
 _SHUFFLED: Final = frozenset({"AQEShuffleRead", "ShuffleQueryStage"})
 #: A node of a plan: its place in the tree, its stage of generated code, its name, and the rest of its line. Spark marks some
-#: nodes with an exclamation mark, such as the stateful ones with a Python function.
+#: nodes, such as stateful ones with a Python function, with an exclamation mark.
 _NODE: Final = re.compile(r"^[\s:|+-]*(?:\*\s?\(\d+\)\s*)?!?(?P<name>\w+)(?P<rest>.*)$")
 #: The beginning of a node's line, unless the node is the root: its connection with its parent. An RDD may also be an analyzed
 #: plan's root, below the schema.

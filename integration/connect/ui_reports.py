@@ -25,7 +25,7 @@ _OF_SESSION: Final = "_Tag_"
 #: How long the toolkit's own job may take, and how long Spark's report of this job may lag behind.
 _JOB_TIMEOUT_S: Final = 600.0
 #: The same before the query starts. From Spark 4.2 on, the server waits only 300 s for the function's process.
-_FIRST_JOB_TIMEOUT_S: Final = 120.0
+_FIRST_JOB_TIMEOUT_S: Final = 240.0
 _MARK_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.01
 
@@ -60,7 +60,7 @@ class UiReports:
         """See :class:`Reports`.
 
         Raises:
-            UnavailableError: the job has failed, or has had no free slot for ten minutes (two minutes at the start).
+            UnavailableError: the job has failed, or has had no free slot for ten minutes (four minutes at the start).
         """
         limit = threading.Timer(self._timeout_s, self._session.interruptTag, (tag,))
         self._timeout_s = _JOB_TIMEOUT_S

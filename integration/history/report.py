@@ -106,7 +106,7 @@ def _styles() -> str:
 
 def _span(shown: Sequence[Checkpoint]) -> str:
     if not shown:
-        return "No checkpoint has ended."
+        return "No checkpoint has finished yet."
     first, last = shown[0], shown[-1]
     count = counted(len(shown), "checkpoint")
     return f"{count} from {utc(first.triggered_ms)} to {utc(last.triggered_ms + last.took_ms)}."

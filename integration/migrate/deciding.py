@@ -54,7 +54,7 @@ def sinks_of(query_id: str, sink: KafkaSink, own: Files) -> list[KafkaSink]:
 
     Args:
         query_id: the query.
-        sink: says how to connect. The other sinks must be on the same cluster.
+        sink: one of the query's sinks; its settings are used to connect. The other sinks must be on the same cluster.
         own: the toolkit's directory in the checkpoint.
 
     Raises:

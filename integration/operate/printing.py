@@ -78,7 +78,7 @@ def show_transactions(found: Sequence[OpenTransaction], console: Console) -> Non
 
 
 def show_advice(found: Sequence[Advice], console: Console) -> None:
-    """Print each finding in two lines: first the finding, then the action with the link to the runbook."""
+    """Print each finding on two lines: first the finding, then the action with a link to the runbook."""
     for one in found:
         style = _STYLES[one.urgency]
         console.print(f"[{style}]{one.urgency.value}[/] {escape(one.what)}", soft_wrap=True)

@@ -166,7 +166,7 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     is_exact = len(later) == highest - manifest.batch_id
     text = (
         f"sink {sink.name!r} already has {batches}: {'' if is_exact else 'at least '}{counted(count, 'row')}. The input "
-        "of these batches is processed again, so their output is duplicated"
+        "of these batches will be processed again, so their output will be duplicated"
     )
     return Repeated(sink.name, first, highest, count, is_exact=is_exact, text=text)
 

@@ -39,7 +39,7 @@ class Pace:
     """How often the command checks."""
 
     is_online: bool = False  #: whether to check repeatedly, until an interrupt or the end of ``for_s``
-    every_s: float = 10.0  #: the time between two checks, in seconds
+    every_s: float = 10.0  #: the time between checks, in seconds
     for_s: float | None = None  #: the time after which no check starts, in seconds; None: no limit
 
 

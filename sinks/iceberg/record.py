@@ -1,6 +1,6 @@
 """Read and write the control record and the newest decision's outcome, in the summary of the sink's tagged snapshot.
 
-The tag moves only by compare-and-set. If a commit adds rows, the tag and the branch move together. Every commit
+The tag moves only by compare-and-set. The tag and the branch move together. Every commit
 therefore includes its own evidence. As long as the tag exists, snapshot expiry does not remove this evidence.
 """
 

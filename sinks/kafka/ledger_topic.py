@@ -23,6 +23,7 @@ from twopc.sinks.kafka.errors import error_of, is_retriable, on_topic, translate
 from twopc.sinks.retry import retrying
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from concurrent.futures import Future
 
     from confluent_kafka.admin import AdminClient, TopicDescription, TopicMetadata
@@ -139,8 +140,9 @@ class LedgerTopic:
         self._create(validate_only=True)
 
     def marker_partitions(self) -> list[int]:
-        """List the partitions for markers."""
-        known = self._metadata().partitions
+        """List the partitions for markers. A broker that lags may not know a new ledger yet."""
+        retry = retrying(is_retriable, timeout_s=self._timeout_s, backoff=wait_fixed(0.05))
+        known = retry(self._known_partitions)
         partitions = sorted(set(known) - {DRIVER_PARTITION})
         if not partitions:
             raise ConfigurationError(
@@ -250,6 +252,12 @@ class LedgerTopic:
         if found == ABSENT:
             raise self._unknown()
         return found
+
+    def _known_partitions(self) -> Collection[int]:
+        found = self._metadata()
+        if found.error is not None:
+            raise self._unknown()
+        return found.partitions
 
     def _metadata(self) -> TopicMetadata:
         with translated(f"describing the ledger {self._name}", right=on_topic("Describe", self._name)):

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _ABORT_TIMEOUT_MS: Final = 5_000
 #: How many times to look for an expected delivery report.
 _LOOKS: Final = 20
-#: The number of rows between two checks of the delivery reports, for Python objects and for structures of 72 bytes.
+#: The number of rows between checks of the delivery reports, for Python objects and for structures of 72 bytes.
 _OBJECTS: Final = 1_000
 _STRUCTURES: Final = 10_000
 #: What Kafka adds to a dead letter: the batch's header (61 bytes), the record's other fields (librdkafka reserves 36 bytes), and

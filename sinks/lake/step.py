@@ -59,15 +59,22 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
         ends_at, pause_s = time.monotonic() + timeout_ms / 1000, _FIRST_PAUSE_S
         while True:
             failure = self.commit()
-            if failure is None or self.catch_up(self._look(failure, ends_at), failure):
+            if failure is None:
                 break
-            if time.monotonic() >= ends_at:
+            is_last = time.monotonic() >= ends_at
+            if not is_last:
+                logger.info(
+                    "sink %r: a commit was rejected or received no response. Trying again. Cause: %s",
+                    self.sink,
+                    failure,
+                )
+                # The pause comes before the look, so that other writers have little time to overtake the next try.
+                time.sleep(random.uniform(0.5, 1) * pause_s)  # noqa: S311 - not a secret
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            if self.catch_up(self._look(failure, ends_at), failure):
+                break
+            if is_last:
                 raise failure
-            logger.info(
-                "sink %r: a commit was rejected or received no response. Trying again. Cause: %s", self.sink, failure
-            )
-            time.sleep(random.uniform(0.5, 1) * pause_s)  # noqa: S311 - not a secret
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         self.tidy()
 
     def _look(self, failure: StoreError, ends_at: float) -> SeenT:

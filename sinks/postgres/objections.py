@@ -138,7 +138,7 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
     for trigger in table.triggers:
         if events := fired & trigger.events:
             yield (
-                f"the trigger {trigger.name} on {trigger.table} runs code at each {' and '.join(sorted(events))}, and this "
+                f"the trigger {trigger.name} on {trigger.table} runs code on every {' and '.join(sorted(events))}, and this "
                 "code may reject the publish after the decision: drop or disable the trigger"
             )
     yield from _partitioned(table)

@@ -70,7 +70,7 @@ def scratch(sink: str, slot: int) -> str:
 def rehearsal(sink: str, slot: int) -> str:
     """Return the key of a hash in one hash slot.
 
-    The hash contains copies of counters, on which the rehearsal tries increments.
+    The hash contains copies of counters, so that the rehearsal can try out increments on them.
     """
     return f"{PREFIX}{sink}:{{{_tag(sink, slot)}}}:rehearsal"
 

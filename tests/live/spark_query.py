@@ -1,7 +1,7 @@
 """A user's pipeline over the public API, as a script: ``python spark_query.py '<options as JSON>' …`` runs one or more.
 
-It processes all input (``availableNow``) and ends. ``TWOPC_CRASH_POINTS`` arms it and its workers. The last line of its output
-is ``done`` or ``failed: <the error>``.
+It processes all input (``availableNow``) and ends. ``TWOPC_CRASH_POINTS`` arms crash points in the script and its workers. The
+last line of its output is ``done`` or ``failed: <the error>``.
 """
 
 from __future__ import annotations

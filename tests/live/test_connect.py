@@ -232,7 +232,7 @@ _PROMISED: dict[str, Any] = {"checkpoints": {"deterministic_plan": True}}
             "a_view_that_a_query_of_the_same_frame_replaces",
             "of the same session may process batches with the same columns",
         ),
-        ("one_view_for_two_parts", "another DataFrame of the same call reads the view `part`"),
+        ("one_view_for_two_parts", "another DataFrame in the same call also reads the view `part`"),
     ],
 )
 def test_rows_that_a_views_name_may_have_changed_are_refused(

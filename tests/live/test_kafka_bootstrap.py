@@ -109,7 +109,7 @@ def test_servers_are_tried_in_their_order_and_the_whole_time_is_used(monkeypatch
     assert took >= 2.0
 
 
-def test_a_request_waits_no_longer_for_a_connection_than_for_an_answer(local_kafka: LocalKafka) -> None:
+def test_a_request_waits_no_longer_for_a_connection_than_for_a_response(local_kafka: LocalKafka) -> None:
     """kafka-python alone ignores a request's limit: it waits 10 s for a silent broker to connect, longer after each failure."""
     sink = KafkaSink(name="s", bootstrap_servers=local_kafka.bootstrap_servers, topic="t", timeout_ms=2_000)
     with contextlib.closing(BrokerConnection(sink.committing_config())) as connection:

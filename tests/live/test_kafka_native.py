@@ -115,7 +115,7 @@ def test_a_bad_record_among_good_ones_raises_the_same_error(
         if bad == "oversize":
             batch = batch.select(["value", "key", "topic"])  # they go together
         errors.append(way.error([batch]))
-    if "topic" in bad:  # it is found when a row is enqueued or later, as the broker's answer comes
+    if "topic" in bad:  # it is found when a row is enqueued or later, as the broker's response comes
         assert all(str(BAD[bad]["topic"] or "null") in message for _, message in errors), errors
     elif "partition" in bad:  # the same: the client may know the partitions by then, or learn them later
         assert all("the topic has no such partition: check the 'partition' column" in text for _, text in errors), (

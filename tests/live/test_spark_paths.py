@@ -69,7 +69,7 @@ def test_every_character_of_a_checkpoints_path_is_taken_literally(
 @pytest.mark.whole
 @pytest.mark.parametrize("kind", ["path", "file:", "file://", "viewfs"])
 @pytest.mark.parametrize("name", [ALL, QUOTED, "plain///"])
-def test_every_spelling_of_a_checkpoints_path_is_the_same_directory(
+def test_every_spelling_of_a_checkpoints_path_refers_to_the_same_directory(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, kind: str, name: str
 ) -> None:
     """Hadoop's ``viewfs`` lists nothing below a mounted name with a colon. The error of the refused query mentions it."""

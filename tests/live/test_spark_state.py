@@ -37,7 +37,7 @@ def test_the_state_of_a_killed_query_continues_from_its_changelog_and_its_sizes_
         pipeline.close()
     seen = pipeline.visible()
     fed = Counter(value.split("-")[0] for value in pipeline.given)
-    # Each batch gives the new count of each of its keys: no count comes twice, and the last one is the truth.
+    # Each batch outputs the new count for each of its keys: no count appears twice, and the last one is correct.
     assert set(seen.values()) == {1}
     counts = [value.split(":") for value in seen]
     assert {key: max(int(count) for name, count in counts if name == key) for key in fed} == fed

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.model.broker import Cluster, Log
     from tests.model.simulation import Simulation
 
-#: How long a client waits for an answer before it sends the request again.
+#: How long a client waits for a response before it resends the request.
 RESEND_S: Final = 0.1
 
 

@@ -34,7 +34,7 @@ class Crash(BaseException):
 
 
 class LostError(Exception):
-    """The network lost the request or its answer; the caller cannot know which."""
+    """The network lost the request or its response; the caller cannot know which."""
 
 
 class RefusedError(Exception):

@@ -1,4 +1,4 @@
-"""The parts of Kafka's frames that a nemesis needs: whose request it is, what it asks, and the answer.
+"""The parts of Kafka's frames that a nemesis needs: whose request it is, what it asks, and the response.
 
 A frame is four bytes of length and its payload. A request's payload begins with api key, api version, correlation id and
 client id, a response's with the correlation id. Bodies are decoded by kafka-python's generated schemas, and only on demand,
@@ -227,7 +227,7 @@ class Response:
 
 
 def limited(response: Response, newest: Mapping[Api, int]) -> bytes:
-    """The payload of an answer to ApiVersions, with no newer version of a request than ``newest`` has for its kind."""
+    """The payload of a response to ApiVersions, with no newer version of a request than ``newest`` has for its kind."""
     for row in response.body.api_keys:
         row.max_version = min(row.max_version, newest.get(row.api_key, row.max_version))
     encoded: bytes = response.body.encode(header=True)

@@ -62,7 +62,7 @@ class Link:
         answers.start()
         try:
             self._from_client()
-            # Requests that have arrived are executed even if no one waits for the answer: a late request has its effect.
+            # Requests that have arrived are executed even if no one waits for the response: a late request has its effect.
             with self._changed:
                 self._changed.wait_for(lambda: self._broker_is_gone or not self._waiting, _DRAIN_S)
         finally:

@@ -15,7 +15,7 @@ A schedule names a request in advance, and what the network does to it::
         assert late.answer() == "ProducerFencedError"
 
         for old in proxy.recorded(Api.END_TXN, "orders.[0-9]*"):
-            proxy.replay(old)                # sends the same bytes again; returns the broker's answer
+            proxy.replay(old)                # sends the same bytes again; returns the broker's response
 
 ``transactional_id`` is an ``fnmatch`` pattern, ``where`` a predicate over the :class:`Request`. ``nth`` counts from the moment
 the rule is made; ``times`` limits how many requests the rule hits. The faults are the methods of :class:`Selection`. If two
@@ -58,7 +58,7 @@ class KafkaProxy:
     """See the module.
 
     Args:
-        bootstrap_servers: ``host:port`` of some brokers of the cluster; their answers name the others.
+        bootstrap_servers: ``host:port`` of some brokers of the cluster; their responses name the others.
         newest: by kind of request, the newest version that clients shall find, as if the brokers had no newer one.
         bytes_per_s: how fast each connection carries requests; None: as fast as it can.
     """
@@ -143,7 +143,7 @@ class KafkaProxy:
         """Send a request's bytes again, on a new connection; returns the name of the broker's error.
 
         Raises:
-            ConnectionError: the broker closed the connection without an answer.
+            ConnectionError: the broker closed the connection without a response.
         """
         with socket.create_connection(exchange.broker, timeout=_REPLAY_TIMEOUT_S) as connection:
             connection.sendall(framed(exchange.request.payload))

@@ -31,7 +31,7 @@ class Asked(Protocol):
 
 
 class Answered(Protocol):
-    """A server's answer."""
+    """A server's response."""
 
     @property
     def error(self) -> str:
@@ -79,7 +79,7 @@ class Exchange(Generic[RequestT, ResponseT]):
     Attributes:
         request: as the client sent it.
         broker: the ``(host, port)`` it went to.
-        response: the broker's answer, whether or not the client got it; None until it answers.
+        response: the broker's response, whether or not the client got it; None until it answers.
         fault: the fault that the proxy injected into this request, or None.
     """
 
@@ -90,25 +90,25 @@ class Exchange(Generic[RequestT, ResponseT]):
     _answered: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def record(self, response: ResponseT) -> None:
-        """Record the broker's answer."""
+        """Record the broker's response."""
         self.response = response
         self._answered.set()
 
     def wait(self, within_s: float = 10) -> ResponseT:
-        """Wait for the broker's answer.
+        """Wait for the broker's response.
 
         Raises:
-            AssertionError: no answer in time.
+            AssertionError: no response in time.
         """
         assert self._answered.wait(within_s), f"the broker did not respond to {self.request.body} within {within_s:g} s"
         assert self.response is not None
         return self.response
 
     def answer(self, within_s: float = 10) -> str:
-        """Wait for the broker's answer; return the name of its error, ``NONE`` for success.
+        """Wait for the broker's response; return the name of its error, ``NONE`` for success.
 
         Raises:
-            AssertionError: no answer in time.
+            AssertionError: no response in time.
         """
         return self.wait(within_s).error
 
@@ -163,7 +163,7 @@ class Rule(Generic[RequestT, ResponseT]):
         """Wait until it has acted ``hits`` times; returns the exchange of the last time.
 
         Raises:
-            AssertionError: no answer in time.
+            AssertionError: no response in time.
         """
         with self._changed:
             done = self._changed.wait_for(lambda: len(self.hits) >= hits, within_s)
@@ -229,7 +229,7 @@ class Selection:
         return self._arm(Rule(self, Fault.DROP_REQUEST))
 
     def drop_response(self) -> Rule:
-        """The broker acts on it, but its answer is lost; the connection stays open."""
+        """The broker acts on it, but its response is lost; the connection stays open."""
         return self._arm(Rule(self, Fault.DROP_RESPONSE))
 
     def delay(self, seconds: float) -> Rule:
@@ -237,7 +237,7 @@ class Selection:
         return self._arm(Rule(self, Fault.HOLD_REQUEST, seconds, is_delay=True))
 
     def delay_response(self, seconds: float) -> Rule:
-        """The answer arrives after this delay."""
+        """The response arrives after this delay."""
         return self._arm(Rule(self, Fault.HOLD_RESPONSE, seconds, is_delay=True))
 
     def hold(self, *, longest_s: float = LONGEST_HOLD_S) -> Rule:
@@ -245,9 +245,9 @@ class Selection:
         return self._arm(Rule(self, Fault.HOLD_REQUEST, longest_s))
 
     def hold_response(self, *, longest_s: float = LONGEST_HOLD_S) -> Rule:
-        """The answer arrives when the rule is released."""
+        """The response arrives when the rule is released."""
         return self._arm(Rule(self, Fault.HOLD_RESPONSE, longest_s))
 
     def close_connection(self, *, answered: bool = False) -> Rule:
-        """Break the connection: before the broker gets the request or, with ``answered``, instead of the answer."""
+        """Break the connection: before the broker gets the request or, with ``answered``, instead of the response."""
         return self._arm(Rule(self, Fault.CLOSE_AFTER if answered else Fault.CLOSE_BEFORE))

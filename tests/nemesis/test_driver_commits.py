@@ -75,15 +75,15 @@ def test_a_decision_that_arrives_after_a_successor_acquired_is_fenced(
     assert play.visible() == seen(2)
 
 
-def test_a_successor_commits_a_decision_whose_commit_was_never_answered(
+def test_a_successor_commits_a_decision_whose_commit_never_got_a_response(
     play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
 ) -> None:
-    """The broker has committed the record; its answer is lost. The successor finds the decision."""
+    """The broker has committed the record; its response is lost. The successor finds the decision."""
     loser, successor = rivals(play)
     lost = proxy.on(Api.END_TXN, transactional_id=of_driver(play), committed=True, times=float("inf")).drop_response()
     losing = elsewhere.submit(process, loser, play, 0)
     assert lost.wait().answer() == NONE
-    lost.disarm()  # the successor gets its answers
+    lost.disarm()  # the successor gets its responses
     assert process(successor, play, 0) == (0, 1)
     assert losing.exception(60) is None or isinstance(losing.exception(), FencedError)
     assert process(successor, play, 1) == (1, 0)
@@ -94,7 +94,7 @@ def test_a_successor_commits_a_decision_whose_commit_was_never_answered(
 def test_a_driver_fenced_while_it_waits_commits_and_sweeps_nothing_of_its_successor(
     play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
 ) -> None:
-    """The answers to the old driver's commits of a decided batch arrive when the successor has prepared the next batch."""
+    """The responses to the old driver's commits of a decided batch arrive when the successor has prepared the next batch."""
     loser, successor = rivals(play)
     held = proxy.on(Api.END_TXN, transactional_id=of_tasks(play), committed=True).hold_response()
     losing = elsewhere.submit(process, loser, play, 0)

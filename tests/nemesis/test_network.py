@@ -30,7 +30,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("inject", FAULTS)
 def test_a_lost_confirmation_is_repeated(play: Play, proxy: KafkaProxy, inject: Callable[[Selection], Rule]) -> None:
-    """Rule 3: a missing answer confirms nothing, but does not make the batch be written again either."""
+    """Rule 3: a missing response confirms nothing, but does not make the batch be written again either."""
     rule = inject(proxy.on(Api.DESCRIBE_TRANSACTIONS, transactional_id=of_tasks(play)))
     assert process(play.driver(), play, 0) == (1, 0)
     assert rule.injected == 1

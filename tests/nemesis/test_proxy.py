@@ -36,7 +36,7 @@ def name() -> str:
 
 
 def producer_of(proxy: KafkaProxy, transactional_id: str, **config: Any) -> Producer:
-    """A producer that retries a request after a second without an answer."""
+    """A producer that retries a request after a second without a response."""
     producer = Producer(
         {
             "bootstrap.servers": proxy.bootstrap_servers,
@@ -90,7 +90,7 @@ def test_other_requests_pass_unchanged_in_both_directions(kafka: KafkaService, p
 
 
 def test_clients_see_only_the_proxys_address(kafka: KafkaService, proxy: KafkaProxy, name: str) -> None:
-    """A broker's own address in an answer would lead its client past the proxy."""
+    """A broker's own address in a response would lead its client past the proxy."""
     producer = producer_of(proxy, name)
     addresses = {f"{broker.host}:{broker.port}" for broker in producer.list_topics(timeout=10).brokers.values()}
     assert addresses == {proxy.bootstrap_servers}
@@ -163,7 +163,7 @@ def test_a_held_request_arrives_even_if_its_client_has_given_up(
     assert late.answer() == "NONE"
 
 
-def test_a_request_or_its_answer_can_be_delayed(kafka: KafkaService, proxy: KafkaProxy, name: str) -> None:
+def test_a_request_or_its_response_can_be_delayed(kafka: KafkaService, proxy: KafkaProxy, name: str) -> None:
     topic = create_topic(kafka.bootstrap_servers, name)
     producer = producer_of(proxy, name)
     for arm in (proxy.on(Api.END_TXN, transactional_id=name).delay, proxy.on(Api.END_TXN).delay_response):
@@ -175,7 +175,7 @@ def test_a_request_or_its_answer_can_be_delayed(kafka: KafkaService, proxy: Kafk
     assert committed(kafka.bootstrap_servers, topic) == Counter({"slow": 2})
 
 
-def test_a_replayed_request_gets_a_new_answer_from_the_broker(
+def test_a_replayed_request_gets_a_new_response_from_the_broker(
     kafka: KafkaService, proxy: KafkaProxy, name: str
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers, name)
@@ -283,7 +283,7 @@ def test_closing_the_proxy_reports_a_forgotten_hold(kafka: KafkaService, name: s
     assert committed(kafka.bootstrap_servers, topic) == Counter(["late"])
 
 
-def test_list_and_describe_requests_are_recorded_with_their_answers(proxy: KafkaProxy, name: str) -> None:
+def test_list_and_describe_requests_are_recorded_with_their_responses(proxy: KafkaProxy, name: str) -> None:
     client = TransactionClient({"bootstrap_servers": [proxy.bootstrap_servers]})
     try:
         client.list_open(name)

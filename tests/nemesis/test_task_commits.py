@@ -43,7 +43,7 @@ def test_a_commit_hit_by_a_network_fault_is_repeated_and_commits_once(
     assert process(driver, play, 0) == (1, 0)
     assert rule.injected == 1
     assert play.visible() == seen(1)
-    # Some answer confirmed each of them.
+    # Some response confirmed each of them.
     confirmed = {
         end.request.transactional_ids
         for end in proxy.recorded(Api.END_TXN, of_tasks(play))
@@ -56,7 +56,7 @@ def test_a_commit_hit_by_a_network_fault_is_repeated_and_commits_once(
 
 
 def test_an_unanswered_commit_is_proven_by_its_marker(play: Play, proxy: KafkaProxy) -> None:
-    """Rule 4: the broker has committed and every answer is lost, so the markers prove it."""
+    """Rule 4: the broker has committed and every response is lost, so the markers prove it."""
     proxy.on(Api.END_TXN, transactional_id=of_tasks(play), committed=True, times=float("inf")).drop_response()
     assert process(play.driver(), play, 0) == (1, 0)
     assert play.visible() == seen(1)

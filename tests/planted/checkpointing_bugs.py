@@ -168,6 +168,26 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         protocol=_UNIT,
     ),
     one_edit(
+        "orphans that a start ends are not counted",
+        0,
+        "twopc/coordinator.py",
+        "            self._run = recover(self._setup, batch, pending)\n        finally:\n"
+        "            pending.swept(self.participants.take_orphans_ended())\n",
+        "            self._run = recover(self._setup, batch, pending)\n        finally:\n"
+        "            self.participants.take_orphans_ended()\n",
+        model=False,
+        protocol="tests/unit/test_progress.py -k orphans",
+    ),
+    one_edit(
+        "lake: a retry is on top of the version from before the pause",
+        0,
+        "sinks/lake/step.py",
+        "            is_last = time.monotonic() >= ends_at\n",
+        "            is_last = time.monotonic() >= ends_at\n            seen = self._look(failure, ends_at)\n",
+        model=False,
+        protocol="tests/unit/test_lake_step.py",
+    ),
+    one_edit(
         "pause: it counts from the trigger, not from the end",
         0,
         _CHECKPOINTING,

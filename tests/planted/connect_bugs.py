@@ -332,6 +332,15 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         whole=f"{_LIVE} -k may_have_changed",
     ),
     one_edit(
+        "Spark Connect: a query that is just starting is not asked again",
+        0,
+        "integration/connect/caller.py",
+        "            if time.monotonic() - began >= _STARTING_S:\n",
+        "            if True:\n",
+        model=False,
+        protocol="tests/unit/test_connect_caller.py -k just_starting",
+    ),
+    one_edit(
         "Spark Connect: a plan that Spark has cut short excludes the caller",
         10,
         "integration/connect/plans.py",

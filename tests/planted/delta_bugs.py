@@ -37,7 +37,7 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         "step.py",
         "        if now == record.pointer:\n            return True\n",
         "",
-        f"{_SHARED} -k answer_is_lost",
+        f"{_SHARED} -k response_is_lost",
     ),
     _bug(
         "a table that was altered between two tries is not looked at again",

@@ -102,8 +102,8 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "        if self._landed is not None:\n            return True\n",
         "",
         model=False,
-        protocol=f"{_SHARED} -k answer_is_lost",
-        whole=f"{_LATE} -k answer_is_lost",
+        protocol=f"{_SHARED} -k response_is_lost",
+        whole=f"{_LATE} -k response_is_lost",
     ),
     one_edit(
         "Iceberg: a commit that was refused or got no answer is repeated on whatever the table shows",
@@ -139,7 +139,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "            return error\n"
         "        self._landed",
         model=False,
-        protocol=f"{_SHARED} -k answer",
+        protocol=f"{_SHARED} -k response",
     ),
     one_edit(
         "Iceberg: the retention of references removes the tag",
@@ -283,7 +283,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "    session.send = limited  # type: ignore[method-assign]\n",
         "    session.send = lambda request, **given: (limited if len(session.adapters) == 2 else send)(request, **given)\n",
         model=False,
-        protocol=f"{_PRIVATE} -k does_not_answer",
+        protocol=f"{_PRIVATE} -k does_not_respond",
     ),
     one_edit(
         "Iceberg: the request for the first token waits forever",
@@ -292,7 +292,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "        _limit(session, self._timeout_ms())  # this requests a token\n",
         "",
         model=False,
-        protocol=f"{_PRIVATE} -k does_not_answer",
+        protocol=f"{_PRIVATE} -k does_not_respond",
     ),
     one_edit(
         "Iceberg: the request for a token of OAuth2 waits forever",
@@ -301,7 +301,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "        if isinstance(self._auth_manager, OAuth2AuthManager):\n",
         "        if False:\n",
         model=False,
-        protocol=f"{_PRIVATE} -k does_not_answer",
+        protocol=f"{_PRIVATE} -k does_not_respond",
     ),
     one_edit(
         "Iceberg: NaNs are not counted",

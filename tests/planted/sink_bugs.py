@@ -380,7 +380,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "            return dict.fromkeys(handles, Evidence.UNKNOWN)\n",
         "            return dict.fromkeys(handles, Evidence.ABORTED)\n",
         model=False,
-        protocol="tests/contract/test_contract.py::TestEverySink::test_without_an_answer_the_outcome_is_unknown[guide]",
+        protocol="tests/contract/test_contract.py::TestEverySink::test_without_a_response_the_outcome_is_unknown[guide]",
     ),
     one_edit(
         "a store keeps a decision for the next query",
@@ -947,7 +947,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "WAITING: Final = frozenset({SliceState.UNANSWERED, ",
         "WAITING: Final = frozenset({",
         model=False,
-        protocol="tests/live/redis/test_order.py -k without_an_answer",
+        protocol="tests/live/redis/test_order.py -k without_a_response",
     ),
     one_edit(
         "Redis: a failover that lost the last batch's rows is not noticed",

@@ -1,4 +1,4 @@
-"""A server that answers as Spark's UI does. Its answers can be changed between two requests."""
+"""A server that answers as Spark's UI does. Its responses can be changed between two requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def serving(answers: Mapping[str, tuple[int, str]]) -> Iterator[str]:
-    """Serve the answers by path, with their status; yields the address. Any other path belongs to an unknown application."""
+    """Serve the responses by path, with their status; yields the address. Any other path belongs to an unknown application."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

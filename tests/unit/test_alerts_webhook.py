@@ -120,7 +120,7 @@ def test_a_redirection_counts_as_a_refusal(status: int) -> None:
     assert (len(endpoint.bodies), elsewhere.gets) == (1, 0)
 
 
-def test_a_server_that_accepts_the_request_and_does_not_answer_is_abandoned_after_the_timeout() -> None:
+def test_a_server_that_accepts_the_request_and_does_not_respond_is_abandoned_after_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts, and no server answers
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         with pytest.raises(OSError, match=r"^webhook 127\.0\.0\.1: .*timed out"):

@@ -43,7 +43,7 @@ def _twopc(*words: str, **environment: str) -> str:
 
 
 def _in_shell(shell: str, script: str, line: str) -> str:
-    """The answer of the shell's own completion function to a line."""
+    """The response of the shell's own completion function to a line."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed, so its completion function cannot be tested")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -140,7 +140,10 @@ def test_a_plan_that_spark_has_cut_short_does_not_exclude_the_caller(files: Loca
 
 
 @pytest.mark.usefixtures("files")
-def test_other_queries_that_may_have_the_batchs_columns_are_found_even_if_they_are_idle() -> None:
+def test_other_queries_that_may_have_the_batchs_columns_are_found_even_if_they_are_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(caller, "_STARTING_S", 0.0)
     others = [
         Query("idle", is_in_trigger=False),
         Query("unlike", reads="key#7, value#9"),
@@ -149,3 +152,16 @@ def test_other_queries_that_may_have_the_batchs_columns_are_found_even_if_they_a
     ]
     found = queries_with({"key#7", "value#8"}, session_of(Query("mine"), *others), "run-of-mine")
     assert found == ["idle", "cut", "starting"]
+
+
+@pytest.mark.usefixtures("files")
+def test_a_query_that_is_just_starting_is_asked_again_before_the_batch_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starting = Query("starting", reads="key#1, value#2", is_registered=False)
+
+    def register(_: float) -> None:
+        starting.is_registered = True
+
+    monkeypatch.setattr(caller, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=register))
+    assert queries_with({"key#7", "value#8"}, session_of(Query("mine"), starting), "run-of-mine") == []

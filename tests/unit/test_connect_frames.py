@@ -192,7 +192,7 @@ _OMITTED = replace(_QUERY, analyzed=_QUERY.analyzed.replace("value#51]", "... 30
         (_SHARED, [_VIEW], "the query itself reads a view"),
         (replace(_QUERY, is_cut=True), [_VIEW], "the query itself reads a view"),
         (_OMITTED, [_VIEW], "the query itself reads a view"),
-        (_QUERY, [_VIEW, _VIEW], "another DataFrame of the same call reads the view `rows`"),
+        (_QUERY, [_VIEW, _VIEW], "another DataFrame in the same call also reads the view `rows`"),
     ],
 )
 def test_rows_that_a_name_may_have_changed_are_refused(query: Plan, texts: list[str], reason: str) -> None:

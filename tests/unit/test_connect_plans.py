@@ -185,7 +185,7 @@ def require(query: str, *frames: str | Plan, checksums: Checksums = _OFF, at_sta
         (_BROKEN, 0),
         (_TWO_LINES, 0),
         (_BROKEN.replace("CollectMetrics m", "Exchange SinglePartition"), 1),
-        (_BROKEN.replace("AS v#4", "\n+- Exchange SinglePartition"), 1),  # a text that looks like a shuffle
+        (_BROKEN.replace("AS v#4", "\n+- Exchange SinglePartition"), 1),  # text that looks like a shuffle
         ("", None),
         (_JOINED_WITH_CACHE, 1),
         (_ABOVE_CACHE, 3),  # the two forms of the cached plan count separately

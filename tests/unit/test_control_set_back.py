@@ -83,7 +83,7 @@ class Unanswered(Markers):
 
 
 @pytest.mark.parametrize("is_written", [True, False])
-def test_a_change_without_an_answer_is_not_missed(store: Store, *, is_written: bool) -> None:
+def test_a_change_without_a_response_is_not_missed(store: Store, *, is_written: bool) -> None:
     owner = Unanswered(store, list)
     owner.acquire(FIRST, NOBODY)
     before = store.held

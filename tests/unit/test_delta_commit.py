@@ -106,7 +106,7 @@ def test_a_pointer_only_grows(shop: Shop) -> None:
     assert seen == sorted(set(seen))
 
 
-# -- lost answers and late commits -------------------------------------------------------------------------------------
+# -- lost responses and late commits -------------------------------------------------------------------------------------
 
 
 def test_a_commit_that_a_successor_refuses_leaves_no_record(shop: Shop) -> None:

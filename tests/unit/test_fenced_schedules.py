@@ -1,4 +1,4 @@
-"""A driver loses an answer, dies, or is overtaken at each operation on its store, and every row is visible once.
+"""A driver loses a response, dies, or is overtaken at each operation on its store, and every row is visible once.
 
 Two stores: the steps of one are transactions; the other has no steps, so each operation takes effect by itself.
 """

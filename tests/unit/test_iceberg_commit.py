@@ -70,7 +70,7 @@ def test_the_snapshot_mentions_the_sink_and_the_batch(shop: Shop) -> None:
     assert [summary["twopc.batch"] for summary in own] == [None, "7", None], "a start should not record a batch"
 
 
-# -- lost answers and late requests ------------------------------------------------------------------------------------
+# -- lost responses and late requests ------------------------------------------------------------------------------------
 
 
 def test_the_files_of_attempts_that_did_not_reach_the_catalog_are_deleted(shop: Shop) -> None:
@@ -337,7 +337,7 @@ def test_a_batch_that_took_too_long_is_not_decided(shop: Shop) -> None:
         driver.committer.confirm([handle], 1_001)
 
 
-def test_a_catalog_that_does_not_answer_ends_the_attempt(shop: Shop) -> None:
+def test_a_catalog_that_does_not_respond_ends_the_attempt(shop: Shop) -> None:
     driver = Driver(shop.sink)
     with (
         shop.warehouse.silent(),

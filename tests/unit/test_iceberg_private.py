@@ -136,7 +136,7 @@ OAUTH2 = {"client_id": "id", "client_secret": "secret", "expires_in": 60}
     ids=str,
 )
 @pytest.mark.timeout(30)
-def test_a_rest_catalog_that_does_not_answer_is_not_waited_for(
+def test_a_rest_catalog_that_does_not_respond_is_not_waited_for(
     kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RestCatalog, "_init_sigv4", _mount_signing)

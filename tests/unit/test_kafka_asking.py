@@ -127,7 +127,15 @@ def test_the_error_is_raised_when_the_time_is_up() -> None:
         asking.ask(SimpleNamespace(list_topics=lambda **_: None), request, timeout_ms=50)  # type: ignore[arg-type]
 
 
-def test_a_request_takes_at_most_a_part_of_the_timeout() -> None:
+def test_a_request_uses_only_part_of_the_timeout() -> None:
     assert asking.request_s(500) == 0.5
     assert asking.request_s(4_000) == 1
     assert asking.request_s(80_000) == 10
+
+
+def test_a_broker_that_does_not_know_a_new_ledger_yet_is_asked_again_for_its_partitions() -> None:
+    unknown = SimpleNamespace(error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), partitions={})
+    known = SimpleNamespace(error=None, partitions={0: None, 1: None, 2: None})
+    answers = iter([unknown, known])
+    admin: Any = SimpleNamespace(list_topics=lambda *_, **__: SimpleNamespace(topics={"t": next(answers)}))
+    assert LedgerTopic(admin, "t", timeout_ms=TIMEOUT_MS).marker_partitions() == [1, 2]

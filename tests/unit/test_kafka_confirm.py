@@ -1,4 +1,4 @@
-"""Rules 3 and 4 as tables: which answers of a coordinator confirm a handle, and which prove its commit.
+"""Rules 3 and 4 as tables: which responses of a coordinator confirm a handle, and which prove its commit.
 
 A real broker gives most of them rarely or briefly; ``tests/live/rules`` tests their consequences.
 """
@@ -91,7 +91,7 @@ def test_the_wait_for_a_coordinator_counts_as_time_of_the_checkpoint(monkeypatch
 
 
 class Asked(KafkaCommitter):
-    """Its coordinator always gives one answer to EndTxn; its markers prove a loss, or nothing."""
+    """Its coordinator always gives one response to EndTxn; its markers prove a loss, or nothing."""
 
     def __init__(self, answer: str, *, unread: str = "") -> None:
         self._settings = KafkaSettings(name="s", bootstrap_servers="b:1")
@@ -108,12 +108,12 @@ class Asked(KafkaCommitter):
         return dict.fromkeys(handles, Evidence.UNKNOWN if self._unread else Evidence.ABORTED)
 
 
-def test_the_answer_none_proves_a_commit() -> None:
+def test_the_response_none_proves_a_commit() -> None:
     assert Asked(NONE).commit([HANDLE], {}) == {HANDLE: Evidence.COMMITTED}
 
 
 @pytest.mark.parametrize("answer", [NO_ANSWER, *REFUSALS])
-def test_no_other_answer_proves_anything(answer: str) -> None:
+def test_no_other_response_proves_anything(answer: str) -> None:
     """If the broker has forgotten an id, its transaction may have been aborted before, so the markers decide."""
     assert Asked(answer).commit([HANDLE], {}) == {HANDLE: Evidence.ABORTED}
 

@@ -65,7 +65,7 @@ def test_few_requests_need_one_connection() -> None:
 
 
 def test_many_requests_are_shared_out_once_more_connections_exist() -> None:
-    """Fails if the answers come in a different order from the requests."""
+    """Fails if the responses come in a different order from the requests."""
     first, opened = Connection(), Opened()
     lanes = lanes_over(first, opened)
     assert lanes.send_all(MANY) == ANSWERS  # over the only connection

@@ -121,7 +121,7 @@ def test_after_an_error_the_end_offsets_are_requested_again(scan_start: ScanStar
     assert scan_start.take()["markers"] == {"1": 30, "2": 30}
 
 
-def test_an_answer_without_offsets_counts_as_no_answer(scan_start: ScanStart, brokers: Brokers) -> None:
+def test_a_response_without_offsets_counts_as_no_response(scan_start: ScanStart, brokers: Brokers) -> None:
     scan_start.take()
     brokers.ends = {1: -1001, 2: -1001}  # what librdkafka reports when no broker responds
     scan_start.request()

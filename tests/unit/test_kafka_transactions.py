@@ -102,7 +102,7 @@ def test_a_request_may_need_more_coordinators_than_are_kept(monkeypatch: pytest.
 
 
 def test_a_broker_that_joined_later_is_searched_for_at_once() -> None:
-    """Otherwise, a coordinator that moves there does not answer for 5 minutes, and the query stops with a decided batch."""
+    """Otherwise, a coordinator that moves there does not respond for 5 minutes, and the query stops with a decided batch."""
     client, manager = client_that_knows({})
     assert client._connection.send_all([("request", DEAD)]) == [manager.error]
     assert len(manager.refreshed) == 1
@@ -130,7 +130,7 @@ def test_a_connection_that_is_paused_for_another_reason_is_only_reported() -> No
     assert manager.waits == 0
 
 
-def test_a_coordinator_without_a_successor_counts_as_no_answer() -> None:
+def test_a_coordinator_without_a_successor_counts_as_no_response() -> None:
     client, manager = client_that_knows({"s.0.a.0": DEAD})
     manager._answer = lambda _request: kafka_errors.KafkaConnectionError()  # type: ignore[method-assign,assignment]
     assert client.end([ProducerIdentity("s.0.a.0", 7, 0)]) == {"s.0.a.0": NO_ANSWER}

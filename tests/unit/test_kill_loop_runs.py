@@ -104,7 +104,7 @@ def loop_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sessio
         (Query(0, Victim.WORKER), [], ["outside@1 (worker)"]),  # it had finished its last batch
     ],
 )
-def test_a_kill_is_counted_by_its_victim_unless_the_query_ended_normally(
+def test_kills_are_counted_per_victim_unless_the_query_ended_normally(
     query: Query, kills: list[str], missed: list[str], loop_of: Callable[[Sessions], KillLoop]
 ) -> None:
     sessions = Sessions([query])

@@ -1,4 +1,4 @@
-"""A decided batch is in the table once, in every table format: after lost answers, late commits, and other drivers."""
+"""A decided batch is in the table once, in every table format: after lost responses, late commits, and other drivers."""
 
 from __future__ import annotations
 
@@ -39,10 +39,12 @@ def test_two_sinks_may_write_to_one_table(shop: LakeShop) -> None:
     assert shop.values() == [1, 2, 3]
 
 
-# -- lost answers and late commits -------------------------------------------------------------------------------------
+# -- lost responses and late commits -------------------------------------------------------------------------------------
 
 
-def test_a_commit_whose_answer_is_lost_is_found_in_the_table(shop: LakeShop, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_commit_whose_response_is_lost_is_found_in_the_table(
+    shop: LakeShop, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     driver = Driver(shop.sink)
     scan_start = driver.begin()
@@ -64,7 +66,7 @@ def test_a_commit_that_never_arrives_is_repeated(shop: LakeShop) -> None:
 
 
 class HeldBack:
-    """A commit that has no answer, and may arrive later."""
+    """A commit that has no response, and may arrive later."""
 
     def __init__(self) -> None:
         self.sends: list[Send] = []
@@ -126,7 +128,7 @@ def test_a_commit_held_back_past_a_change_of_driver_is_refused(
     assert shop.values() == [1, 2] + [9] * foreign
 
 
-def test_without_any_answer_the_outcome_is_unknown_until_the_table_can_be_read(shop: LakeShop) -> None:
+def test_without_any_response_the_outcome_is_unknown_until_the_table_can_be_read(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.coordinator_support import die_at, fail
-from tests.unit.fake_sink import Cluster, Query, all_rows
+from tests.unit.fake_sink import Cluster, Query, all_rows, batch_of
 from twopc.errors import BadRecordError, CheckpointExpiredError, RetriableError
 from twopc.listeners import Listener, explain
 from twopc.pending import Pending
@@ -79,6 +79,15 @@ def test_a_replay_that_writes_nothing_has_no_steps_and_reports_an_evaluation(clu
     cluster.start(listeners=[seen]).run(0)
     assert (seen.last.outcome, seen.last.steps, seen.last.rows) == ("completed", (), 0)
     assert "evaluate" in seen.last.phases
+
+
+def test_orphans_that_a_start_has_ended_are_counted_even_if_the_start_comes_before_the_batch(cluster: Cluster) -> None:
+    die_at(cluster, cluster.start(), "driver.prepared", 0)
+    query, pending, batch = cluster.start(), Pending(), batch_of(0)
+    query.coordinator.start(batch, pending)
+    assert pending.ended(None).orphans_ended == 3
+    query.coordinator.process(batch, query.engine, pending)
+    assert pending.ended(None).orphans_ended == 3
 
 
 def test_a_repaired_checkpoint_reports_its_step(cluster: Cluster, seen: Recording) -> None:

@@ -35,7 +35,7 @@ class _Node(list[Any]):
     ids=["ask", "moved"],
 )
 def test_only_ask_opens_a_slot_that_a_node_imports(last: Exception, sent: list[Any]) -> None:
-    """The answer MOVED may be out of date. If the node in it imports the slot, the keys may still be on the slot's owner."""
+    """The response MOVED may be out of date. If the node in it imports the slot, the keys may still be on the slot's owner."""
 
     def connect() -> Any:
         raise AssertionError("the test must not connect to a server")

@@ -208,7 +208,7 @@ def test_each_of_several_racing_processes_writes_until_the_next_one_fences_it(tm
         assert written[acquisitions[start]] == (start, end - start - 1)
 
 
-# -- writes without an answer ------------------------------------------------------------------------------------------
+# -- writes without a response ------------------------------------------------------------------------------------------
 
 
 def test_an_unanswered_write_that_is_found_counts_as_success(log: RegisterLog, files: FaultyFiles) -> None:

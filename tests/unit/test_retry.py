@@ -21,7 +21,7 @@ PAUSE = wait_fixed(0.01)
 
 
 class Client(StoreClient[tuple[int, ...]]):
-    """A call is its sizes. ``answer`` maps a call's index and attempt to its answer; None means no answer."""
+    """A call is its sizes. ``answer`` maps a call's index and attempt to its response; None means no response."""
 
     system = oldest = "a store"
     failures = ()
@@ -69,7 +69,7 @@ class Client(StoreClient[tuple[int, ...]]):
 def run(
     answer: Callable[[int, int], Any], calls: int, *, timeout_s: float = 10.0, window: int = 2
 ) -> tuple[list[Any], list[list[int]], list[int]]:
-    """Execute calls; return the answers, the windows, and how many calls were open at each pause."""
+    """Execute calls; return the responses, the windows, and how many calls were open at each pause."""
     store = Client(answer, limits=(window,), timeout_s=timeout_s)
     return store.execute([(1,)] * calls), store.windows, store.recovered
 
@@ -92,7 +92,7 @@ def test_calls_are_sent_together_up_to_each_limit_and_an_oversized_one_alone() -
     assert store.windows == [[0, 1], [2, 3, 4], [5], [6]]
 
 
-def test_execute_gives_up_without_progress_and_returns_the_last_answers() -> None:
+def test_execute_gives_up_without_progress_and_returns_the_last_responses() -> None:
     began = time.monotonic()
     answers, windows, _ = run(lambda at, _: at if at == 0 else None, 5, timeout_s=0.05)
     assert answers[:2] == [0, None]
@@ -100,7 +100,7 @@ def test_execute_gives_up_without_progress_and_returns_the_last_answers() -> Non
     assert 0.05 <= time.monotonic() - began < 5
 
 
-def test_every_answer_restarts_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_response_restarts_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
 
     def slowly(at: int, attempt: int) -> int | None:

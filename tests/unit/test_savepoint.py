@@ -337,10 +337,10 @@ def test_a_request_that_is_withdrawn_while_it_is_served_stops_nothing_and_leaves
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
 
 
-def test_a_requester_that_has_received_its_answer_waits_for_the_querys_check(
+def test_a_requester_that_has_received_its_response_waits_for_the_querys_check(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The query answers, and is slow to check whether the requester still waits. Then it must stop, as the answer says."""
+    """The query answers, and is slow to check whether the requester still waits. Then it must stop, as the response says."""
     each = saving(lambda *_: None, checkpoint)
     put(checkpoint / "commits/4", "v1\n{}")
     query, read, take, has_read = threading.current_thread(), LocalFiles.read, LocalFiles.take, threading.Event()
@@ -373,7 +373,7 @@ def test_a_requester_that_has_received_its_answer_waits_for_the_querys_check(
 def test_the_query_stops_only_if_the_requester_has_not_given_up(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wait ends between the query's answer and the query's check. Both must draw the same conclusion."""
+    """The wait ends between the query's response and the query's check. Both must draw the same conclusion."""
     each = saving(lambda *_: None, checkpoint)
     put(checkpoint / "commits/4", "v1\n{}")
     answered, put_if_absent = threading.Event(), LocalFiles.put_if_absent
@@ -397,7 +397,7 @@ def test_the_query_stops_only_if_the_requester_has_not_given_up(
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
 
 
-def test_an_answer_that_arrives_as_the_wait_ends_counts(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_response_that_arrives_as_the_wait_ends_counts(checkpoint: Path, tmp_path: Path) -> None:
     """The query has stopped, so the command must not say that it continues."""
     each = saving(lambda *_: None, checkpoint)
     put(checkpoint / "commits/4", "v1\n{}")

@@ -339,7 +339,7 @@ def test_the_decisions_are_read_where_the_checkpoint_is_bound(tmp_path: Path) ->
     assert owner(in_a_ledger) is None
 
 
-def test_a_ledger_that_does_not_answer_is_not_the_stores_failure() -> None:
+def test_a_ledger_that_does_not_respond_is_not_the_stores_failure() -> None:
     class Silent:
         ledger = "twopc-ledger-k"
 

@@ -56,7 +56,7 @@ def record(offset: int, one: Marker) -> Any:
 
 
 class FakeCluster:
-    """Answers each request with the next prepared answer and repeats the last one."""
+    """Answers each request with the next prepared response and repeats the last one."""
 
     sink = SINK
 

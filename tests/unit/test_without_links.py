@@ -100,7 +100,7 @@ def test_no_request_stops_a_query_because_its_files_fail(
                 query(batch)
         return True
 
-    with contextlib.suppress(ConfigurationError):  # if the request cannot be read, the answer reports it
+    with contextlib.suppress(ConfigurationError):  # if the request cannot be read, the response reports it
         request_savepoint(checkpoint, checkpoint.parent / "kept", stop=False, timeout_s=60, is_over=go_on)
     assert "No space left" in caplog.text
     assert len([*(checkpoint.parent / "kept").glob("[!.]*")]) <= 1

@@ -128,7 +128,7 @@ class Rehearsal:
         written = self.output.written() - before
         half = 0 < written < self.batch_rows
         self.add(
-            "the old sink, killed in a batch",
+            "the old sink, killed mid-batch",
             f"{happened}; {written} of {self.batch_rows} records of the batch were written",
             records=self.output.written(),
             problem="" if half else "the batch is not half-written",

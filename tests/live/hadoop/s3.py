@@ -93,7 +93,7 @@ class LateListing(HttpProxy):
         }
 
     def serve(self, request: BaseHTTPRequestHandler, content: bytes) -> None:
-        """Pass a request on, and its answer back."""
+        """Pass a request on, and its response back."""
         answer = self.passed_on(request, content)
         if request.command == "GET" and "list-type" in urlsplit(request.path).query:
             listed = _LISTED.sub(lambda found: b"" if self.hidden.search(found[1]) else found[0], answer.content)

@@ -80,7 +80,7 @@ def test_a_commit_that_died_after_any_chunk_resumes_after_that_chunk(
     assert totals() == TOTALS
 
 
-def test_rows_are_applied_once_even_if_any_answer_is_lost(
+def test_rows_are_applied_once_even_if_any_response_is_lost(
     sink: HBaseSink, totals: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lose_answers(monkeypatch, RegionServer, Master)

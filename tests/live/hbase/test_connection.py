@@ -36,7 +36,7 @@ def test_a_request_of_any_size_arrives_unchanged(size: int, store: Store) -> Non
     assert store.value(size) == b"v" + b"x" * size
 
 
-# -- missing answers ---------------------------------------------------------------------------------------------------
+# -- missing responses ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_silent_server_causes_a_connection_error(server: RegionServer) -> None
         server.send_request(client_pb.MultiRequest(), "Multi")
 
 
-def test_the_call_after_a_lost_answer_uses_a_new_connection(server: RegionServer, listener: socket.socket) -> None:
+def test_the_call_after_a_lost_response_uses_a_new_connection(server: RegionServer, listener: socket.socket) -> None:
     for _ in range(2):
         with pytest.raises(ConnectionError):
             server.send_request(client_pb.MultiRequest(), "Multi")

@@ -139,7 +139,7 @@ def test_a_marker_of_another_sink_with_the_same_name_blocks_the_commit(
     for words in (f"row {store.row(1)!r}", f"marker d:twopc:{sink.name}", "need different names"):
         assert words in blocker
     assert totals() == [1, 0, 0]
-    # The blocker's advice: this row does not contain the batch yet.
+    # The blocker's message says that this row does not contain the batch yet.
     column = FAMILY, marker_qualifier(sink.name)
     marker = delete(store.row(1), up_to_ms=2)
     at_ms = store.cells(1)[column].timestamp_ms

@@ -192,7 +192,7 @@ def test_rows_are_applied_once_even_if_hbase_dies_at_random_moments(
         finally:
             ends.set()
         killing.result()  # raises if HBase has not come back
-    # The last answer may be missing; a restart determines the batch's outcome.
+    # The last response may be missing; a restart determines the batch's outcome.
     patient = sink_of(store, sink.mapping, name=sink.name, chunk_rows=50, timeout_ms=30_000)
     last = Coordinator([patient], LocalFiles(tmp_path))
     last.process(batch_of(number), OneTask(patient, rows()))

@@ -107,7 +107,7 @@ def test_slices_whose_order_matters_are_applied_one_after_the_other(
 
 
 @pytest.mark.parametrize("kind", [Increment, Append])
-def test_rows_are_applied_once_even_if_concurrent_chunks_lose_answers(
+def test_rows_are_applied_once_even_if_concurrent_chunks_lose_responses(
     kind: type[Mapping], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lose_answers(monkeypatch, RegionServer)

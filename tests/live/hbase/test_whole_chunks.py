@@ -111,7 +111,7 @@ def test_a_chunk_is_not_whole_if_a_row_has_moved_to_another_region(store: Store)
     assert not split.client.send_whole(split.table, chunk_of(split, {1: FAMILY, 4: FAMILY}))
 
 
-def test_rows_are_put_once_even_if_any_answer_is_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_put_once_even_if_any_response_is_lost(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     lose_answers(monkeypatch, RegionServer)
     sink = sink_of(store, Put(f"{store.prefix}:{{id}}", {"d:v": "v"}), chunk_rows=2)
     assert apply(sink, batch(id=list(range(20)), v=[str(number) for number in range(20)])) == [Evidence.COMMITTED]

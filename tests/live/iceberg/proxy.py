@@ -1,10 +1,10 @@
-"""A network nemesis between a sink and its REST catalog: a proxy that holds a commit back, or loses its answer.
+"""A network nemesis between a sink and its REST catalog: a proxy that holds a commit back, or loses its response.
 
 A schedule names a request in advance, and what the network does to it (see :mod:`tests.nemesis.proxy`, which does it to Kafka)::
 
     with CatalogProxy(uri) as proxy:
         held = proxy.on(commit_of(1)).hold()
-        …                                    # in a thread: the driver waits for the catalog's answer
+        …                                    # in a thread: the driver waits for the catalog's response
         late = held.wait()                   # the request has come; the catalog has not seen it
         held.release()
         assert late.answer() == "409 CommitFailedException"
@@ -70,7 +70,7 @@ class CatalogRequest:
 
 @dataclass(frozen=True)
 class CatalogAnswer:
-    """The catalog's answer."""
+    """The catalog's response."""
 
     answer: HttpAnswer
 
@@ -193,11 +193,11 @@ class Selection:
         return self._arm(CatalogRule(self, Fault.STRAND_REQUEST, LONGEST_HOLD_S))
 
     def hold_response(self) -> CatalogRule:
-        """The answer arrives when the rule is released."""
+        """The response arrives when the rule is released."""
         return self._arm(CatalogRule(self, Fault.HOLD_RESPONSE, LONGEST_HOLD_S))
 
     def lose_response(self) -> CatalogRule:
-        """The connection breaks in place of the answer, when the rule is released."""
+        """The connection breaks in place of the response, when the rule is released."""
         return self._arm(CatalogRule(self, Fault.CLOSE_AFTER, LONGEST_HOLD_S))
 
     def time_out(self) -> CatalogRule:

@@ -1,4 +1,4 @@
-"""Late commits on the wire: a proxy holds a commit's POST back, or loses its answer, and the table still has each row once.
+"""Late commits on the wire: a proxy holds a commit's POST back, or loses its response, and the table still has each row once.
 
 ``tests/unit/test_lake_commit.py`` has such schedules within one process. Here the catalog itself judges what arrives late.
 """
@@ -71,7 +71,7 @@ class Late:
         self._held.wait(PATIENCE_S)
 
     def arrive(self) -> str:
-        """Let the commit arrive; return the catalog's answer."""
+        """Let the commit arrive; return the catalog's response."""
         self._held.release()
         return answer_of(self._held)
 
@@ -99,7 +99,7 @@ both = pytest.mark.parametrize("stage", [False, True], ids=["alone", "with forei
 
 
 def answer_of(rule: CatalogRule) -> str:
-    """The catalog's answer to the request that a rule has hit."""
+    """The catalog's response to the request that a rule has hit."""
     return rule.wait(PATIENCE_S).answer(PATIENCE_S)
 
 
@@ -274,7 +274,7 @@ def test_a_commit_that_arrives_after_its_own_repetition_is_refused(stage: Stage)
     stage.check(0, 1, 2, next_batch=3)
 
 
-# -- an answer that is lost --------------------------------------------------------------------------------------------
+# -- a response that is lost --------------------------------------------------------------------------------------------
 
 UNCLEAR = [
     pytest.param(Selection.lose_response, id="broken connection"),
@@ -283,7 +283,7 @@ UNCLEAR = [
 
 
 @pytest.mark.parametrize("inject", UNCLEAR)
-def test_a_commit_whose_answer_is_lost_is_found_and_not_repeated(
+def test_a_commit_whose_response_is_lost_is_found_and_not_repeated(
     stage: Stage, inject: Callable[[Selection], CatalogRule], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -303,7 +303,7 @@ def test_a_commit_whose_answer_is_lost_is_found_and_not_repeated(
 
 
 @pytest.mark.parametrize("inject", UNCLEAR)
-def test_a_successor_finds_a_commit_whose_answer_is_still_missing(
+def test_a_successor_finds_a_commit_whose_response_is_still_missing(
     stage: Stage, inject: Callable[[Selection], CatalogRule]
 ) -> None:
     driver = stage.begin()
@@ -320,8 +320,8 @@ def test_a_successor_finds_a_commit_whose_answer_is_still_missing(
 
 
 @pytest.mark.whole
-def test_a_driver_that_gives_up_waiting_for_an_answer_finds_its_commit(stage: Stage) -> None:
-    """The client's own time limit ends the request. The answer comes later, and no one receives it."""
+def test_a_driver_that_gives_up_waiting_for_a_response_finds_its_commit(stage: Stage) -> None:
+    """The client's own time limit ends the request. The response comes later, and no one receives it."""
     sink = dataclasses.replace(stage.sink_of(stage.first.endpoint), timeout_ms=2_000)
     driver = Driver(sink)
     scan_start = driver.begin()

@@ -53,7 +53,7 @@ def test_a_missing_directory_is_reported() -> None:
     assert "/no/such/place is not a directory" in result.output
 
 
-def test_a_file_system_that_does_not_answer_is_reported_without_a_traceback(spark: SparkSession) -> None:
+def test_a_file_system_that_does_not_respond_is_reported_without_a_traceback(spark: SparkSession) -> None:
     assert spark.version  # if there were no session, the command would start one
     words = [
         "--bootstrap-servers",

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of PostgreSQL that loses one answer: for example, the server commits, but the client never learns it."""
+"""A TCP proxy in front of PostgreSQL that loses one response: for example, the server commits, but the client never learns it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LossyProxy:
     Attributes:
         dsn: leads through the proxy.
         lost: how many answers were lost.
-        on_loss: called when an answer is lost, before the client's connection breaks.
+        on_loss: called when a response is lost, before the client's connection breaks.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -51,11 +51,11 @@ class LossyProxy:
             _close(opened)
 
     def lose_commit_of(self, statement: str) -> None:
-        """Lose the answer to the next COMMIT of a transaction in which a statement with this text was sent."""
+        """Lose the response to the next COMMIT of a transaction in which a statement with this text was sent."""
         self._ending, self._wanted = _COMMIT, statement.encode()
 
     def lose_answer_to(self, statement: str) -> None:
-        """Lose the answer to the next statement with this text."""
+        """Lose the response to the next statement with this text."""
         self._ending = self._wanted = statement.encode()
 
     def _listen(self) -> None:

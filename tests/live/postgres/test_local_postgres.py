@@ -104,7 +104,7 @@ def test_a_server_with_clients_stops_at_once_even_if_paused(local_postgres: Loca
     assert local_postgres.execute("SELECT 1") == [(1,)]
 
 
-def test_a_paused_server_answers_nothing_until_it_is_resumed(local_postgres: LocalPostgres) -> None:
+def test_a_paused_server_responds_to_nothing_until_it_is_resumed(local_postgres: LocalPostgres) -> None:
     with contextlib.closing(local_postgres.connect()) as client:
         local_postgres.pause()
         with pytest.raises(psycopg.OperationalError, match="timeout"):

@@ -40,7 +40,7 @@ def case(database: str, proxy: LossyProxy) -> Case:
 
 
 _PUBLISH = "'committed' FROM unnest"
-#: For each step, a part of its statement, and whether losing the statement's answer fails the start.
+#: For each step, a part of its statement, and whether losing the statement's response fails the start.
 _STEPS = {
     "creation": ("CREATE INDEX IF NOT EXISTS marker_of_sink", True),
     "acquisition": ('INSERT INTO "twopc".control', True),
@@ -51,7 +51,7 @@ _STEPS = {
 
 
 @pytest.mark.parametrize("step", _STEPS)
-def test_rows_are_visible_once_although_the_answer_to_a_commit_is_lost(
+def test_rows_are_visible_once_although_the_response_to_a_commit_is_lost(
     step: str, case: Case, proxy: LossyProxy, database: str, tmp_path: Path
 ) -> None:
     statement, fails = _STEPS[step]
@@ -65,15 +65,13 @@ def test_rows_are_visible_once_although_the_answer_to_a_commit_is_lost(
     assert {left_behind(database)[kind] for kind in ("stages", "slice")} == {0}
 
 
-def test_an_attempt_whose_beginning_was_not_answered_begins_again(
-    case: Case, proxy: LossyProxy, tmp_path: Path
-) -> None:
+def test_an_attempt_whose_beginning_got_no_response_begins_again(case: Case, proxy: LossyProxy, tmp_path: Path) -> None:
     crash_points.arm("driver.recovered", lambda: proxy.lose_commit_of('UPDATE "twopc".control'))
     Query(case, tmp_path).run(0, 1)
     assert (proxy.lost, case.visible()) == (1, all_rows(0, 1))
 
 
-def test_a_lost_answer_to_an_acquisition_fences_no_newer_driver(case: Case, proxy: LossyProxy) -> None:
+def test_a_lost_response_to_an_acquisition_fences_no_newer_driver(case: Case, proxy: LossyProxy) -> None:
     first, second = Claim("query-a", "run-1", "registers"), Claim("query-a", "run-2", "registers")
     with contextlib.closing(case.sink.create_committer()) as loser:
         seen = loser.inspect()
@@ -88,7 +86,7 @@ def test_a_lost_answer_to_an_acquisition_fences_no_newer_driver(case: Case, prox
             assert winner.acquire(second, found) == driver_epoch
 
 
-def test_the_publish_without_an_answer_is_proven_by_its_marker(case: Case, proxy: LossyProxy) -> None:
+def test_the_publish_without_a_response_is_proven_by_its_marker(case: Case, proxy: LossyProxy) -> None:
     driver = Driver(case.sink)
     scan_start = driver.begin()
     handle = driver.prepare(numbers([1, 2]))

@@ -56,14 +56,14 @@ _DANGEROUS = [
     ),
     (
         [f"{_TARGET})", "CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION f()"],
-        "the trigger t on target runs code at each INSERT",
+        "the trigger t on target runs code on every INSERT",
     ),
     (
         [
             f"{_TARGET})",
             "CREATE CONSTRAINT TRIGGER t AFTER INSERT ON target DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION f()",
         ],
-        "the trigger t on target runs code at each INSERT",
+        "the trigger t on target runs code on every INSERT",
     ),
     (
         [f"{_TARGET}) PARTITION BY LIST (v)", "CREATE TABLE p PARTITION OF target FOR VALUES IN (1)"],
@@ -187,7 +187,7 @@ def test_triggers_that_never_fire_at_a_publish_are_not_refused(typed: Connection
     )
     assert objections(typed, mode="upsert", key=("id",)) == []
     run(typed, "CREATE TRIGGER c AFTER UPDATE ON target FOR EACH ROW EXECUTE FUNCTION f()")
-    assert "the trigger c on target runs code at each UPDATE" in objections(typed, mode="upsert", key=("id",))[0]
+    assert "the trigger c on target runs code on every UPDATE" in objections(typed, mode="upsert", key=("id",))[0]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ _TABLES = {
         CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS
           $$ BEGIN IF NEW.value = 13 THEN RAISE 'no 13 here'; END IF; RETURN NEW; END $$;
         CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION reject()""",
-        "the trigger t on target runs code at each INSERT",
+        "the trigger t on target runs code on every INSERT",
         "no 13 here. One of the table's triggers or functions rejected a row",
         "DROP TRIGGER t ON target",
     ),

@@ -1,4 +1,4 @@
-"""`vote="prepared"`: a vote survives crashes, lost answers and other drivers, and is never committed without its decision."""
+"""`vote="prepared"`: a vote survives crashes, lost responses and other drivers, and is never committed without its decision."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_decided_vote_that_was_rolled_back_is_published_from_its_stages_or_rep
 
 
 @pytest.mark.parametrize("statement", ["PREPARE TRANSACTION", "COMMIT PREPARED", "ROLLBACK PREPARED"])
-def test_rows_are_visible_once_although_the_answer_about_a_vote_is_lost(
+def test_rows_are_visible_once_although_the_response_about_a_vote_is_lost(
     statement: str, database: str, tmp_path: Path
 ) -> None:
     case = prepared_of(database)

@@ -66,7 +66,7 @@ def totals(client: Any, key: str) -> Any:
 
 
 def apply_chunk(sink: RedisSink, handle: RedisHandle, scan_start: dict[str, Any], chunk: int) -> bytes:
-    """Apply a chunk like a driver that wakes up in the middle of its commit. Return the script's answer."""
+    """Apply a chunk like a driver that wakes up in the middle of its commit. Return the script's response."""
     keys = (
         redis_names.applied(sink.name, redis_names.NO_SLOT),
         redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry),
@@ -114,7 +114,7 @@ def test_a_chunk_that_failed_halfway_is_resumed_at_the_failed_row(sink: RedisSin
     assert [int(client.get(f"{key}:{number}")) for number in (1, 2, 3)] == [4, 12, 1]
 
 
-def test_increments_are_applied_once_even_if_answers_are_lost(
+def test_increments_are_applied_once_even_if_responses_are_lost(
     sink: RedisSink, totals: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     execute, asked = Pipeline.execute, iter(range(1_000_000))
@@ -177,7 +177,7 @@ def test_a_fenced_driver_fails_at_every_step(sink: RedisSink) -> None:
             step()
 
 
-def test_an_acquisition_repeated_after_a_lost_answer_does_not_fence_a_newer_driver(
+def test_an_acquisition_repeated_after_a_lost_response_does_not_fence_a_newer_driver(
     sink: RedisSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loser = sink.create_committer()

@@ -46,7 +46,7 @@ def key() -> str:
 
 
 def write(service: RedisService, mapping: Any, *, chunk_rows: int = 2, **columns: Any) -> None:
-    """Write rows and commit them twice, as after a crash before the answer to the commit."""
+    """Write rows and commit them twice, as after a crash before the response to the commit."""
     sink = sink_of(service.url, mapping, chunk_rows=chunk_rows)
     driver = Driver(sink)
     scan_start = driver.begin()

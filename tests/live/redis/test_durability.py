@@ -72,7 +72,7 @@ def test_rows_are_applied_once_even_if_a_durable_server_crashes(seed: int, tmp_p
                     coordinator.close()
                     coordinator = None
         if coordinator is None:
-            # The last answer may be missing; a restart determines the batch's outcome.
+            # The last response may be missing; a restart determines the batch's outcome.
             coordinator = Coordinator([sink], LocalFiles(tmp_path))
         coordinator.process(Batch("query-a", number, (str(number),), lambda of: (str(of),)), OneTask(sink, rows))
         coordinator.close()

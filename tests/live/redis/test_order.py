@@ -80,7 +80,7 @@ def test_a_task_that_is_torn_holds_nothing_back(
     assert client.hget(tasks.key, "v") == b"new"
 
 
-def test_a_task_without_an_answer_holds_back_the_tasks_after_it(
+def test_a_task_without_a_response_holds_back_the_tasks_after_it(
     redis_server: RedisService, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a cluster, where only the node of the first task's rows may be down."""

@@ -116,7 +116,7 @@ class Play(Query):
         assert until(lambda: self.outsider.fence([ProducerIdentity(transactional_id)])[transactional_id] == "NONE")
 
     def end(self, handle: KafkaHandle, *, commit: bool) -> str:
-        """End a transaction from outside, at the handle's producer id and epoch; returns the broker's answer."""
+        """End a transaction from outside, at the handle's producer id and epoch; returns the broker's response."""
         identity = ProducerIdentity(handle.transactional_id, handle.producer_id, handle.producer_epoch)
         return self.outsider.end([identity], commit=commit)[handle.transactional_id]
 

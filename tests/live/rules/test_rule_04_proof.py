@@ -1,6 +1,6 @@
 """Rule 4: only proof counts.
 
-NONE as the answer to EndTxn at a confirmed (producer id, epoch) proves the commit. No other answer proves anything; then the
+NONE as the response to EndTxn at a confirmed (producer id, epoch) proves the commit. No other response proves anything; then the
 marker decides. Its absence is a proof only in front of a barrier, and only where nothing was deleted.
 """
 
@@ -236,7 +236,7 @@ def test_a_truncated_decision_log_counts_as_damage(play: Play) -> None:
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, count: float) -> list[str]:
-    """Lose the answers to the first ``count`` EndTxn requests, which do arrive. The list of requests grows as they are made."""
+    """Lose the responses to the first ``count`` EndTxn requests, which do arrive. The list of requests grows as they are made."""
     asked: list[str] = []
     really = TransactionClient.end
 
@@ -250,7 +250,7 @@ def lose_answers(monkeypatch: pytest.MonkeyPatch, count: float) -> list[str]:
 
 
 def test_an_unanswered_commit_is_repeated_until_it_is_proven(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a missing answer is final: the marker search is disabled here."""
+    """Fails if a missing response is final: the marker search is disabled here."""
     asked = lose_answers(monkeypatch, 3)
     monkeypatch.setattr(
         "twopc.sinks.kafka.markers.search", lambda *_, **__: pytest.fail("the response should have proved the commit")
@@ -261,7 +261,7 @@ def test_an_unanswered_commit_is_repeated_until_it_is_proven(play: Play, monkeyp
 
 
 def test_an_unanswered_commit_is_proven_by_its_marker(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if a missing answer counts as a loss or as a success."""
+    """Fails if a missing response counts as a loss or as a success."""
     lose_answers(monkeypatch, math.inf)
     tasks = Tasks(play, ROWS)
     play.driver().process(play.batch(0), tasks)
@@ -282,7 +282,7 @@ def impatient() -> Iterator[KafkaService]:
 def test_a_decided_batch_whose_transactions_timed_out_is_proven_lost_and_rewritten(
     impatient: KafkaService, tmp_path: Path
 ) -> None:
-    """The broker aborts them while no driver runs; its answer to EndTxn alone proves nothing.
+    """The broker aborts them while no driver runs; its response to EndTxn alone proves nothing.
 
     The timeout is 8 s; a busy machine has to prepare the transactions within three quarters of that.
     """

@@ -93,7 +93,7 @@ def test_a_driver_that_is_fenced_before_its_successor_has_a_record_leaves_its_ro
 def test_a_fenced_driver_spares_what_its_successor_finds_decided(
     play: Play, monkeypatch: pytest.MonkeyPatch, *, is_acquired: bool
 ) -> None:
-    """The driver's decision was written, but the answer said that it was fenced.
+    """The driver's decision was written, but the response said that it was fenced.
 
     Fails if the error counts instead of the log.
     """

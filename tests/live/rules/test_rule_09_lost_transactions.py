@@ -205,7 +205,7 @@ def test_losing_transactions_and_their_staged_rows_is_in_doubt(play: Play, tmp_p
 
 
 def test_a_transaction_timed_out_by_the_broker_is_repaired(kafka: KafkaService, tmp_path: Path) -> None:
-    """Fails if EndTxn's answer for a timed-out transaction counts as a commit, or has no consequence."""
+    """Fails if EndTxn's response for a timed-out transaction counts as a commit, or has no consequence."""
     with playing(kafka, tmp_path, options={"kafka.transaction.timeout.ms": "6000"}) as play:
         crash(play.driver(), play, 0, [["a"], ["b"]], "driver.decided")
         in_time, late = play.decided(0)

@@ -1,6 +1,6 @@
 """Rule 12: a decision whose commit gets no response has not failed and must not be retried; only a restart resolves it.
 
-Without this rule, the broker commits the decision, its answer is lost, and the batch is decided again or swept. Or librdkafka
+Without this rule, the broker commits the decision, its response is lost, and the batch is decided again or swept. Or librdkafka
 repeats EndTxn inside ``commit_transaction()``, a successor has aborted the record in between, and the retry reports success.
 """
 
@@ -101,10 +101,10 @@ def give_up_soon(monkeypatch: pytest.MonkeyPatch, milliseconds: int = 500) -> No
     monkeypatch.setattr(driver_producer, "_DRIVER_TRANSACTION_TIMEOUT_MS", milliseconds)
 
 
-def test_a_restart_resolves_a_decision_that_a_hanging_broker_did_not_answer(
+def test_a_restart_resolves_a_decision_that_a_hanging_broker_did_not_respond_to(
     play: Play, local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fails if a missing answer is a RetriableError, or if ``process`` forgets its doubt and decides again."""
+    """Fails if a missing response is a RetriableError, or if ``process`` forgets its doubt and decides again."""
     driver, engine = play.driver(), Tasks(play, ROWS)
     driver.recover(play.batch(0))
     give_up_soon(monkeypatch)

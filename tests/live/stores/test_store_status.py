@@ -185,7 +185,7 @@ def test_a_batch_with_rows_other_than_the_decided_ones_is_detected(query: Checkp
     assert store["differing"] == ["batch 1: 10 rows decided, 9 in the table's history"]
 
 
-def test_a_store_that_does_not_answer_is_reported(query: Checkpointed, shop: Shop) -> None:
+def test_a_store_that_does_not_respond_is_reported(query: Checkpointed, shop: Shop) -> None:
     if shop.case.silence is None:
         pytest.skip("the tests below cover the sinks with a server")
     query.run(0)

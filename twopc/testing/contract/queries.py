@@ -51,7 +51,7 @@ class QueryContract:
         assert case.visible() == all_rows(0, 1)
 
     @pytest.mark.parametrize("point", ["driver.prepared", "driver.confirmed", "driver.decided", "driver.committing"])
-    def test_every_row_is_visible_once_after_an_answer_was_lost_at(
+    def test_every_row_is_visible_once_after_a_response_was_lost_at(
         self, point: str, case: Case, tmp_path: Path
     ) -> None:
         query = Query(case, tmp_path)

@@ -112,7 +112,7 @@ class TransactionContract:
         assert driver.committer.prove([newer], newer_start) == {newer: Evidence.COMMITTED}
         assert case.visible() == ROWS + OTHERS
 
-    def test_without_an_answer_the_outcome_is_unknown(self, case: Case) -> None:
+    def test_without_a_response_the_outcome_is_unknown(self, case: Case) -> None:
         if case.silence is None:
             pytest.skip("this sink's store cannot be made to stop responding (Case.silence)")
         driver = Driver(case.sink)
