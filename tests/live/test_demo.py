@@ -300,7 +300,7 @@ def test_a_lost_and_a_duplicated_record_do_not_cancel_out(kafka: KafkaService) -
 
 
 def test_the_judge_rejects_a_record_that_the_query_did_not_write(kafka: KafkaService) -> None:
-    with pytest.raises(ServiceError, match="does not have"):
+    with pytest.raises(ServiceError, match="not in the source"):
         judged(kafka, [3000])
 
 

@@ -190,7 +190,7 @@ def test_a_replayed_request_gets_a_new_response_from_the_broker(
 
 def test_waiting_for_a_request_that_never_comes_fails(proxy: KafkaProxy, name: str) -> None:
     rule = proxy.on(Api.END_TXN, transactional_id=name).hold()
-    with pytest.raises(AssertionError, match="was met 0 times"):
+    with pytest.raises(AssertionError, match="matched 0 requests"):
         rule.wait(0.01)
 
 

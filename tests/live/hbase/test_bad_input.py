@@ -206,7 +206,7 @@ def test_a_sink_of_another_query_is_refused(store: Store, tmp_path: Path) -> Non
         ({"znode": "hbase"}, "znode='hbase'"),
         ({"znode": "/hbase/"}, "znode='/hbase/'"),
         ({"table": "a b"}, "table='a b'"),
-        ({"table": "twopc"}, "own table"),
+        ({"table": "twopc"}, "staging table must not be the data table"),
         ({"mapping": "Put"}, "mapping='Put'"),
         ({"chunk_rows": 0}, "chunk_rows=0"),
     ],

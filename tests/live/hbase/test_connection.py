@@ -100,7 +100,7 @@ def test_a_silent_quorum_is_asked_once_and_not_once_per_row(
 
 def test_a_failed_lookup_leaves_no_client_behind(store: Store) -> None:
     before = threading.active_count()
-    with pytest.warns(UserWarning, match="chroot"), pytest.raises(ConnectionError, match="no /hbase/master"):
+    with pytest.warns(UserWarning, match="chroot"), pytest.raises(ConnectionError, match="no znode /hbase/master"):
         locate_master(f"{store.zookeeper}/nowhere", 10)
     until(lambda: threading.active_count() == before)
 

@@ -38,7 +38,7 @@ def test_two_sinks_of_a_query_with_the_same_ledger_are_refused_until_each_has_it
         driver.process(play.batch(batch), engine)
         return engine
 
-    with pytest.raises(ConfigurationError, match=f"same decision log {play.sink.ledger}.*remove ledger_topic"):
+    with pytest.raises(ConfigurationError, match=f"share the decision log {play.sink.ledger}.*remove ledger_topic"):
         start(sharing, 0)
     assert play._records() == []
     as_told = dataclasses.replace(sharing, ledger_topic=None)
