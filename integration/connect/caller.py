@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from twopc.integration.connect.plans import plan_of_query
 
@@ -47,14 +48,15 @@ def queries_with(columns: AbstractSet[str], session: Any, run_id: str) -> list[s
 
 
 def _may_have(query: Any, columns: AbstractSet[str]) -> bool:
-    began = time.monotonic()
-    while True:
-        try:
-            return plan_of_query(query).may_have(columns)
-        except PySparkException:  # Spark Connect cannot be asked about a query that is just starting
-            if time.monotonic() - began >= _STARTING_S:
-                return True
-            time.sleep(_POLL_S)
+    asking = Retrying(
+        retry=retry_if_exception_type(
+            PySparkException
+        ),  # Spark Connect cannot be asked about a query that is just starting
+        stop=stop_after_delay(_STARTING_S),
+        wait=wait_fixed(_POLL_S),
+        retry_error_callback=lambda _: True,
+    )
+    return bool(asking(lambda: plan_of_query(query).may_have(columns)))
 
 
 class Callers:

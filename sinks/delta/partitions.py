@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from twopc.sinks.delta.moments import date_text, numbers, time_text
-from twopc.sinks.lake.partitions import every_number, grouped
+from twopc.sinks.lake.partitions import grouped, undivided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ def split(rows: pa.Table, columns: Sequence[str]) -> Iterator[Group]:
         columns: the partition columns.
     """
     if not columns:
-        yield (), every_number(rows.num_rows)
+        yield undivided(rows.num_rows)
         return
     yield from grouped(rows.num_rows, [_encoded(rows.column(name)) for name in columns])
 

@@ -8,7 +8,7 @@ from twopc.errors import CheckpointExpiredError, ConfigurationError
 from twopc.fenced_committer import driver_epoch_of
 from twopc.sinks.iceberg.entries import Entry
 from twopc.sinks.iceberg.files import TableFiles
-from twopc.sinks.iceberg.fit import find_misfits
+from twopc.sinks.iceberg.fit import find_unreadable
 from twopc.sinks.iceberg.handle import IcebergHandle
 from twopc.sinks.iceberg.history import complete_decisions, is_in_main, rows_by_version, snapshot_of
 from twopc.sinks.iceberg.prepared import added_already
@@ -136,7 +136,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         now = table.schema()
         for schema_id in {schema_id for schema_id, _ in additions} - {now.schema_id}:
             written = table.metadata.schema_by_id(schema_id)
-            if written is not None and (misfit := next(find_misfits(written, now), None)):
+            if written is not None and (misfit := next(find_unreadable(written, now), None)):
                 raise StoreError(
                     f"{self._table} was altered after the batch was decided, and its readers could not read the batch's files: "
                     f"{misfit}",

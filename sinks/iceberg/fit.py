@@ -25,7 +25,7 @@ def children(kind: IcebergType) -> Sequence[NestedField]:
     return [kind.key_field, kind.value_field] if isinstance(kind, MapType) else []
 
 
-def find_misfits(written: Schema, now: Schema) -> Iterator[str]:
+def find_unreadable(written: Schema, now: Schema) -> Iterator[str]:
     """Yield the columns and nested fields of the table that files with an older schema do not fit.
 
     A reader finds columns by their ids. It ignores a column that the table no longer has, and returns null for a column that

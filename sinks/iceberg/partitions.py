@@ -18,7 +18,7 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import DecimalType, IntegerType, LongType
 
-from twopc.sinks.lake.partitions import every_number, grouped
+from twopc.sinks.lake.partitions import grouped, undivided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,7 +98,7 @@ def split(rows: pa.Table, schema: Schema, spec: PartitionSpec) -> Iterator[Group
         spec: the table's partitioning.
     """
     if not spec.fields:
-        yield (), every_number(rows.num_rows)
+        yield undivided(rows.num_rows)
         return
     yield from grouped(rows.num_rows, [_transformed(rows, schema, field) for field in spec.fields])
 

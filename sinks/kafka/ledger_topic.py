@@ -23,7 +23,7 @@ from twopc.sinks.kafka.errors import error_of, is_retriable, on_topic, translate
 from twopc.sinks.retry import retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from concurrent.futures import Future
 
     from confluent_kafka.admin import AdminClient, TopicDescription, TopicMetadata
@@ -132,8 +132,7 @@ class LedgerTopic:
         """
         if self._find_id() == ABSENT:
             self._create()
-        retry = retrying(is_retriable, timeout_s=self._timeout_s, backoff=wait_fixed(0.05))
-        self._created_id = retry(self._id_when_ready)
+        self._created_id = self._until_known(self._id_when_ready)
 
     def require_creatable(self) -> None:
         """Ask the brokers whether :meth:`ensure` could create the ledger. Create nothing."""
@@ -141,8 +140,7 @@ class LedgerTopic:
 
     def marker_partitions(self) -> list[int]:
         """List the partitions for markers. A broker that lags may not know a new ledger yet."""
-        retry = retrying(is_retriable, timeout_s=self._timeout_s, backoff=wait_fixed(0.05))
-        known = retry(self._known_partitions)
+        known = self._until_known(self._known_partitions)
         partitions = sorted(set(known) - {DRIVER_PARTITION})
         if not partitions:
             raise ConfigurationError(
@@ -252,6 +250,10 @@ class LedgerTopic:
         if found == ABSENT:
             raise self._unknown()
         return found
+
+    def _until_known(self, ask_for: Callable[[], T]) -> T:
+        """Repeat a question about a new ledger until a broker that lags knows the ledger."""
+        return retrying(is_retriable, timeout_s=self._timeout_s, backoff=wait_fixed(0.05))(ask_for)
 
     def _known_partitions(self) -> Collection[int]:
         found = self._metadata()

@@ -24,7 +24,7 @@ def grouped(count: int, columns: Sequence[tuple[Any, Sequence[Any]]]) -> Iterato
             fields of any type.
     """
     names = [f"f{index}" for index in range(len(columns))]
-    every_row = every_number(count)
+    every_row = pa.array(range(count), pa.int64())
     keyed = pa.table([*(codes for codes, _ in columns), every_row], names=[*names, "row"])
     groups = keyed.group_by(names, use_threads=False).aggregate([("row", "list")])
     for group, codes in enumerate(groups.select(names).to_pylist()):
@@ -33,6 +33,6 @@ def grouped(count: int, columns: Sequence[tuple[Any, Sequence[Any]]]) -> Iterato
         yield partition, taken.values
 
 
-def every_number(count: int) -> pa.Array[Any]:
-    """Return the numbers of all rows."""
-    return pa.array(range(count), pa.int64())
+def undivided(count: int) -> Group:
+    """Return the only group of an unpartitioned table. It contains all rows, so their numbers are never read."""
+    return (), pa.nulls(count)

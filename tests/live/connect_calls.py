@@ -137,31 +137,27 @@ def two_of_one_session(spark: SparkSession, options: Options) -> str:
 
 def a_view_that_another_query_replaces(spark: SparkSession, options: Options) -> str:
     """The other query replaces the view after this query has made its DataFrame, and before it writes the DataFrame."""
-    each, made, replaced = _object(options), Path("made").resolve(), Path("replaced").resolve()
 
-    def function(batch: DataFrame, batch_id: int) -> None:
-        batch.createOrReplaceTempView("rows")
-        frame = batch.sparkSession.sql("SELECT key, value FROM rows")
-        made.touch()
-        _wait_for(replaced)
-        each(frame, batch_id)
+    def another_value(batch: DataFrame) -> DataFrame:
+        return batch.selectExpr("key", "CAST('of another query' AS BINARY) AS value")
 
-    def other(batch: DataFrame, batch_id: int) -> None:
-        del batch_id
-        _wait_for(made)
-        batch.selectExpr("key", "CAST('of another query' AS BINARY) AS value").createOrReplaceTempView("rows")
-        replaced.touch()
-
-    second = _start(spark, options, other, f"{options.checkpoint}-of-another")
-    first = _start(spark, options, function, options.checkpoint)
-    second.processAllAvailable()
-    return _error(first.processAllAvailable)
+    return _with_a_replaced_view(spark, options, another_value)
 
 
 def a_view_that_a_query_of_the_same_frame_replaces(spark: SparkSession, options: Options) -> str:
     """The same, but the queries read one DataFrame, so the batches of both have the same columns."""
-    each, made, replaced = _object(options), Path("made").resolve(), Path("replaced").resolve()
     shared = _shared(spark, options)
+    return _with_a_replaced_view(spark, options, lambda batch: batch, mine=shared, theirs=shared.where("false"))
+
+
+def _with_a_replaced_view(
+    spark: SparkSession,
+    options: Options,
+    replacement: Callable[[DataFrame], DataFrame],
+    mine: DataFrame | None = None,
+    theirs: DataFrame | None = None,
+) -> str:
+    each, made, replaced = _object(options), Path("made").resolve(), Path("replaced").resolve()
 
     def function(batch: DataFrame, batch_id: int) -> None:
         batch.createOrReplaceTempView("rows")
@@ -173,11 +169,11 @@ def a_view_that_a_query_of_the_same_frame_replaces(spark: SparkSession, options:
     def other(batch: DataFrame, batch_id: int) -> None:
         del batch_id
         _wait_for(made)
-        batch.createOrReplaceTempView("rows")
+        replacement(batch).createOrReplaceTempView("rows")
         replaced.touch()
 
-    second = _start(spark, options, other, f"{options.checkpoint}-of-another", shared.where("false"))
-    first = _start(spark, options, function, options.checkpoint, shared)
+    second = _start(spark, options, other, f"{options.checkpoint}-of-another", theirs)
+    first = _start(spark, options, function, options.checkpoint, mine)
     second.processAllAvailable()
     return _error(first.processAllAvailable)
 
@@ -219,7 +215,7 @@ def one_view_for_two_parts(spark: SparkSession, options: Options) -> str:
 
 
 def names_of_views(spark: SparkSession, options: Options) -> str:
-    """There is no query. A local checkpoint takes the place of a batch, because the server stores both under an id."""
+    """No query runs. A local checkpoint stands in for a batch, because the server stores both under an id."""
     del options
     batch = spark.sql("SELECT 'own' AS key, 'a' AS value").localCheckpoint()
     other = spark.sql("SELECT 'of another' AS key, 'b' AS value").localCheckpoint()

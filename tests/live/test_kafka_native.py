@@ -59,7 +59,7 @@ def headers(chance: random.Random) -> list[dict[str, Any]] | None:
 def test_both_producers_write_the_same_records_to_the_same_partitions(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, add_summary: Callable[[str], None], *, details: bool
 ) -> None:
-    """Caught mutations: an empty value is null; details are left out; the partitioner receives no key; a header's name is cut."""
+    """Caught mutations: an empty value is null; details are left out; the partitioner gets no key; a header's name is cut off."""
     add_summary(f"seed {SEED}")
     seen, handles = [], []
     for native in (True, False):

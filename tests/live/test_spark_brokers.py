@@ -110,7 +110,7 @@ class Operator:
 
 @contextlib.contextmanager
 def operated(pipeline: Pipeline, spark: SparkSession) -> Iterator[Operator]:
-    """Run a query under every checker. Whatever the body does, all guarantees must hold at the end."""
+    """Run a query under every checker. All guarantees must hold at the end."""
     servers, topic = pipeline.bootstrap_servers, pipeline.options.topic
     assert topic is not None
     with Watcher(servers, topic) as watcher:

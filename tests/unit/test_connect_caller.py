@@ -163,5 +163,5 @@ def test_a_query_that_is_just_starting_is_asked_again_before_the_batch_is_refuse
     def register(_: float) -> None:
         starting.is_registered = True
 
-    monkeypatch.setattr(caller, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=register))
+    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=register))
     assert queries_with({"key#7", "value#8"}, session_of(Query("mine"), starting), "run-of-mine") == []

@@ -25,7 +25,7 @@ from pyiceberg.types import (
 from tests.unit.iceberg_support import Shop
 from tests.unit.lake_support import evidence, prepare
 from twopc.attempt import Evidence
-from twopc.sinks.iceberg.fit import find_misfits
+from twopc.sinks.iceberg.fit import find_unreadable
 from twopc.testing.contract.drivers import Driver, close_opened
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _map(value: IcebergType) -> MapType:
     ],
 )
 def test_a_schema_that_reads_older_files_accepts_them(before: Schema, now: Schema) -> None:
-    assert list(find_misfits(before, now)) == []
+    assert list(find_unreadable(before, now)) == []
 
 
 @pytest.mark.parametrize(
@@ -152,4 +152,4 @@ def test_a_schema_that_reads_older_files_accepts_them(before: Schema, now: Schem
     ],
 )
 def test_a_column_that_older_files_do_not_fit_is_found(before: Schema, now: Schema, why: str) -> None:
-    assert list(find_misfits(before, now)) == [why]
+    assert list(find_unreadable(before, now)) == [why]

@@ -326,7 +326,7 @@ def test_a_lost_slice_is_written_again_even_if_the_replay_has_its_rows_in_anothe
 ) -> None:
     """A row records its content by task.
 
-    With the number of a task whose slice is already applied, the rows would be left out.
+    If the repaired rows had the number of a task whose slice is already applied, the rows would be left out.
     """
 
     def lose() -> None:

@@ -272,7 +272,7 @@ def _compare(place: tuple[Store, str], seed: int, samples: int, states: int = 0)
 
 
 def test_rows_are_staged_in_as_many_cells_as_their_sizes_need(small_cells: tuple[Store, str]) -> None:
-    """Whatever the sizes of the rows are, each chunk fits into a cell together with the cell's key."""
+    """Each chunk fits into a cell together with the cell's key, for rows of any size."""
     store, table = small_cells
     mapping = Put(f"{unique()}:{{k}}", {"d:v": "n"})
     own = f"{table}-own"

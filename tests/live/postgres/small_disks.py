@@ -147,7 +147,7 @@ class PostgresOnSmallDisks(LocalPostgres):
         self.execute("SELECT pg_switch_wal()")
 
     def panic(self) -> None:
-        """Fill the log's disk, and let the server notice. Return when the server has shut down because there is no room."""
+        """Fill the log's disk. Return when the server has shut down for lack of space."""
         self.fill_wal()
         with contextlib.suppress(psycopg.OperationalError):
             self.execute("CREATE TABLE one_too_many ()")
