@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 TWOPC: Final = "twopc"
 TWO_PHASES: Final = "twopc, two phases"
+COLLECTS: Final = "a function that collects the rows (toArrow)"
+TRIGGER_TIME: Final = "trigger time, ms"
 #: The units in which less is better. In all other units, more is better.
 TIMES: Final = ("ms", "s")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.counting import count
 from benchmarks.durations import durations_ms
+from benchmarks.measured import TRIGGER_TIME
 from benchmarks.memory import Held
 from twopc.integration.spark import exactly_once
 from twopc.sinks.kafka import KafkaSink
@@ -29,7 +30,6 @@ WARM_UP_BATCHES = 3
 #: Spark's source fetches ahead. So near the topic's end, with any sink, every batch waits for records that never arrive: by
 #: default, half a second.
 _FETCH_WAIT_MS = 20
-_TRIGGER_TIME = "trigger time, ms"
 
 
 def _unchanged(rows: DataFrame) -> DataFrame:
@@ -144,7 +144,7 @@ class Queries:
         query = _ended(writer, checkpoint)
         times_ms = durations_ms(query, "addBatch", warm_up=WARM_UP_BATCHES)
         trigger_ms = durations_ms(query, "triggerExecution", warm_up=WARM_UP_BATCHES)
-        facts = {_TRIGGER_TIME: statistics.median(trigger_ms)}
+        facts = {TRIGGER_TIME: statistics.median(trigger_ms)}
         if before and held:
             facts |= self._wire_facts(before, WARM_UP_BATCHES + len(times_ms)) | held.facts()
         counted = count(self._servers, output, expected=source.rows)

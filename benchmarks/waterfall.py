@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.measured import TWO_PHASES, TWOPC, Case
+from benchmarks.measured import COLLECTS, TWO_PHASES, TWOPC, Case
 from benchmarks.queries import WARM_UP_BATCHES
 from benchmarks.streaming import SPARK, case_name, queries
 from benchmarks.turns import in_turn
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 TITLE: Final = "Where a batch's time goes: Spark's addBatch and its steps"
 X_LABEL: Final = ""
 NOTHING: Final = "a function that does nothing"
-COLLECTS: Final = "a function that collects the rows (toArrow)"
 #: The number of rows per batch, and the number of batches that count.
 _SIZES: Final = ((2_000, 12), (20_000, 8), (400_000, 3))
 #: The driver's steps in order: each step's name, and the function that is timed.

@@ -109,6 +109,14 @@ def test_a_fact_can_be_a_goal() -> None:
     assert (goal.verdict(results(kept)), goal.figure(results(kept))) == (Verdict.MISSED, "101")
 
 
+def test_the_ratio_of_two_sides_of_a_fact_can_be_a_goal() -> None:
+    goal = Goal(says="", group="g", case="c", to=SPARK, limit=1.25, fact="ms")
+    kept = Case(name="c", unit="ms", samples={TWOPC: [1]}, facts={"ms": {TWOPC: 163.0, SPARK: 127.0}})
+    assert (goal.verdict(results(kept)), goal.figure(results(kept))) == (Verdict.MISSED, "1.28")
+    one_sided = Case(name="c", unit="ms", samples={TWOPC: [1]}, facts={"ms": {TWOPC: 163.0}})
+    assert goal.verdict(results(one_sided)) is Verdict.UNKNOWN
+
+
 def test_every_goal_is_about_a_case_of_a_group() -> None:
     cases = {group.name: group.cases(Settings(whole=True)) for group in GROUPS}
     assert [goal for goal in GOALS if goal.case not in cases[goal.group]] == []
