@@ -49,7 +49,9 @@ def read_topic(
             # Large lists are cheap per record. If no record is ready within 0.2 s, wait for a single record.
             messages = consumer.consume(_FETCH, 0.2) or consumer.consume(1, timeout_ms / 1000)
             if not messages:
-                raise UnavailableError(f"the brokers did not respond within {timeout_ms:.0f} ms while {topic} was read")
+                raise UnavailableError(
+                    f"the brokers did not respond within {timeout_ms:.0f} ms while {topic} was being read"
+                )
             if records := _within(messages, pending, topic):
                 yield records
     finally:
@@ -75,8 +77,8 @@ def _within(messages: list[Message], pending: dict[int, int], topic: str) -> lis
                 del pending[partition]
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
             raise RetriableError(
-                f"{topic}[{partition}]: retention deleted records before they were read. Run the command again, or raise "
-                "retention.ms while the command runs"
+                f"{topic}[{partition}]: retention deleted records before they were read. Run the command again, or "
+                "raise the topic's retention.ms until the command has finished"
             )
         elif (
             error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED

@@ -155,7 +155,7 @@ class BatchTransaction:
             except RetriableError as error:
                 batch_id = self._batch.batch_id
                 logger.warning(
-                    "attempt %d of %d at batch %d failed. Retrying. Cause: %s", number, allowed, batch_id, error
+                    "attempt %d of %d to write batch %d failed. Retrying. Cause: %s", number, allowed, batch_id, error
                 )
                 self._pending.attempt_failed(error)
                 self._end_what_is_open(error)

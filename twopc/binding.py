@@ -113,13 +113,14 @@ class Binding:
             if _is_another(facts, current.sinks[name]):
                 raise self._refused(
                     f"sink {name!r} was bound to {facts}, but it is now {current.sinks[name]}",
-                    f"Point the sink back at the original. If the original is lost or was copied elsewhere, {FAILOVER}",
+                    "Point the sink back at its original store. If that store is lost or was copied elsewhere, "
+                    f"{FAILOVER}",
                 )
         if not _is_same_log(bound, current):
             raise self._refused(
                 f"the decisions were in {bound.log} ({bound.log_identity}), but {current.log} is now a different log "
                 f"({current.log_identity}), because it was deleted and recreated. The last batch may be incomplete, "
-                "and there is no way to find out",
+                "and there is no way to find out whether it is",
                 "Check the output, then start with a new checkpoint and a new sink name",
             )
 
@@ -167,8 +168,9 @@ class Binding:
             raise
         except Exception as error:  # any file system error; if the file was written anyway, the next try finds it
             raise RetriableError(
-                f"{self._files.location}/{_name(number)} (the checkpoint's log and sinks) could not be written: {error}. No "
-                "part of this batch is visible or decided. Restart the query when the file system accepts writes again"
+                f"{self._files.location}/{_name(number)}, which records the checkpoint's log and sinks, could not be "
+                f"written: {error}. No part of this batch is visible or decided. Restart the query when the file "
+                "system accepts writes again"
             ) from error
 
     def _listed(self) -> set[int]:

@@ -37,7 +37,7 @@ def encode(record: Record, *, max_bytes: int) -> list[bytes]:
     digest = hashlib.sha256(body).hexdigest()
     room = max_bytes - len(f"{FORMAT} {digest} 9999999/9999999 {'f' * _CHECK_LENGTH}\n")
     if room <= 0:
-        raise AssertionError(f"a frame of {max_bytes} bytes is too small for its own header")
+        raise AssertionError(f"a frame of {max_bytes} bytes is too small to contain its header")
     parts = [body[i : i + room] for i in range(0, len(body), room)]
     heads = [f"{FORMAT} {digest} {i}/{len(parts)}" for i in range(1, 1 + len(parts))]
     return [f"{head} {_check(head, part)}\n".encode() + part for head, part in zip(heads, parts, strict=True)]

@@ -61,8 +61,8 @@ def decode(stored: bytes | None) -> Control:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"a different value is stored in place of the sink's control record ({error}): {stored[:100]!r}. Nothing "
-            "was written. Give this sink a different name, restore the record from a backup, or use the toolkit version "
-            "that wrote it"
+            "was written. Give this sink a different name, restore the record from a backup, or use the toolkit "
+            "version that wrote this value"
         ) from error
 
 

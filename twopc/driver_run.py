@@ -181,6 +181,7 @@ class DriverRun:
 
 def _interrupted(log: str, error: BaseException) -> DecisionInDoubtError:
     return DecisionInDoubtError(
-        f"{log}: {type(error).__name__} interrupted the write of a decision, so the decision may have been written "
-        f"({error}). No data is lost. Restart the query, which will then find out whether the decision was written"
+        f"{log}: {type(error).__name__} interrupted the write of a decision, so the decision may or may not have been "
+        f"written ({error}). No data is lost. Restart the query, which will then find out whether the decision was "
+        "written"
     )

@@ -214,9 +214,9 @@ class MemoryFiles:
             size = sum(map(len, self._content.values())) + len(data)
             if size > self._limit_bytes:
                 raise ConfigurationError(
-                    f"{name} was not written: the files in memory would take {size:,} bytes, but limit_bytes is "
-                    f"{self._limit_bytes:,}. Keep the files on a file system (with twopc.LocalFiles, or in the "
-                    "query's checkpoint with exactly_once()), or raise MemoryFiles(limit_bytes=…)"
+                    f"{name} was not written: the files in memory would take up {size:,} bytes, but limit_bytes is "
+                    f"{self._limit_bytes:,}. Keep the files on a file system (with twopc.LocalFiles, or in the query's "
+                    "checkpoint with exactly_once()), or raise MemoryFiles(limit_bytes=…)"
                 )
             self._content[name] = data
             return True

@@ -166,10 +166,12 @@ def describe(checkpoint: Checkpoint) -> str:
             f"including {seconds(slowest.read_ms)} waiting for rows and {seconds(slowest.flush_ms)} flushing"
         )
     if checkpoint.limit_ms is not None:
-        sentences.append(f"The checkpoint's limit was {seconds(checkpoint.limit_ms)}, set by {checkpoint.limited_by}")
+        sentences.append(
+            f"The checkpoint's time limit was {seconds(checkpoint.limit_ms)}, set by {checkpoint.limited_by}"
+        )
     if checkpoint.cause is not None and checkpoint.cause.late:
         sentences.append(
-            f"{counted(checkpoint.cause.late, 'acknowledgement')} came late, so "
+            f"{counted(checkpoint.cause.late, 'acknowledgement')} arrived late, so "
             f"{'its' if checkpoint.cause.late == 1 else 'their'} transactions were aborted"
         )
     return ". ".join(sentences)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 LEFT_BEHIND: Final = "Spark has moved past this batch and cannot replay it"
 OTHER_ROWS: Final = (
     "the replay does not yield the decided rows (because of a shuffle, AQE, changed partitions or a non-deterministic "
-    "expression), so nothing can tell the lost rows from the visible rows. For later batches, staging=True keeps the rows and "
-    "prevents this"
+    "expression), so the lost rows cannot be told apart from the visible rows. For later batches, staging=True keeps "
+    "the rows and prevents this"
 )
 OTHER_ORDERS: Final = "each replay yields the decided rows in a different order. Restart the query to try again"
 LOST_AGAIN: Final = (
@@ -43,7 +43,7 @@ DEADLINE: Final = (
 )
 #: The advice after a sink or a log is lost, if a copy of it may exist.
 FAILOVER: Final = (
-    "start with a new checkpoint and a new sink name, and do not write rows that the output already has: "
+    "start with a new checkpoint and a new sink name, and do not write rows that the output already contains: "
     "docs/operations.md#cluster-failover-and-mirrored-topics"
 )
 
@@ -60,33 +60,34 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
     missing = 0 if highest is None else highest + 1  # the first batch of the gap
     texts = {
         Position.REWOUND: (
-            f"the checkpoint is at batch {at}, but {log} already contains the decision for batch {highest}. An older checkpoint "
-            f"was restored, or a copy of the checkpoint ran elsewhere. Continuing would write batches {at} to {highest} twice. "
-            "Restore the newest checkpoint. To write these batches again instead, start with a new checkpoint and "
-            f"override=EndQuery({mine!r})"
+            f"the checkpoint is at batch {at}, but {log} already contains the decision for batch {highest}. An older "
+            "checkpoint was restored, or another run used a copy of the checkpoint. Continuing would write batches "
+            f"{at} to {highest} twice. Restore the newest checkpoint. To write these batches again instead, start with "
+            f"a new checkpoint and override=EndQuery({mine!r})"
         ),
         Position.COPIED: (
-            f"batch {at} of this checkpoint has different source offsets from those that {log} recorded (at batch "
-            f"{highest}). The checkpoint was copied or restored, and another run continued from it. Continuing would "
-            "lose or duplicate records. Use the checkpoint of the run that wrote last, or start with a new checkpoint "
-            f"and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
+            f"the source offsets in this checkpoint (at batch {at}) differ from the offsets that {log} recorded for "
+            f"batch {highest}. The checkpoint was copied or restored, and another run continued from it. Continuing "
+            "would lose or duplicate records. Use the checkpoint of the run that wrote last, or start with a new "
+            f"checkpoint and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
         ),
         Position.GAP: (
-            f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches after {highest} "
-            "ran without this sink, or the log was replaced. Call the exactly_once object for every batch, even if the "
-            "batch is empty. If the missed batches have no rows for this sink, or were written by other means, pass "
-            f"override=ResumeAt({at}, {mine!r}). Otherwise, rows are missing, so have the engine run these batches again. "
-            f"With Spark, delete the files in the checkpoint's offsets/ whose number is above {missing}, and the files in "
-            f"commits/ whose number is above {highest}. Then fix the function, and restart. Do the same if the query keeps "
-            "state (dropDuplicates, windows, stream-stream joins) and the function did not evaluate all of these batches. "
-            "Their state is missing, and ResumeAt does not restore it"
+            f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches after "
+            f"{highest} ran without this sink, or the log was replaced. Call the exactly_once object for every batch, "
+            "even if the batch is empty. If the missed batches have no rows for this sink, or were written by other "
+            f"means, pass override=ResumeAt({at}, {mine!r}). Otherwise, rows are missing, so have the engine run these "
+            f"batches again. With Spark, delete the files with numbers above {missing} from the checkpoint's offsets/ "
+            f"directory, and the files with numbers above {highest} from its commits/ directory. Then fix the "
+            "function, and restart. Do the same if the query keeps state (dropDuplicates, windows, stream-stream "
+            "joins) and the function did not evaluate all of these batches. Their state is missing, and ResumeAt does "
+            "not restore it"
         ),
         Position.NEW_QUERY: (
-            f"{log} belongs to query {other}, but this is query {mine}. Either this start uses a new checkpoint, which gave "
-            "the query a new id, or two queries use the same sink name. (Spark makes a new checkpoint if the old one was "
-            "deleted, or if the query's checkpointLocation is missing or has changed.) If the old checkpoint still exists, "
-            f"set the query's checkpointLocation to it, and restart. If query {other} has ended for good, pass "
-            f"override=EndQuery({other!r}). Otherwise, rename this sink"
+            f"{log} belongs to query {other}, but this is query {mine}. Either this start uses a new checkpoint, which "
+            "gave the query a new id, or two queries use the same sink name. (Spark creates a new checkpoint if the "
+            "old one was deleted, or if the query's checkpointLocation is missing or has changed.) If the old "
+            f"checkpoint still exists, set the query's checkpointLocation to it, and restart. If query {other} has "
+            f"ended for good, pass override=EndQuery({other!r}). Otherwise, rename this sink"
         ),
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} contains no record of the earlier batches. If these batches were "
@@ -116,7 +117,7 @@ def blocked(decision: Decision, unproven: Sequence[str], blockers: Sequence[str]
     batch_id = decision.batch_id
     what = f"batch {batch_id} is decided, but its commit could not be completed in time"
     if blockers:
-        fix = f"{'; '.join(blockers)}. Fix this and restart the query"
+        fix = f"{'; '.join(blockers)}. Fix the cause, and restart the query"
     else:
         fix = "No data is lost. Restart the query when every broker responds"
     return CommitBlockedError(
@@ -144,4 +145,4 @@ def in_doubt(decision: Decision, handles: Handles, evidence: Mapping[TaskKey, Ev
 def _way_out(decision: Decision) -> str:
     # The number alone could later match a batch of a query that replaces this one.
     named = f"override=Abandon({decision.batch_id}, {decision.query_id!r})"
-    return f"check the output, then restart with {named}. Visible rows stay, and the rest is abandoned"
+    return f"check the output, then restart with {named}. Visible rows stay, and the batch's other rows are abandoned"

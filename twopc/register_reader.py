@@ -103,7 +103,7 @@ class RegisterReader:
                 return LogContents(start, Entries(partial(self._entries, start, last)))
             # The listing may have been taken halfway through a truncation, so list again.
         raise DecisionLogDamagedError(
-            f"{self.where()}: {f'registers {missing[:5]} are' if missing else 'every register is'} missing. Without "
+            f"{self.where()}: {f'registers {missing[:5]} are' if missing else 'all registers are'} missing. Without "
             "them, the decisions are unknown"
         )
 

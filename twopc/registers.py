@@ -178,5 +178,5 @@ class RegisterLog(DecisionLog):
 
     def _require_own(self) -> Own:
         if self._own is None:
-            raise AssertionError("acquire comes first")
+            raise AssertionError("acquire() must be called first")
         return self._own

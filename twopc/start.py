@@ -268,9 +268,9 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
 
 def _name_in_use(what: str, last: str, batch: Batch) -> RefusedStartError:
     return RefusedStartError(
-        f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If it is the same query, but its "
-        "checkpointLocation is missing or has changed, set the old checkpointLocation again, and restart. If query "
-        f"{last} has ended for good, and all of its decided batches are visible, pass override=EndQuery({last!r}). "
-        "Otherwise, rename this sink. Nothing was written",
+        f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If this is the same "
+        "query, but its checkpointLocation is missing or has changed, set the old checkpointLocation again, and "
+        f"restart. If query {last} has ended for good, and all of its decided batches are visible, pass "
+        f"override=EndQuery({last!r}). Otherwise, rename this sink. Nothing was written",
         case="name in use",
     )

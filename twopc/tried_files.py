@@ -29,7 +29,10 @@ def tried(files: Files) -> Files:
         return files
     doing, why = failed
     if is_unsupported(why) and isinstance(files, LocalFiles) and files.is_atomic:
-        text = "%s: this file system has no hard links or cannot sync a directory (%s). Decisions must be kept in a Kafka ledger"
+        text = (
+            "%s: this file system has no hard links or cannot sync a directory (%s). Therefore, the query must keep its "
+            "decisions in a Kafka ledger"
+        )
         logger.warning(text, files.location, why)
         return tried(UnlinkedFiles(files.location))
     raise ConfigurationError(
@@ -45,7 +48,7 @@ def _try(files: Files) -> tuple[str, object] | None:
     name, doing = f".tried-{uuid.uuid4().hex}", "creating a file"
     try:
         if not files.put_if_absent(name, b"1"):
-            return doing, "the file system reports that the name is taken, but no other program uses it"
+            return doing, "the file system reports that the name is taken, but no other program uses that name"
         doing = "reading a file"
         if (found := files.read(name)) != b"1":
             return doing, f"the file contains {found!r}, but b'1' was written"

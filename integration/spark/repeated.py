@@ -60,23 +60,24 @@ class Repeated:
             return
         if len(random) > 1:
             logger.warning(
-                "batch %d: Spark reports that the DataFrames for %s are not deterministic (%s), and Spark evaluates each "
-                "DataFrame separately. If the DataFrames split the batch, a row may be in several DataFrames or in none. "
-                "That row is duplicated or lost, and no later check will report it. Call localCheckpoint() on the "
-                "DataFrames' common parent and split the result, or split on columns whose values are the same each time. "
-                "persist() is not enough, because Spark recomputes cached rows that it has lost. If the DataFrames share "
-                "no random value, no row is at risk",
+                "batch %d: Spark reports that the DataFrames for %s are not deterministic (%s), and Spark evaluates "
+                "each DataFrame separately. If each DataFrame is a part of the batch, a row may be in several "
+                "DataFrames or in none. Such a row is duplicated or lost, and no later check will report it. Call "
+                "localCheckpoint() on the DataFrames' common parent and split the result, or split on columns whose "
+                "values are the same in every evaluation. persist() is not enough, because Spark recomputes cached "
+                "rows that it has lost. If no random value decides which DataFrame a row belongs to, no row is at risk",
                 batch_id,
                 *_shown_causes(random),
             )
         elif len(unstable) > 1:
             logger.warning(
-                "batch %d: the DataFrames for %s may see different rows (%s). Spark evaluates each DataFrame separately: "
-                "it reads a table again for each of them, and rows with equal sort keys may come in another order. If the "
-                "DataFrames split the batch by the table or by that order, a row may be in several DataFrames or in none. "
-                "That row is duplicated or lost, and no later check will report it. Call localCheckpoint() on the "
-                "DataFrames' common parent and split the result, or sort by columns that are unique. If the table does not "
-                "change and the order is unique, no row is at risk",
+                "batch %d: the DataFrames for %s may see different rows (%s). Spark evaluates each DataFrame "
+                "separately: it reads a table again for each of them, and rows with equal sort keys may come in a "
+                "different order each time. If the table or that order decides which DataFrame a row belongs to, a row "
+                "may be in several DataFrames or in none. Such a row is duplicated or lost, and no later check will "
+                "report it. Call localCheckpoint() on the DataFrames' common parent and split the result, or sort by "
+                "columns whose values are unique. If the table does not change and no two rows have equal sort keys, "
+                "no row is at risk",
                 batch_id,
                 *_shown_causes(unstable),
             )

@@ -125,19 +125,19 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
         raise ConfigurationError(
             f"checkpoint_location={given.location!r} belongs to query {given.query_id}, but the call is from query "
             f"{query.query_id}, whose checkpoint is {query.checkpoint_location!r}. Nothing was written. Omit "
-            "checkpoint_location, because exactly_once() finds the calling query's checkpoint"
+            "checkpoint_location, because exactly_once() finds the calling query's checkpoint by itself"
         )
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         raise ConfigurationError(
             "with PYSPARK_PIN_THREAD=false, the toolkit cannot find out which query is calling. Nothing was written. "
-            "Unset the variable, because Spark's default is true"
+            "Unset PYSPARK_PIN_THREAD, because its default is true"
         )
     raise ConfigurationError(
-        f"thread {threading.current_thread().name!r} made this call, but a query called your function in another thread. "
-        "Spark considers a batch finished as soon as that function returns, even if other threads still write. "
-        "Nothing was written. Call the exactly_once() object in the function itself. Other threads may do other work. One "
-        "call "
-        'can take several DataFrames: each({"orders": orders, "audit": audit}, batch_id)'
+        f"this call came from thread {threading.current_thread().name!r}, but Spark called your function in another "
+        "thread. Spark considers a batch finished as soon as your function returns, even if other threads are still "
+        "writing. Nothing was written. Call the exactly_once() object in the thread that runs your function. Other "
+        'threads may do other work. To write several DataFrames, pass all of them in one call: each({"orders": orders, '
+        '"audit": audit}, batch_id)'
     )
 
 

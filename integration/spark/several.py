@@ -65,13 +65,13 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
     if unknown := sorted(str(name) for name in frames if name not in names):
         raise ConfigurationError(
             f"the call for batch {batch_id} passes a DataFrame for {unknown[0]!r}, but the sinks are "
-            f"{', '.join(sorted(names))}. Nothing was written. Use the sinks' names as the dictionary's keys, or add the "
-            "sink to exactly_once(…)"
+            f"{', '.join(sorted(names))}. Nothing was written. Use the sinks' names as the dictionary's keys, or add "
+            "the missing sink to exactly_once(…)"
         )
     if missing := sorted(names - set(frames)):
         raise ConfigurationError(
             f"the call for batch {batch_id} passes no DataFrame for sink {missing[0]!r}. Nothing was written. Add a "
-            f"DataFrame, or add {missing[0]!r}: None if the sink receives no rows"
+            f"DataFrame for this sink, or add {missing[0]!r}: None if the sink is to receive no rows"
         )
     taken: dict[int, list[TwoPhaseCommitSink[Any]]] = {}
     for sink in sorted(sinks, key=lambda sink: sink.name):
@@ -86,7 +86,7 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
 
 
 _ONE_CALL: Final = (
-    "Write a batch with one call. Pass a dictionary with a DataFrame for each sink name, such as "
+    "Write each batch with a single call. Pass a dictionary that maps each sink name to a DataFrame, such as "
     'each({"orders": orders, "audit": audit}, batch_id). If two DataFrames go to one sink, pass one.unionByName(other)'
 )
 _USAGE: Final = "Pass a DataFrame, or a dictionary that maps each sink name to a DataFrame"
@@ -160,12 +160,12 @@ def require_visible(call: Call, visible: VisibleCall, *, is_same_object: bool) -
     """
     if not (is_same_object and visible.is_repeated_by(call)):
         raise ConfigurationError(
-            f"this is the second call for batch {call.batch_id}, and it does not pass the same DataFrame objects to the same "
-            f"sinks. The rows of the first call are visible in {visible.where}. This call wrote nothing, and no restart "
-            "will write its rows. If your two calls have the same rows, for example because a retry repeats the whole "
-            "function, no row is missing, so write none by hand. Retry only the part after the call, and restart. If they "
-            f"have different rows, fix the function. {_ONE_CALL}. Then write this call's rows of batch {call.batch_id} by "
-            "other means, and restart"
+            f"this is the second call for batch {call.batch_id}, and it does not pass the same DataFrame objects to "
+            f"the same sinks. The first call's rows are visible in {visible.where}. This call wrote nothing, and no "
+            "restart will write its rows. If both calls pass the same rows, for example because a retry repeats the "
+            "whole function, no row is missing, so do not write any rows by hand. Change the function so that it "
+            "retries only the part after the call, and restart the query. If the calls pass different rows, fix the "
+            f"function. {_ONE_CALL}. Then write this call's rows of batch {call.batch_id} by other means, and restart"
         )
 
 
@@ -175,13 +175,13 @@ def other_rows(call: Call) -> ConfigurationError:
     The batch keeps the decided rows, so any other rows would be lost.
     """
     return ConfigurationError(
-        f"this call for batch {call.batch_id} passes different DataFrames from the first call, or passes them to different "
-        "sinks. The first call failed, but the batch may already have been decided. If so, its decided rows are visible, or "
-        "will become visible after the restart. This call wrote nothing. If your two calls have the same rows, for example "
-        "because a retry makes new DataFrames, no row is missing, so write none by hand, and restart. To avoid this error, "
-        "make the DataFrames before the part that is retried. If the calls have different rows, fix the function. "
-        f"{_ONE_CALL}. Then restart. If this call's rows of batch {call.batch_id} are then missing from the output, write "
-        "them by other means"
+        f"this call for batch {call.batch_id} does not pass the same DataFrame objects to the same sinks as the first "
+        "call. The first call failed, but the batch may already have been decided. If so, its decided rows are "
+        "visible, or will become visible after the restart. This call wrote nothing. If both calls pass the same rows, "
+        "for example because a retry creates new DataFrames, no row is missing, so do not write any rows by hand, and "
+        "restart the query. To avoid this error, create the DataFrames before the part that is retried. If the calls "
+        f"pass different rows, fix the function. {_ONE_CALL}. Then restart. If this call's rows of batch "
+        f"{call.batch_id} are then missing from the output, write them by other means"
     )
 
 

@@ -31,11 +31,12 @@ _STATUS_POLL_S: Final = 0.002
 #: The suffix that an attempt's marker jobs add to its tag.
 _MARK: Final = "-end"
 _DROPPED: Final = (
-    "Spark has dropped {lost} of its reports about jobs and stages since it planned this batch's oldest data, because the "
-    "queue of its listener bus was full. So the toolkit cannot check whether a stage ran twice and mixed the rows of two "
-    "shuffles. No part of the batch is decided or visible. Restart the query. If the query stops with this error again, raise "
-    "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the application (under Spark Connect, the "
-    "server). If your program has cached a DataFrame outside the function, call its unpersist() first"
+    "Spark has dropped {lost} of its reports about jobs and stages since it planned this batch's oldest data, because "
+    "its listener bus queue was full. So the toolkit cannot check whether a stage ran twice and mixed the rows of two "
+    "shuffles. No part of the batch is decided or visible. Restart the query. If the query stops with this error "
+    "again, raise spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the application (under "
+    "Spark Connect, the server). If your program has cached a DataFrame outside the function, call its unpersist() "
+    "first"
 )
 
 
@@ -166,9 +167,9 @@ class Shuffles:
         for stage, attempts in found.items():
             if not attempts:
                 raise RetriableError(
-                    f"Spark's status store has just dropped stage {stage}, which this batch's job skipped. So the toolkit cannot "
-                    "check the stage's shuffle. No part of the batch is decided or visible. If this happens often, raise "
-                    "spark.ui.retainedStages (default: 1000)"
+                    f"Spark's status store has just dropped stage {stage}, which this batch's job skipped, so the "
+                    "toolkit cannot check that stage's shuffle. No part of the batch is decided or visible. If this "
+                    "happens often, raise spark.ui.retainedStages (default: 1000)"
                 )
         return found
 

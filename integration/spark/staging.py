@@ -117,7 +117,7 @@ class Staging:
         with opened as source:
             is_there = arrow_size(source) is not None
         if not is_there:
-            logger.warning("the staged rows in %s/%s are ignored: the file is torn", self.location, name)
+            logger.warning("the staged rows in %s/%s are ignored, because the file is torn", self.location, name)
         return is_there
 
     def require_visible(self, names: Iterable[str]) -> None:
@@ -136,9 +136,10 @@ class Staging:
         missing = next((name for name in sorted(wanted - seen) if not self.has(name)), None)
         if missing is not None:
             raise ConfigurationError(
-                f"the driver does not see {self.location}/{missing}, which a task has just written. So this path is a "
-                "different directory on the workers. No part of the batch is decided or visible. Set staging to a path that "
-                "the driver and all workers share, such as a network file system, hdfs://, s3:// or gs://, and restart"
+                f"the driver cannot see {self.location}/{missing}, which a task has just written, so this path must be "
+                "a different directory on the workers. No part of the batch is decided or visible. Set staging to a "
+                "path that the driver and all workers share, such as a network file system, hdfs://, s3:// or gs://, "
+                "and restart"
             )
 
     def read(
@@ -157,18 +158,18 @@ class Staging:
         opened = self._opened(name)
         if opened is None:  # the file existed when the driver checked
             raise FatalError(
-                f"the staged rows in {self.location}/{name} are missing, so no staged row was written. Perhaps this driver "
-                "was paused, and a newer driver has proven the batch and deleted the staged rows. In that case, no data is "
-                "at risk, and the newer driver continues. If another process has deleted the rows, the batch is decided but "
-                "incomplete. Restart the query, so that Spark evaluates the batch again. If Spark cannot evaluate the "
-                "batch, the query reports this and stops"
+                f"the staged rows in {self.location}/{name} are missing, so no staged row was written. Perhaps this "
+                "driver was paused, and a newer driver has proven the batch and deleted the staged rows. In that case, "
+                "no data is at risk, and the newer driver continues. If any other process deleted the rows, the batch "
+                "is decided but incomplete. In that case, restart the query, so that Spark evaluates the batch again. "
+                "If Spark cannot do so, the query reports this and stops"
             )
         with opened as source:
             if not is_whole(source):
                 raise FatalError(
-                    f"the staged rows in {self.location}/{name} cannot be read: the file is torn or was altered. No staged "
-                    "row was written, and the batch stays decided. Remove the file and restart, so that Spark evaluates "
-                    "the batch again if that is still possible. Or restore the file from a backup"
+                    f"the staged rows in {self.location}/{name} cannot be read, because the file is torn or was "
+                    "altered. No staged row was written, and the batch stays decided. Remove the file and restart, so "
+                    "that Spark evaluates the batch again if that is still possible. Or restore the file from a backup"
                 )
             with pa.ipc.open_file(source, footer_offset=arrow_size(source)) as reader:
                 view = views_in(reader.schema)[sink]

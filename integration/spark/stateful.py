@@ -83,10 +83,10 @@ class StatefulOperators:
             if not has_state():
                 return None
             raise ConfigurationError(
-                f"batch {batch_id} belongs to a query that keeps state, and this version of Spark does not show the query's "
-                f"plan ({error}). So the toolkit cannot check whether Spark writes all of the state. If a part of the state "
-                "is missing, the next batch cannot start. No part of this batch was written. Use a Spark version listed in "
-                "the documentation"
+                f"batch {batch_id} belongs to a query that keeps state, and this version of Spark does not show the "
+                f"query's plan ({error}). So the toolkit cannot check whether Spark writes all of the state. If part "
+                "of the state is missing, the next batch cannot start. No part of this batch was written. Use a Spark "
+                "version listed in the documentation"
             ) from error
         return BatchState(batch_id, execution, operators, self._tell) if operators else None
 
@@ -155,12 +155,12 @@ class BatchState:
         if self._is_whole:
             return False
         self._tell(
-            f"the sinks' rows do not show that Spark has evaluated all of batch {self._batch_id}. Either the rows are only a "
-            "part of the batch, or the batch had already been evaluated. So the batch is evaluated a second time, without "
-            "output, to write the query's state. No row is lost or duplicated. But if the state depends on values that "
-            "change, such as uuid(), the clock or the order of rows, the state may differ from the written rows. To avoid "
-            "this, pass exactly_once() the batch itself, or persist and count the batch before you take a part of it. This "
-            "run logs this warning only once"
+            f"the sinks' rows do not show that Spark has evaluated all of batch {self._batch_id}. Either the rows are "
+            "only a part of the batch, or the batch had already been evaluated. Therefore, Spark evaluates the batch a "
+            "second time, without output, to write the query's state. No row is lost or duplicated. But if the state "
+            "depends on values that change, such as uuid(), the clock or the order of rows, the state may differ from "
+            "the written rows. To avoid this, pass exactly_once() the batch itself, or persist and count the batch "
+            "before you take a part of it. This run logs this warning only once"
         )
         self._execution.toRdd().count()
         missing = [one.name for one in self._operators if one.committed() < one.stores]
@@ -168,7 +168,7 @@ class BatchState:
             raise incomplete(
                 self._batch_id,
                 f"{', '.join(missing)} has not written all of its state",
-                "The query's plan does not read all rows of this operator",
+                "The query's plan does not read all of this operator's rows",
                 is_visible=is_visible,
             )
         self._is_whole = True
@@ -225,9 +225,9 @@ def incomplete(batch_id: int, missing: str, cause: str, *, is_visible: bool) -> 
         else "No part of this batch is decided or visible"
     )
     return ConfigurationError(
-        f"Spark has evaluated all rows of batch {batch_id}, but {missing}, so the next batch could not start. {cause}, for "
-        f"example because of a join with an empty table. {risk}. Move that part of the plan into the foreachBatch function, "
-        "and restart"
+        f"Spark has evaluated all rows of batch {batch_id}, but {missing}, so the next batch cannot start. {cause}, "
+        f"for example because of a join with an empty table. {risk}. Move that part of the plan into the foreachBatch "
+        "function, and restart"
     )
 
 

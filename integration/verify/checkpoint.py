@@ -29,8 +29,8 @@ def _reading(files: Files) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"the checkpoint {files.location} cannot be read ({error}). Check --checkpoint or the permissions, or omit "
-            "--checkpoint"
+            f"the checkpoint {files.location} cannot be read ({error}). Correct --checkpoint or the directory's "
+            "permissions, or omit --checkpoint"
         ) from error
 
 
@@ -138,7 +138,7 @@ def _check_offsets(files: Files, decided: Mapping[int, Decision]) -> Iterator[Fi
         elif planned != decision.offsets:
             text = (
                 f"the checkpoint contains the offsets {', '.join(planned)}, but the decision contains "
-                f"{', '.join(decision.offsets)}. The checkpoint is an old version or a copy"
+                f"{', '.join(decision.offsets)}. The checkpoint was restored from a backup, or is a copy"
             )
             yield Finding(Kind.OFFSETS_DIFFER, f"batch {batch}", text)
     # Spark deletes old batches, even during this check. So list the remaining ones last.

@@ -76,9 +76,10 @@ class Cluster:
         try:
             if self.ledger.identity() == ABSENT:
                 raise ConfigurationError(
-                    f"topic {sink.ledger} does not exist at {sink.bootstrap_servers}: sink {sink.name!r} never wrote to this "
-                    "cluster. Check --sink. If the sink has a ledger_topic, add --ledger-topic, or pass the query's "
-                    "--checkpoint, which names the ledger"
+                    f"topic {sink.ledger} does not exist at {sink.bootstrap_servers}. Either sink {sink.name!r} never "
+                    "wrote to this cluster, or its ledger has a different name. Check --sink. If the sink has a "
+                    "ledger_topic, pass that topic with --ledger-topic, or pass the query's --checkpoint, which names "
+                    "the ledger"
                 )
             self._require_ids()
         except TwoPhaseCommitError:
@@ -134,9 +135,10 @@ class Cluster:
             return _held(self.ledger.contents(until=None))
         except NotTheOwnerError as error:
             raise ConfigurationError(
-                f"the ledger {self.ledger.name} belongs to sink {error.owners}, not to sink {self.sink.name!r}, so it says "
-                "nothing about this sink's transactions. Nothing was done. Omit --ledger-topic. If the sink has a ledger_topic, "
-                "name that topic, or pass the query's --checkpoint, which names it"
+                f"the ledger {self.ledger.name} belongs to sink {error.owners}, not to sink {self.sink.name!r}, so it "
+                "says nothing about this sink's transactions. Nothing was done. Omit --ledger-topic. If sink "
+                f"{self.sink.name!r} has a ledger_topic, pass that topic instead, or pass the query's --checkpoint, "
+                "which names it"
             ) from error
 
     def read(self, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[list[Message]]:

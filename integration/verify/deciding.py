@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 
 _SINKS: Final = (
-    "If the query is not running, start it. It will commit what is decided. To see the decisions, pass all of the query's "
-    "sinks with --sinks MODULE:NAME"
+    "If the query is not running, start it. The query will commit the decided transactions. To let this command read "
+    "the decisions, pass all of the query's sinks with --sinks MODULE:NAME"
 )
 
 
@@ -88,16 +88,16 @@ def find_log(sink: KafkaSink, cluster: str, where: Where, facts: QueryFacts) -> 
     if where.cluster not in {"", cluster}:
         raise DecisionsElsewhereError(
             f"the decisions of sink {sink.name!r} are in {where.log}, on cluster {where.cluster}. The brokers at "
-            f"{sink.bootstrap_servers} are cluster {cluster}. Nothing is damaged, but this command cannot know which "
-            f"transactions are decided. Do not abort any transaction. {_SINKS}"
+            f"{sink.bootstrap_servers} belong to cluster {cluster}. Nothing is damaged, but this command cannot know "
+            f"which transactions are decided. Do not abort any transaction. {_SINKS}"
         )
     log = replace(sink, ledger_topic=where.log).create_decision_log()
     if where.cluster or log.identity() != ABSENT:
         return log
     log.close()
     raise DecisionsElsewhereError(
-        f"the decisions of sink {sink.name!r} are in {where.log}, which is not on the cluster at {sink.bootstrap_servers}. "
-        "Either the query's sinks are on several clusters, or this topic was deleted. The sink's ledger does not say which, "
-        "because an older version wrote it. The query's checkpoint does: pass --checkpoint. Until then, do not abort any "
-        f"transaction. {_SINKS}"
+        f"the decisions of sink {sink.name!r} are in {where.log}, which is not on the cluster at "
+        f"{sink.bootstrap_servers}. Either the query's sinks are on several clusters, or this topic was deleted. The "
+        "sink's ledger does not show which of the two is true, because an older version wrote the ledger. The query's "
+        f"checkpoint shows it, so pass --checkpoint. Until then, do not abort any transaction. {_SINKS}"
     )

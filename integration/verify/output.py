@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 #: Verify has no topic to read.
-NO_TOPIC: Final = "no retained decision names an output topic, so no record was read. Name the topic with --topic"
+NO_TOPIC: Final = "no retained decision names an output topic, so no record was read. Pass the topic with --topic"
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ class Output:
                 yield Finding(Kind.NOT_COMPARED, f"{option} {expression.text}", NO_TOPIC)
         for where, unidentified in self._unidentified.items():
             if unidentified:
-                text = f"{counted(unidentified, 'record has', 'records have')} no such value, so these records were not checked"
+                named = counted(unidentified, "record was", "records were")
+                text = f"{named} not checked, because the expression yields no value"
                 yield Finding(Kind.UNIDENTIFIED, where, text)
         count, duplicates = self._keys.duplicates()
         if count:

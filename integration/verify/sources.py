@@ -71,7 +71,7 @@ def _first_back(prior: Sequence[str], offsets: Sequence[str]) -> str | None:
     before, after = _partitions(prior) or {}, _partitions(offsets) or {}
     for where, end in after.items():
         if end < before.get(where, end):
-            return f"{where[0]}[{where[1]}] went back from {before[where]:,} to {end:,}"
+            return f"the offset of {where[0]}[{where[1]}] went back from {before[where]:,} to {end:,}"
     return None
 
 

@@ -179,7 +179,7 @@ class Verifier(AbstractContextManager["Verifier"]):
     def _check_ledger(self, history: History, ledger: str, finished: Collection[int]) -> Iterator[Finding]:
         again = [key.batch for key, batch in history.batches.items() if batch.repairs or batch.rewrites]
         if again:
-            text = "lost transactions were written again, as intended"
+            text = "the rows of lost transactions were written again, as intended"
             yield Finding(Kind.REPAIRED, f"batches {ranges(sorted(again))}", text)
         files = self._options.checkpoint
         initial = {} if files is None else initial_offsets(files)

@@ -58,9 +58,10 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         limit_ms = (retention_ms(step.view.definition.configuration) or 0) / _SHARE_OF_RETENTION
         if age_ms > limit_ms:
             raise CheckpointExpiredError(
-                f"sink {self.name!r}: preparing the batch took {age_ms:.0f} ms. The limit is {limit_ms:.0f} ms, a third of "
-                "delta.deletedFileRetentionDuration, because VACUUM may delete uncommitted files that are older than this "
-                "retention. Nothing was decided. Write smaller batches, or increase delta.deletedFileRetentionDuration"
+                f"sink {self.name!r}: preparing the batch took {age_ms:.0f} ms. The limit is {limit_ms:.0f} ms, a "
+                "third of delta.deletedFileRetentionDuration, because VACUUM may delete uncommitted files that are "
+                "older than this retention time. Nothing was decided. Write smaller batches, or increase "
+                "delta.deletedFileRetentionDuration"
             )
 
     def stage(

@@ -24,7 +24,7 @@ _WORDS: Final[dict[str, Meaning]] = {
         ConfigurationError,
         "Use a table without this feature",
     ),
-    "kernel error: schema error": (ConfigurationError, "Repair the table's columns, or use another table"),
+    "kernel error: schema error": (ConfigurationError, "Repair the table's schema, or use another table"),
     "found gap|expected contiguous": (
         ConfigurationError,
         "The table's log is damaged, because some of its files were deleted. Restore these files",

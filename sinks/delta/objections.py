@@ -108,9 +108,9 @@ def _protocol(table: Definition) -> Iterator[str]:
     if table.writer_version < _VERSION_WITH_FEATURES:
         if table.writer_version > _NEWEST_VERSION_WITHOUT_FEATURES:
             yield (
-                f"has writer version {table.writer_version}, which includes identity columns. The sink supports versions 1 to "
-                f"{_NEWEST_VERSION_WITHOUT_FEATURES}, and version {_VERSION_WITH_FEATURES} if it supports each of the table's "
-                "features. Use another table"
+                f"has writer version {table.writer_version}, which includes identity columns. The sink supports "
+                f"versions 1 to {_NEWEST_VERSION_WITHOUT_FEATURES}, and also version {_VERSION_WITH_FEATURES}, "
+                "provided that the sink supports all of the table's features. Use another table"
             )
     elif table.writer_version > _VERSION_WITH_FEATURES:
         yield f"has writer version {table.writer_version}, which the sink does not support. Use another table"

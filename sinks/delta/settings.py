@@ -60,7 +60,8 @@ class DeltaSettings:
             not set(str(local_path(self.table_uri) or unquote(self.table_uri))) & set(_MISREAD),
             "table_uri",
             repr(self.table_uri),
-            "deltalake misreads '%' and '\\\\' in a path, and may confuse one table with another. Rename the directory",
+            "deltalake misreads '%' and '\\\\' in a path, so it may confuse one table with another. Rename the "
+            "directory",
         )
         self._require(self.timeout_ms > 0, "timeout_ms", str(self.timeout_ms), "set a positive number")
         options: Any = self.storage_options

@@ -44,7 +44,11 @@ REMEDIES: Final = remedies(
     ),
     ("AbsentTableError", ConfigurationError, "Create the table, or check the name"),
     ("AccessDenied|AccessControl", ConfigurationError, "Grant the user the permissions that docs/hbase.md lists"),
-    ("FatalConnection|BadAuth|Sasl", ConfigurationError, "The cluster requires Kerberos, which is not supported"),
+    (
+        "FatalConnection|BadAuth|Sasl",
+        ConfigurationError,
+        "The cluster requires Kerberos, which the sink does not support",
+    ),
     ("NoSuchColumnFamily", ConfigurationError, "Create the column family, or correct the mapping"),
     ("exceeds limit", BadRecordError, "Increase hbase.server.keyvalue.maxsize, or make the row smaller"),
     (

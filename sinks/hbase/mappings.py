@@ -82,8 +82,8 @@ class Mapping(ABC):
         for key, values in zip(row_keys, self._values(rows), strict=True):
             if not 0 < len(key) <= _MAX_KEY_BYTES:
                 raise BadRecordError(
-                    f"row key template {self.row!r} produces the key {key[:40]!r} of {len(key)} bytes, but HBase accepts only "
-                    f"1 to {_MAX_KEY_BYTES} bytes"
+                    f"row key template {self.row!r} produces the key {key[:40]!r}, which is {len(key)} bytes long, but "
+                    f"HBase accepts only keys of 1 to {_MAX_KEY_BYTES} bytes"
                 )
             found[key] = self._join(found[key], values) if key in found else values
         return found

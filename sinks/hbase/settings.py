@@ -44,7 +44,7 @@ class HBaseSettings(StagedSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         is_quorum = all(_SERVER.fullmatch(server) for server in self.zookeeper.split(","))
-        self._require(is_quorum, "zookeeper", "pass 'host:port', or several separated by commas")
+        self._require(is_quorum, "zookeeper", "pass 'host:port', or several such addresses, separated by commas")
         self._require(_ZNODE.fullmatch(self.znode), "znode", "pass a path in ZooKeeper, such as '/hbase'")
         for argument in ("table", "staging_table"):
             self._require(_TABLE.fullmatch(getattr(self, argument)), argument, "pass 'table' or 'namespace:table'")
@@ -72,8 +72,8 @@ class HBaseSettings(StagedSettings):
             if named := os.environ.get("HADOOP_USER_NAME"):
                 return named
             raise ConfigurationError(
-                f"HBaseSink(user=''): this process's user id {os.getuid()} has no name on this machine, but HBase needs a user "
-                "name. Pass user='…', or set HADOOP_USER_NAME for the driver and the executors"
+                f"HBaseSink(user=''): this machine has no name for this process's user id {os.getuid()}, but HBase "
+                "needs a user name. Pass user='…', or set HADOOP_USER_NAME for the driver and the executors"
             ) from None
 
     def objections(self, found: collections.abc.Mapping[str, Any]) -> Iterator[tuple[bool, str]]:

@@ -141,8 +141,8 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
                     f"{self._table} was altered after the batch was decided, and its readers could not read the batch's files: "
                     f"{misfit}",
                     ConfigurationError,
-                    "Undo the change, and restart the query. If the type of the column cannot be changed back, drop the column "
-                    "and add it again. Its values in this batch are then null",
+                    "Undo the change, and restart the query. If the column's type cannot be changed back, drop the "
+                    "column and add it again. The column's values in this batch are then null",
                 )
 
     def _added_already(self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]) -> set[str]:

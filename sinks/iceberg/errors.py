@@ -33,7 +33,7 @@ _WORDS: Final[dict[str, Meaning]] = {
     ),
     "could not initialize fileio|py-io-impl should be": (
         ConfigurationError,
-        "Correct the table's or catalog's py-io-impl property, or install the package that contains this class",
+        "Correct the table's or catalog's py-io-impl property, or install the package that contains the class",
     ),
 }
 

@@ -151,7 +151,7 @@ def _structs(kind: IcebergType) -> Iterator[StructType]:
 def _upgrade(metadata: TableMetadata) -> str:
     if metadata.format_version < _FORMAT:
         return "Upgrade the table: ALTER TABLE … SET TBLPROPERTIES ('format-version'='2')"
-    return "Write to a table with version 2"
+    return "Write to a table with format version 2"
 
 
 def _parts(kind: IcebergType) -> Iterator[IcebergType]:

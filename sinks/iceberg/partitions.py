@@ -77,8 +77,11 @@ def find_misfits(column: Any, truncation: Truncation) -> Iterator[tuple[int, str
         return
     for row, value in enumerate(values.to_pylist()):
         if value is not None and not _fits(truncate(value), kind):
-            why = f"partition field {field.name!r} ({field.transform}) would be {truncate(value)}, which is not a valid {kind}"
-            yield row, f"contains {value}, so the {why}"
+            why = (
+                f"the value of partition field {field.name!r} ({field.transform}) would be {truncate(value)}, which is not a "
+                f"valid {kind}"
+            )
+            yield row, f"contains {value}, so {why}"
 
 
 def _fits(value: Any, kind: Any) -> bool:

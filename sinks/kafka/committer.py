@@ -45,8 +45,10 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         if settings.guarantee != EXACTLY_ONCE:
-            text = "sink %r has guarantee=%r, so readers see rows before the batch is decided, and a failure %s rows"
-            what = "duplicates" if settings.guarantee == AT_LEAST_ONCE else "loses or duplicates"
+            text = (
+                "sink %r has guarantee=%r, so readers see rows before the batch is decided, and a failure may %s rows"
+            )
+            what = "duplicate" if settings.guarantee == AT_LEAST_ONCE else "lose or duplicate"
             logger.warning(text, settings.name, settings.guarantee, what)
         self._timeout_ms = settings.timeout_ms
         self._client = TransactionClient(settings.committing_config())
@@ -99,10 +101,10 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         driver = driver_id(sink)
         if self._client.describe([driver])[driver].error == NONE:
             logger.warning(
-                "a driver of sink %r has already used this cluster, but the ledger %s does not exist. If another query has a "
-                "sink of this name with another ledger_topic, each query stops the other, and may end its decided transactions, "
-                "so rows are at risk. Stop this query, and rename its sink. If you have deleted the old ledger on purpose, "
-                "ignore this warning",
+                "a driver of sink %r has already used this cluster, but the ledger %s does not exist. If another query "
+                "has a sink of this name with another ledger_topic, the two queries stop each other and may end each "
+                "other's decided transactions, so rows are at risk. In that case, stop this query, and rename its "
+                "sink. If you deleted the old ledger on purpose, ignore this warning",
                 sink,
                 self._log.name,
             )

@@ -133,9 +133,9 @@ class KafkaDecisionLog(DecisionLog):
             self.write([(self.topic.marker_partitions()[0], f"barrier {self._run}".encode())])
         except FencedError as error:
             raise FencedError(
-                f"the ledger {self.name}: another driver has started, and has fenced this one during its start. No data is at "
-                "risk, and this driver has not changed any batch. Restart the query, unless the other driver is the one that "
-                "should run"
+                f"the ledger {self.name}: another driver has started, and has fenced this driver while it was "
+                "starting. No data is at risk, and this driver has not changed any batch. Restart the query, unless "
+                "the other driver is the one that should run"
             ) from error
 
     def append(self, records: Sequence[Record]) -> int:
@@ -163,7 +163,7 @@ class KafkaDecisionLog(DecisionLog):
         ``point`` is the crash point before the commit.
         """
         if self._producer is None:
-            raise AssertionError("acquire comes first")
+            raise AssertionError("acquire() must be called first")
         first, last, took_s = self._producer.write(values, point=point)
         # A barrier needs no proof, because it may follow an open transaction, and its writer reads up to the barrier anyway.
         partition, value = values[-1]
@@ -282,7 +282,7 @@ class KafkaDecisionLog(DecisionLog):
         """
         if entry.offset == acquired + 1 and not isinstance(entry.record, Acquired):
             raise DecisionLogDamagedError(
-                f"{self.name} on this cluster is a mirror's copy of a ledger. The offsets and transactions in this "
+                f"{self.name} on this cluster is a mirrored copy of a ledger. The offsets and transactions in this "
                 f"copy come from another cluster, so they prove nothing on this cluster. After a failover, {FAILOVER}"
             )
 

@@ -165,9 +165,9 @@ class DriverProducer:
             retrying(_is_retriable, timeout_s=lives_s, backoff=wait_none())(commit)
         except KafkaException as error:
             raise DecisionInDoubtError(
-                f"the commit of a record to the ledger {self._ledger} got no response ({error_of(error).str()}), so its "
-                "outcome is unknown. No data is lost. When the brokers respond again, restart the query, which will then read "
-                f"the outcome{self._client_log.said()}"
+                f"the commit of a record to the ledger {self._ledger} received no response ({error_of(error).str()}), "
+                "so its outcome is unknown. No data is lost. When the brokers respond again, restart the query, which "
+                f"will then read the outcome{self._client_log.said()}"
             ) from error
 
     def _abort(self) -> bool:

@@ -80,8 +80,8 @@ _PASSING: Final = {
     KafkaError._MSG_TIMED_OUT: SLOW_DELIVERY,
     KafkaError.INVALID_PRODUCER_ID_MAPPING: (
         "the brokers have forgotten the transactional id, because it was idle for longer than the brokers' "
-        "transactional.id.expiration.ms (7 days by default). No part of this transaction is visible. Restart the query. If "
-        "batches may be further apart than that, increase the setting"
+        "transactional.id.expiration.ms (7 days by default). No part of this transaction is visible. Restart the "
+        "query. If batches may be further apart than that, increase this setting"
     ),
     KafkaError._TIMED_OUT: _SILENT,
 }

@@ -135,7 +135,7 @@ def _jaas(text: str) -> str:
     module = LOGIN_MODULES.get(found["module"]) if found else None
     if found is None or module is None:
         known = ", ".join(LOGIN_MODULES)
-        return f"The login module must be one of {known}. Set kafka.sasl.mechanism and the options of that mechanism"
+        return f"The login module must be one of {known}. Set kafka.sasl.mechanism and that mechanism's options"
     given = {name: quoted or single or bare for name, quoted, single, bare in _JAAS_OPTION.findall(found["options"])}
 
     def value(option: re.Match[str]) -> str:

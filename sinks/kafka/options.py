@@ -25,7 +25,7 @@ PREFIX: Final = "kafka."
 _CALLBACK: Final = f"{PREFIX}oauth_cb"
 #: Why a user must not set these options.
 _OWNED: Final = {
-    "each producer needs its own id, which consists of the sink, driver epoch, worker and sequence": (
+    "each producer needs its own id, which consists of the sink name, driver epoch, worker and sequence number": (
         "transactional.id",
     ),
     "transactions need idempotence": ("enable.idempotence",),
@@ -122,7 +122,8 @@ def check(options: Mapping[str, Any]) -> None:
             )
         if _RENAMED.get(name) == "sasl_mechanism" and str(value).upper() not in _MECHANISMS:
             raise ConfigurationError(
-                f"{given}: the client that commits prepared transactions does not support it. Set one of {', '.join(_MECHANISMS)}"
+                f"{given}: the client that commits prepared transactions does not support this mechanism. Set one of "
+                f"{', '.join(_MECHANISMS)}"
             )
 
 

@@ -62,7 +62,8 @@ def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
         return f"its coordinator reports {found.error}"
     if found.state != "Ongoing":
         return (
-            f"the transaction's state is {found.state}, not Ongoing, because it timed out or another process ended it"
+            f"the transaction's state is {found.state}, not Ongoing, because the transaction timed out or another "
+            "process ended it"
         )
     if not found.is_of(handle):
         return (
@@ -73,9 +74,9 @@ def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
     if missing:
         topics = sorted({where.rpartition(":")[0] for where in missing})
         return (
-            f"the coordinator's transaction does not include {', '.join(sorted(missing))}. Either the transaction ended and "
-            "a new one began, or the driver's principal has no permission to see these partitions. In the second case, allow "
-            f"Describe on the topic {' and '.join(topics)}"
+            f"according to the coordinator, the transaction does not include {', '.join(sorted(missing))}. Either the "
+            "transaction ended and a new one began, or the driver's principal has no permission to see these "
+            f"partitions. In the second case, allow Describe on the topic {' and '.join(topics)}"
         )
     return None
 

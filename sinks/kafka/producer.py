@@ -146,8 +146,8 @@ def _initialised(  # noqa: PLR0913 - the same arguments as make_ready
 @cache
 def _warn_of_statistics(version: str) -> None:
     logger.warning(
-        "librdkafka %s does not log a producer's id in the expected form, so the sink collects statistics. Statistics cost "
-        "more time and memory with each output partition. No data is at risk",
+        "librdkafka %s does not log a producer's id in the expected form, so the sink collects statistics to find the "
+        "id. Statistics cost more time and memory with each output partition. No data is at risk",
         version,
     )
 

@@ -159,8 +159,8 @@ class CommittedReader:
                     raise lasting
             until = "its end" if last is None else "the expected record"
             raise UnavailableError(
-                f"{topic}/{partition} could not be read up to {until}: nothing arrived for {timeout_ms:.0f} ms. A "
-                "broker does not respond, or an open transaction hides the records"
+                f"{topic}/{partition} could not be read up to {until}: no record arrived for {timeout_ms:.0f} ms. "
+                "Either a broker does not respond, or an open transaction hides the records"
             )
         finally:
             if self._walk is walk:  # an abandoned walk may end after the next walk has begun

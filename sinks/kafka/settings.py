@@ -64,15 +64,18 @@ class KafkaSettings:
     def __post_init__(self) -> None:
         if not is_sink_name(self.name):
             raise ConfigurationError(
-                f"KafkaSink(name={self.name!r}) is not a valid name. Use 1 to 100 letters, digits, '_' or '-'. A dot is not "
-                "allowed, because it separates the parts of transactional ids"
+                f"KafkaSink(name={self.name!r}): this is not a valid sink name. Use 1 to 100 letters, digits, '_' or "
+                "'-'. A dot is not allowed, because it separates the parts of transactional ids"
             )
         for argument, topic in (("topic", self.topic), ("ledger_topic", self.ledger_topic)):
             if topic is not None and not _TOPIC.fullmatch(topic):
-                raise ConfigurationError(f"KafkaSink({argument}={topic!r}) is not a valid topic name. {_TOPIC_RULE}")
+                raise ConfigurationError(
+                    f"KafkaSink({argument}={topic!r}): this is not a valid topic name. {_TOPIC_RULE}"
+                )
         if self.topic is not None and self._is_reserved(self.topic):
             raise ConfigurationError(
-                f"KafkaSink(topic={self.topic!r}) is a ledger or one of Kafka's internal topics. Set another topic for the rows"
+                f"KafkaSink(topic={self.topic!r}): this topic is a ledger or one of Kafka's internal topics. Set "
+                "another topic for the rows"
             )
         timeout_ms = self.timeout_ms
         if (

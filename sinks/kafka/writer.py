@@ -82,7 +82,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     @property
     def _begun(self) -> ReadyProducer:
         if self._ready is None:
-            raise AssertionError("begin_transaction comes first")
+            raise AssertionError("begin_transaction() must be called first")
         return self._ready
 
     def begin_transaction(self) -> None:
@@ -249,8 +249,9 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         if look_up.is_gone(self._ledger):
             return ledger_is_gone(self._ledger)
         return RetriableError(
-            f"{ready.transactional_id}: the broker to which this producer connected did not know the ledger {self._ledger}, "
-            "as may happen while a broker starts. No part of this attempt is visible. The next attempt uses another producer"
+            f"{ready.transactional_id}: the broker to which this producer connected did not know the ledger "
+            f"{self._ledger}, as can happen while a broker starts. No part of this attempt is visible. The next "
+            "attempt uses another producer"
         )
 
     def _expired(self, what: str) -> CheckpointExpiredError:

@@ -138,8 +138,8 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             raise StoreError(
                 f"{self._table} {self.words.restored}",
                 ConfigurationError,
-                "Restart the query first. If only the last batch is missing, the restart adds it again. If the restart is "
-                "refused, restore the newer state, or use a new checkpoint and a new sink name",
+                "Restart the query first. If only the last batch is missing, the restart adds it again. If the query "
+                "refuses to start, restore the table's newer state, or use a new checkpoint and a new sink name",
             )
         return stored
 
@@ -216,7 +216,10 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             what = f"{self._table} was altered while this batch was being written"
             raise RetriableError(self._named(f"{what}. Nothing was decided, and a new attempt rewrites the batch"))
         for handle in (handle for handle, entries in found.items() if entries is None):
-            what = f"files of {handle.transaction} are missing or changed. Nothing was decided, and a new attempt rewrites them"
+            what = (
+                f"files of {handle.transaction} are missing or were changed. Nothing was decided, and a new attempt rewrites "
+                "them"
+            )
             raise RetriableError(self._named(what))
 
     def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:

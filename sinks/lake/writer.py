@@ -100,7 +100,7 @@ class LakeWriter(SinkWriter[HandleT]):
 
     def _begun(self) -> tuple[View[HandleT], RollingFiles[Any]]:
         if self._view is None or self._files is None:
-            raise AssertionError("begin_transaction comes first")
+            raise AssertionError("begin_transaction() must be called first")
         return self._view, self._files
 
     def _explaining(self, what: str) -> AbstractContextManager[None]:

@@ -114,9 +114,9 @@ def _unusable(index: Index) -> str:
     if not index.is_immediate:
         return f"{index.name} is deferrable"
     if not index.is_valid:
-        return f"{index.name} is invalid, because its creation failed: REINDEX it"
+        return f"{index.name} is invalid, because its creation failed: rebuild it with REINDEX"
     if index.compares_otherwise:
-        return f"{index.name} compares a column with a collation or operator class that differs from the column's own"
+        return f"{index.name} uses a collation or an operator class that differs from the column's"
     return f"{index.name} is partial, contains an expression, or is not a B-tree"
 
 
@@ -127,8 +127,8 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
             yield _unique(index, publishing)
         elif not index.is_own and not index.is_unique and may_reject(index, table):
             yield (
-                f"the index {index.name} exists on only one partition, so a stage lacks it and cannot catch a row that is too "
-                f"wide for it. Create the index on {table.title}"
+                f"the index {index.name} exists on only one partition, so a stage does not include it and cannot "
+                f"reject a row that is too wide for the index. Create the index on {table.title}"
             )
     for constraint in table.constraints:
         if objection := _constraint(constraint, publishing):
@@ -202,14 +202,14 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
     if late:
         kind = "identity" if all(column.is_identity for column in late.values()) else "serial"
         return (
-            f"the constraint {where} uses the {kind} column {listed(sorted(late))}, which gets its value only after the "
-            "decision. Include this column in the DataFrame, or drop the constraint"
+            f"the constraint {where} uses the {kind} column {listed(sorted(late))}, which receives its value only "
+            "after the decision. Include this column in the DataFrame, or drop the constraint"
         )
     if _is_mixed(constraint.columns, publishing):
         return (
-            f"the constraint {where} uses columns that an upsert changes and columns that the upsert keeps, so the new and "
-            "old values together may violate the constraint after the decision: include all these columns in the DataFrame, "
-            "or drop the constraint"
+            f"the constraint {where} uses columns that an upsert changes and columns that the upsert keeps, so a row "
+            "with both new and old values may violate the constraint after the decision: include all these columns in "
+            "the DataFrame, or drop the constraint"
         )
     return ""  # the stage has the same constraint
 
@@ -245,8 +245,8 @@ def _partitioned(table: Table) -> Iterator[str]:
         )
     for name in table.unrouted:
         yield (
-            f"the partitioned table {name} has no default partition, so after the decision it rejects a row that fits no "
-            f"other partition: run CREATE TABLE … PARTITION OF {name} DEFAULT"
+            f"the partitioned table {name} has no default partition, so it rejects a row that fits no partition, even "
+            f"after the decision: run CREATE TABLE … PARTITION OF {name} DEFAULT"
         )
     for name in table.stricter:
         yield (

@@ -25,9 +25,9 @@ _HIDDEN: Final = "…"
 #: Parameters that the sink itself sets, or that would change the meaning of its statements.
 _OWNED: Final = {
     "client_encoding": "the sink writes UTF-8",
-    "connect_timeout": "timeout_ms sets the timeouts",
+    "connect_timeout": "timeout_ms determines the timeouts",
     "replication": "the sink needs ordinary connections",
-    "fallback_application_name": "this name contains the sink name",
+    "fallback_application_name": "the application name contains the sink name",
 }
 _PORTS: Final = range(1, 65_536)
 #: The sink does not hide a shorter secret, because it also occurs in other words.

@@ -154,8 +154,8 @@ def fit_rows(schema: pa.Schema, table: Table, *, key: Collection[str] = ()) -> R
     missing = [column.name for column in table.columns if column.name not in found and not column.may_be_omitted]
     if missing:
         raise SchemaError(
-            f"the DataFrame has no column {listed(missing)} (it has {listed(schema.names)}), but in {table.title} this column "
-            "is NOT NULL without a default. Nothing was written. Include this column in the DataFrame"
+            f"the DataFrame has no column {listed(missing)} (it has {listed(schema.names)}), but in {table.title} this "
+            "column is NOT NULL and has no default. Nothing was written. Include this column in the DataFrame"
         )
     lacking = [name for name in key if name not in found]
     if lacking:

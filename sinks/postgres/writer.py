@@ -69,7 +69,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
     def pre_commit(self) -> PostgresHandle:
         """See :class:`SinkWriter`. The vote is the COMMIT of the rows and of the slice's entry."""
         if self._format is None:
-            raise AssertionError("write comes first")
+            raise AssertionError("write() must be called first")
         with self._explaining("preparing"):
             self._database.connection.execute(self._statements.insert_slice(self._name, rows=self.rows))
             self._database.commit()

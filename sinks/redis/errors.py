@@ -64,8 +64,9 @@ class SlotMovingError(RedisError):
 
     def __init__(self, slot: int, target: str) -> None:
         super().__init__(
-            f"hash slot {slot} is moving to {target}. Until the move ends, the slot's keys may be on either node, so the "
-            "sink's rows for this slot wait. No row is lost. If the move has stopped, finish it (redis-cli --cluster fix)"
+            f"hash slot {slot} is moving to {target}. Until the move ends, the slot's keys may be on either node, so "
+            "the sink does not write its rows for this slot yet. No row is lost. If the move has stopped, finish it "
+            "(redis-cli --cluster fix)"
         )
 
 

@@ -40,7 +40,7 @@ _OWNED: Final = {
         "the sink creates its own connections",
     ),
     **dict.fromkeys(("host", "port", "path", "unix_socket_path", "url"), "the url contains the address"),
-    "socket_timeout": "timeout_ms sets the timeouts",
+    "socket_timeout": "timeout_ms determines the timeouts",
     "ssl": "to use TLS, begin the url with rediss://",
 }  # fmt: skip
 #: Options with text values. A url may contain other options only if redis-py has a parser for them.

@@ -99,7 +99,10 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             if isinstance(checksum, Exception):
                 raise self.explain(checksum, self._named(f"confirming {handle.transaction}")) from checksum
             if checksum != handle.checksum:
-                what = f"data of {handle.transaction} is missing or changed. Nothing was decided, and a new attempt rewrites it"
+                what = (
+                    f"data of {handle.transaction} is missing or was changed. Nothing was decided, and a new attempt rewrites "
+                    "it"
+                )
                 raise RetriableError(self._named(what))
         with self._try("checking the last batch"):
             self._require_kept()

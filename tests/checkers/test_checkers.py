@@ -78,7 +78,7 @@ def test_a_good_history_passes_every_checker() -> None:
         ([*SEEN, row(1, 9, "7:0")], "made up"),
         ([*SEEN[:2], row(1, 0, "0:2 other")], "altered"),
         ([*SEEN[:2], row(1, 0, "0:2", b"other key")], "altered"),
-        ([*SEEN, row(1, 9, "garbage")], "made up: it does not name any source record"),
+        ([*SEEN, row(1, 9, "garbage")], "made up: the row does not name any source record"),
     ],
 )
 def test_differences_between_input_and_output_are_reported(observed: list[Observation], what: str) -> None:
@@ -183,7 +183,7 @@ def test_an_open_transaction_is_reported(state: str) -> None:
 def test_a_stalled_last_stable_offset_is_reported() -> None:
     samples = [StableOffset(at, 0, 3, 5) for at in (0, 1, 2)] + [StableOffset(at, 1, 5, 5) for at in (0, 1, 2)]
     [violation] = stalled(samples, bound_s=1.5)
-    assert violation.what == "partition 0 stood still at 3 for 2.0 s"
+    assert violation.what == "the last stable offset of partition 0 stood still at 3 for 2.0 s"
 
 
 def test_a_slowly_moving_last_stable_offset_is_not_a_stall() -> None:
@@ -192,7 +192,7 @@ def test_a_slowly_moving_last_stable_offset_is_not_a_stall() -> None:
 
 def test_a_stall_that_has_ended_is_still_reported() -> None:
     samples = [StableOffset(0, 0, 3, 5), StableOffset(4, 0, 5, 5), StableOffset(5, 0, 5, 5)]
-    assert whats(stalled(samples, bound_s=1)) == ["partition 0 stood still at 3 for 4.0 s"]
+    assert whats(stalled(samples, bound_s=1)) == ["the last stable offset of partition 0 stood still at 3 for 4.0 s"]
 
 
 def test_a_value_without_a_source_position_is_rejected() -> None:

@@ -271,8 +271,8 @@ def test_wrong_arguments_cause_a_one_line_error(kafka: KafkaService, capsys: pyt
         assert printed.err.count("\n") == 1, printed.err
         return printed.err
 
-    assert "KafkaSink(topic='twopc-ledger-x') is a ledger" in said("orders", "twopc-ledger-x")
-    assert "not a valid name" in said("a.b", "out")
+    assert "KafkaSink(topic='twopc-ledger-x'): this topic is a ledger" in said("orders", "twopc-ledger-x")
+    assert "not a valid sink name" in said("a.b", "out")
 
 
 class Interrupted(BaseException):

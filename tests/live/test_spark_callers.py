@@ -284,7 +284,7 @@ def test_a_call_outside_a_query_is_refused(kafka: KafkaService, spark: SparkSess
     query.run()
     each = exactly_once(*query.sinks, checkpoint_location=str(tmp_path / "checkpoint"))
     frame = spark.createDataFrame([("k", "v")], "key string, value string")
-    with pytest.raises(Exception, match="a query called your function in another thread"):
+    with pytest.raises(Exception, match="Spark called your function in another thread"):
         each(frame, 0)
 
 

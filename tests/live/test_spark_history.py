@@ -117,7 +117,7 @@ def test_the_error_of_an_expired_checkpoint_gives_the_time_the_duration_and_the_
     assert "CheckpointExpiredError" in message
     assert "Checkpoint 0 was triggered at 20" in message
     assert " and expired at 20" in message
-    assert "The checkpoint's limit was 2.0 s, set by CheckpointConfig.timeout_ms" in message
+    assert "The checkpoint's time limit was 2.0 s, set by CheckpointConfig.timeout_ms" in message
     (found,) = _history(pipeline).checkpoints
     assert found.cause is not None
     assert (found.outcome, found.cause.phase, found.cause.error) == ("expired", "prepare", "CheckpointExpiredError")
@@ -150,7 +150,7 @@ def test_a_vote_after_the_limit_is_late_and_its_transaction_is_aborted_and_never
     arm("task.flushed", wait_for_the_limit)
     message = pipeline.fail(spark, settings={"write_by": "driver", "checkpoints": CheckpointConfig(timeout_ms=10_000)})
     disarm()
-    assert "1 acknowledgement came late, so its transactions were aborted" in message
+    assert "1 acknowledgement arrived late, so its transactions were aborted" in message
     last = _history(pipeline).checkpoints[-1]
     assert last.cause is not None
     assert (last.outcome, last.cause.late) == ("expired", 1)

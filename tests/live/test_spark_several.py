@@ -213,7 +213,7 @@ def test_a_second_call_for_a_batch_is_an_error_that_says_what_to_do(
     for _ in range(2):  # a restart raises it again, and loses no more rows
         message = query.refused()
         assert "second call for batch 0" in message and "unionByName" in message and "by other means" in message
-        assert f"The rows of the first call are visible in '{sink.name}'" in message
+        assert f"The first call's rows are visible in '{sink.name}'" in message
         assert values(sink) == Counter(["3"])
 
 
@@ -265,7 +265,7 @@ def test_a_call_with_different_dataframes_after_a_failed_one_is_an_error(
         message = query.refused()
     finally:
         crash_points.disarm()
-    assert "different DataFrames from the first call" in message
+    assert "does not pass the same DataFrame objects to the same sinks as the first call" in message
 
 
 def repeated(function: Callable[[DataFrame, int], None]) -> Callable[[DataFrame, int], None]:
@@ -328,7 +328,10 @@ def test_a_repeated_function_may_make_new_dataframes_until_the_batch_is_decided(
         try:
             if point == "driver.decided":
                 message = query.refused()
-                assert "different DataFrames from the first call" in message and "write none by hand" in message
+                assert (
+                    "does not pass the same DataFrame objects to the same sinks as the first call" in message
+                    and "do not write any rows by hand" in message
+                )
             else:
                 query.run()
         finally:
@@ -359,7 +362,7 @@ def test_a_second_call_with_the_same_dataframe_for_another_sink_is_refused(
         message = query.refused()
     finally:
         crash_points.disarm()
-    assert f"visible in '{one.name}'." in message or "passes them to different sinks" in message
+    assert f"visible in '{one.name}'." in message or "to the same sinks as the first call" in message
     assert f"visible in '{one.name}'." in query.refused()
     assert values(one) == Counter(["2", "3"])
     assert not values(two)

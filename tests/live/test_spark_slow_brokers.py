@@ -100,7 +100,7 @@ def test_a_batch_over_its_own_limit_is_cut_short_even_if_acknowledgements_keep_c
         spark, sink=sink(slow, 3_000), settings=settings | {"checkpoints": CheckpointConfig(timeout_ms=5_000)}
     )
     assert "CheckpointExpiredError" in message
-    assert "The checkpoint's limit was 5.0 s, set by CheckpointConfig.timeout_ms" in message
+    assert "The checkpoint's time limit was 5.0 s, set by CheckpointConfig.timeout_ms" in message
     last = checkpoints(pipeline)[-1]
     assert last.cause is not None
     assert (last.outcome, last.cause.late) == ("expired", 0)

@@ -402,7 +402,9 @@ def test_a_batch_that_a_function_has_left_out_runs_again_as_the_refusal_says(
     for number in range(3):
         feed(query, number)
     message = query.refused()
-    assert "offsets/ whose number is above 1, and the files in commits/ whose number is above 0" in message
+    assert (
+        "numbers above 1 from the checkpoint's offsets/" in message and "numbers above 0 from its commits/" in message
+    )
     for directory, above in (("offsets", 1), ("commits", 0)):
         for file in (tmp_path / "checkpoint" / directory).iterdir():
             if file.name.isdigit() and int(file.name) > above:

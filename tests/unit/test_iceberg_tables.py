@@ -103,7 +103,7 @@ def test_a_catalog_that_cannot_be_opened_is_a_configuration_error(tmp_path: Path
         ),
         (
             {"format-version": "3"},
-            "has format version 3, but the sink writes only version 2. Write to a table with version 2",
+            "has format version 3, but the sink writes only version 2. Write to a table with format version 2",
         ),
         ({"write.format.default": "orc"}, "has write.format.default='orc', but the sink writes only Parquet"),
         (

@@ -83,7 +83,7 @@ def test_a_good_outcome_passes() -> None:
         ({"lost": (3, 1)}, r"2 lost \(3, 1\)"),
         ({"duplicated": {2: 2}}, r"1 duplicated \(2\)"),
         ({"made_up": tuple(range(9))}, r"9 made up \(0, 1, 2, 3, 4, …\)"),
-        ({"out_of_order": (2,)}, r"1 out of order \(2\)"),
+        ({"out_of_order": (2,)}, r"1 row out of order \(2\)"),
         ({"kills": ()}, "no kill happened.*killed never"),
     ],
 )

@@ -246,7 +246,7 @@ def test_a_file_that_is_gone_before_the_decision_voids_the_attempt(shop: LakeSho
     driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)
     shop.files()[0].unlink()
-    with pytest.raises(RetriableError, match="missing or changed"):
+    with pytest.raises(RetriableError, match="missing or were changed"):
         driver.committer.confirm([handle], 0)
 
 
@@ -256,7 +256,7 @@ def test_a_file_that_was_cut_short_before_the_decision_voids_the_attempt(shop: L
     handle = prepare(driver, shop.sink, 1, 2)
     [file] = shop.files()
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(RetriableError, match="missing or changed"):
+    with pytest.raises(RetriableError, match="missing or were changed"):
         driver.committer.confirm([handle], 0)
 
 

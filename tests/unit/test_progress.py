@@ -221,7 +221,7 @@ def test_the_limit_and_its_setting_are_part_of_the_facts() -> None:
     pending.limited(600_000, "CheckpointConfig.timeout_ms", planned=None)
     text = describe(pending.ended(CheckpointExpiredError("too slow")))
     assert text.startswith("Checkpoint 7 was triggered at ")
-    assert text.endswith("The checkpoint's limit was 600.0 s, set by CheckpointConfig.timeout_ms")
+    assert text.endswith("The checkpoint's time limit was 600.0 s, set by CheckpointConfig.timeout_ms")
 
 
 def test_the_notes_of_a_retried_attempt_do_not_count_for_the_next_one(query: Query, seen: Recording) -> None:

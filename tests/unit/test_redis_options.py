@@ -25,7 +25,7 @@ def sink(url: str, options: dict[str, Any] | None = None, *, cluster: bool = Fal
             "false",
             "'retry_on_timeout' is reserved: a redis-py retry could apply a command twice",
         ),
-        ("socket_timeout", "3", "'socket_timeout' is reserved: timeout_ms sets the timeouts"),
+        ("socket_timeout", "3", "'socket_timeout' is reserved: timeout_ms determines the timeouts"),
         ("host", "h", "'host' is reserved"),
         ("ssl", "true", "'ssl' is reserved: to use TLS, begin the url with rediss://"),
         ("ssl_ca_certs", "/ca.pem", "'ssl_ca_certs' requires TLS: begin the url with rediss://"),

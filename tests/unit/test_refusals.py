@@ -102,6 +102,6 @@ def test_damage_and_a_blocked_commit_say_what_to_do() -> None:
     assert "Restart the query" in str(error)
     assert error.transactions == ("t1", "t2")
     assert f"override=Abandon(5, '{MINE}')." in str(error)
-    assert "in time. key 'k': WRONGTYPE. Fix this and restart the query" in str(
+    assert "in time. key 'k': WRONGTYPE. Fix the cause, and restart the query" in str(
         blocked(decision, ["t1"], ["key 'k': WRONGTYPE"])
     )

@@ -105,7 +105,7 @@ def test_a_log_with_nothing_but_its_identity_counts_as_damage(log: RegisterLog, 
     fill(log, 2)
     for number in range(3):
         files.remove(name(number))
-    with pytest.raises(DecisionLogDamagedError, match="every register"):
+    with pytest.raises(DecisionLogDamagedError, match="all registers"):
         RegisterLog(files).inspect()
 
 

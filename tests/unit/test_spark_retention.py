@@ -33,4 +33,4 @@ def test_the_user_sets_how_many_decisions_are_kept_but_never_fewer_than_sparks_b
 ) -> None:
     assert decisions_kept(cast("SparkSession", _Session(sparks)), num_retained) == kept
     is_raised = num_retained is not None and num_retained < kept
-    assert ("Spark can go back to each of these batches" in caplog.text) is is_raised
+    assert ("Spark can go back that many batches" in caplog.text) is is_raised

@@ -101,8 +101,8 @@ def test_a_second_call_with_different_rows_is_refused_and_the_error_says_what_is
     with pytest.raises(ConfigurationError) as raised:
         run.take(second, writer)
     message = str(raised.value)
-    assert "second call for batch 0" in message and "rows of the first call are visible in 'one'" in message
-    assert "This call wrote nothing" in message and "no row is missing, so write none by hand" in message
+    assert "second call for batch 0" in message and "first call's rows are visible in 'one'" in message
+    assert "This call wrote nothing" in message and "no row is missing, so do not write any rows by hand" in message
     assert "unionByName" in message and "by other means" in message
 
 
@@ -142,9 +142,11 @@ OTHERS = [
 def test_a_call_with_different_rows_is_refused_after_a_failure_that_may_have_decided_the_batch(second: Call) -> None:
     run = failed_run(call((FRAME, ONE)))
     assert run.take(second, Writer())
-    with pytest.raises(ConfigurationError, match="different DataFrames from the first call") as raised:
+    with pytest.raises(
+        ConfigurationError, match="does not pass the same DataFrame objects to the same sinks as the first call"
+    ) as raised:
         run.begin(second, is_undecided=False)
-    assert "write none by hand, and restart" in str(raised.value)
+    assert "do not write any rows by hand, and restart" in str(raised.value)
     repeated = call((Frame("a"), ONE))  # the refused call has decided nothing, so the first one counts
     run.begin(repeated, is_undecided=False)
 

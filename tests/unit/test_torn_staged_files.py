@@ -51,7 +51,7 @@ def test_a_staged_file_that_is_cut_anywhere_does_not_count_as_staged(
         if staging.has(name):  # its rows are all there, only what was written about them is not
             assert _values(tmp_path, name) == ["one", "two", None] * 2
         else:
-            assert f"{tmp_path}/{name} are ignored: the file is torn" in caplog.text
+            assert f"{tmp_path}/{name} are ignored, because the file is torn" in caplog.text
             with pytest.raises(FatalError, match="is torn or was altered"):
                 _values(tmp_path, name)
 

@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--twopc-kills",
         type=int,
         metavar="N",
-        help="how many times kill_loop kills the query; default: the test's number",
+        help="how many times kill_loop kills the query; default: the number that the test passes",
     )
     group.addoption(
         "--twopc-connect", action="store_const", const=True, help="run the queries in kill_loop under Spark Connect"

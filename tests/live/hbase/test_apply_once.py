@@ -260,7 +260,7 @@ def test_a_lost_slice_is_proven_lost_and_can_never_be_applied(
     scan_start = driver.begin()
     handle = driver.prepare(ROWS)
     _lose(store, sink, handle)
-    with pytest.raises(RetriableError, match="missing or changed"):
+    with pytest.raises(RetriableError, match="missing or was changed"):
         driver.committer.confirm([handle], 0)
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.ABORTED}
     sleeper.begin(handle, scan_start)

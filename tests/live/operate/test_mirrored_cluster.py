@@ -85,12 +85,12 @@ def test_a_mirrors_copy_of_the_ledger_is_refused_and_nothing_is_written(
         with pytest.raises(DecisionLogDamagedError, match=_ENTRY):
             play.driver().process(play.batch(last), again)
         ended = Settings(overrides=Overrides(end_query_id=play.query_id))
-        with pytest.raises(DecisionLogDamagedError, match="a mirror's copy"):
+        with pytest.raises(DecisionLogDamagedError, match="a mirrored copy"):
             play.driver(ended).process(play.batch(0, query_id="another"), again)
         shutil.rmtree(play.root, ignore_errors=True)
         for words in (("status",), ("resolve",), ("transactions", "prove"))[: 3 if is_decided else 1]:
             said = command(*words, play.name, "--bootstrap-servers", two.servers, "--timeout", "20")
-            assert said.status != 0 and "a mirror's copy" in " ".join((said.out + said.error).split()), said
+            assert said.status != 0 and "a mirrored copy" in " ".join((said.out + said.error).split()), said
 
         assert (again.prepared, again.evaluated) == (0, 0)
         assert positions(two.servers, source.ledger) == ledger

@@ -214,7 +214,7 @@ def test_a_slice_without_one_chunk_is_lost_as_a_whole(sink: RedisSink, client: A
     scan_start = driver.begin()
     handle = driver.prepare(ROWS)
     client.hdel(redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry), 2)
-    with pytest.raises(RetriableError, match="missing or changed"):
+    with pytest.raises(RetriableError, match="missing or was changed"):
         driver.committer.confirm([handle], 0)
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.ABORTED}
     # A driver that wakes up and applies it now finds nothing.
@@ -228,7 +228,7 @@ def test_an_altered_slice_is_not_decided(sink: RedisSink, client: Any) -> None:
     handle = driver.prepare(ROWS)
     place = redis_names.staged(sink.name, redis_names.NO_SLOT, handle.entry)
     client.hset(place, "0", client.hget(place, "0").replace(b":1", b":3"))
-    with pytest.raises(RetriableError, match="missing or changed"):
+    with pytest.raises(RetriableError, match="missing or was changed"):
         driver.committer.confirm([handle], 0)
 
 

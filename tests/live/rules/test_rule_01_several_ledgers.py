@@ -39,7 +39,7 @@ def test_a_driver_that_was_overtaken_while_it_acquired_its_sinks_ends_no_decided
 
     monkeypatch.setattr(KafkaCommitter, "acquire", overtaken)
     engine = fed(pair, [["overtaken"]])
-    with pytest.raises(FencedError, match="fenced this one during its start"):
+    with pytest.raises(FencedError, match="fenced this driver while it was starting"):
         driver_of(first, sinks).process(first.batch(0), engine)
     assert (
         first.acquisitions()[-1].run != second.acquisitions()[-1].run

@@ -109,7 +109,10 @@ def test_a_restart_resolves_a_decision_that_a_hanging_broker_did_not_respond_to(
     driver.recover(play.batch(0))
     give_up_soon(monkeypatch)
     try:
-        with at("driver.deciding", local_kafka.pause), pytest.raises(DecisionInDoubtError, match="got no response"):
+        with (
+            at("driver.deciding", local_kafka.pause),
+            pytest.raises(DecisionInDoubtError, match="received no response"),
+        ):
             driver.process(play.batch(0), engine)
     finally:
         local_kafka.resume()

@@ -23,6 +23,10 @@ def stalled(samples: Sequence[StableOffset], *, bound_s: float) -> list[Violatio
         elif began is None or sample.stable > began.stable:
             stuck[sample.partition] = sample
     return [
-        Violation("stall", f"partition {partition} stood still at {stable} for {stood_s:.1f} s", (began, ended))
+        Violation(
+            "stall",
+            f"the last stable offset of partition {partition} stood still at {stable} for {stood_s:.1f} s",
+            (began, ended),
+        )
         for (partition, stable), (stood_s, began, ended) in sorted(longest.items())
     ]

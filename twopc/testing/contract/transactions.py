@@ -175,7 +175,9 @@ class TransactionContract:
         successor = Driver(case.sink)
         for _ in range(2):
             successor.committer.recover_and_abort([])
-        assert successor.committer.orphans_ended() in {0, 3}, "return 3, or 0 if the sink does not count orphans"
+        assert successor.committer.orphans_ended() in {0, 3}, (
+            "orphans_ended() must return 3, or 0 if the sink does not count orphans"
+        )
 
     def test_a_fenced_driver_that_wakes_up_sweeps_nothing_of_its_successor(self, case: Case) -> None:
         loser, winner = Driver(case.sink), Driver(case.sink)

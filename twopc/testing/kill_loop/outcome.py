@@ -65,7 +65,9 @@ class Outcome:
         if not self.is_exactly_once:
             raise AssertionError(f"NOT exactly once: {self}")
         if in_order and self.out_of_order:
-            raise AssertionError(f"{len(self.out_of_order)} out of order ({_some(self.out_of_order)}): {self}")
+            raise AssertionError(
+                f"{counted(len(self.out_of_order), 'row')} out of order ({_some(self.out_of_order)}): {self}"
+            )
         if not self.kills:
             raise AssertionError(f"no kill happened, so this run proves nothing: {self}")
 
@@ -76,7 +78,7 @@ class Outcome:
             *(f"{len(rows)} {what} ({_some(rows)})" for what, rows in self._wrong() if rows),
             f"killed {', '.join(self.kills) or 'never'}",
             *([f"not reached: {', '.join(self.missed)}"] if self.missed else []),
-            *([f"outlived their server: {', '.join(self.zombies)}"] if self.zombies else []),
+            *([f"processes that outlived their server: {', '.join(self.zombies)}"] if self.zombies else []),
             f"{self.seconds:.0f} s; repeat with seed {self.seed}",
         ]
         return "; ".join(parts)
