@@ -240,7 +240,9 @@ def test_a_call_from_a_users_thread_is_refused_with_an_error_that_identifies_the
     query.function = lambda each: lambda batch, number: by(lambda: each(batch, number))
     query.feed(*BATCHES[0])
     message = query.refused()
-    assert "'mine" in message and "in the function itself" in message and "Nothing was written" in message
+    assert (
+        "'mine" in message and "in the thread that runs your function" in message and "Nothing was written" in message
+    )
     assert not values(query.sinks[0])
 
 

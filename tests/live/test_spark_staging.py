@@ -54,7 +54,7 @@ def test_an_unshared_staging_location_is_refused_before_the_decision_and_a_share
     with monkeypatch.context() as patch:  # in the driver only, because the workers are separate processes
         patch.setattr(staging, "open_location", lambda location: opened(f"{location}-of-another-host"))
         message = pipeline.fail(spark)
-    assert "ConfigurationError: the driver does not see" in message
+    assert "ConfigurationError: the driver cannot see" in message
     assert not pipeline.visible()
     pipeline.run(spark)
     pipeline.require_exactly_once()

@@ -61,14 +61,14 @@ def test_memory_is_limited_and_the_error_gives_the_sizes_and_an_alternative() ->
     memory = MemoryFiles(limit_bytes=10)
     assert memory.put_if_absent("x", b"1234567")
     with pytest.raises(
-        ConfigurationError, match=r"y was not written.* would take 11 bytes, but limit_bytes is 10.*LocalFiles"
+        ConfigurationError, match=r"y was not written.* would take up 11 bytes, but limit_bytes is 10.*LocalFiles"
     ):
         memory.put_if_absent("y", b"1234")
     assert memory.read("y") is None
     assert memory.put_if_absent("y", b"123")
     with pytest.raises(ConfigurationError, match="limit_bytes=0"):
         MemoryFiles(limit_bytes=0)
-    with pytest.raises(ConfigurationError, match="would take 5,242,881 bytes, but limit_bytes is 5,242,880"):
+    with pytest.raises(ConfigurationError, match="would take up 5,242,881 bytes, but limit_bytes is 5,242,880"):
         MemoryFiles().put_if_absent("x", bytes(5 * 1024 * 1024 + 1))
 
 

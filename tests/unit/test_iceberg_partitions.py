@@ -226,7 +226,8 @@ def test_a_row_whose_truncated_value_does_not_fit_is_a_bad_record(name: str, nes
         return pa.record_batch({"row": numbers, "s" if nested else "part": column})
 
     if bad is not None:
-        why = rf"column '(s|part)' contains {bad}, so the value of partition field 'p' \(truncate\[10\]\) would be .*, .* not a valid"
+        field = r"the value of partition field 'p' \(truncate\[10\]\)"
+        why = rf"column '(s|part)' contains {bad}, so {field} would be .*, .* not a valid"
         for check in (sink.check_rows, lambda some: Driver(sink).prepare(some)):
             with pytest.raises(BadRecordError, match=f"{why} {re.escape(str(kind))}, in row 2 of"):
                 check(rows(good, None, bad))

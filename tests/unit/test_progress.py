@@ -176,7 +176,7 @@ def test_a_late_vote_is_counted_and_its_transaction_is_aborted(cluster: Cluster,
     committer = query.coordinator.participants.committers["fake"]
     abort = committer.abort
     committer.abort = lambda handles: (ended.append(len(handles)), abort(handles))[1]  # type: ignore[method-assign,func-returns-value]
-    with pytest.raises(CheckpointExpiredError, match=r"expired at .*3 acknowledgements came late"):
+    with pytest.raises(CheckpointExpiredError, match=r"expired at .*3 acknowledgements arrived late"):
         query.run(0)
     assert seen.last.cause is not None
     assert (seen.last.outcome, seen.last.cause.late, ended) == ("expired", 3, [3])

@@ -139,5 +139,5 @@ def test_every_sink_of_the_query_recognizes_a_ledger_of_any_name() -> None:
         by_row.require_topics([ledger])
         with pytest.raises(BadRecordError, match=f"'{ledger}' in the 'topic' column is a ledger"):
             each._sinks[0].require_topics([ledger])  # type: ignore[attr-defined]
-    with pytest.raises(ConfigurationError, match=r"topic='decisions'\) is a ledger"):
+    with pytest.raises(ConfigurationError, match=r"topic='decisions'\): this topic is a ledger"):
         exactly_once(audit, replace(by_row, topic="decisions"), checkpoint_location="/x")

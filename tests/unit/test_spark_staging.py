@@ -57,7 +57,7 @@ def test_the_error_for_a_deleted_staged_file_says_what_may_have_deleted_it(tmp_p
     staging = Staging(str(tmp_path))
     assert staging.has(name)
     Staging(str(tmp_path)).release(4, 6)
-    with pytest.raises(FatalError, match=f"{name} are missing.*a newer driver has proven the batch.*Restart the query"):
+    with pytest.raises(FatalError, match=f"{name} are missing.*a newer driver has proven the batch.*restart the query"):
         next(staging.read(name, "s"))
 
 
@@ -90,7 +90,7 @@ def test_slices_invisible_to_the_driver_cause_an_error_that_identifies_one_of_th
     seen = staged(str(own), 0, 0)
     Staging(str(own)).require_visible([seen])
     unseen = staged(str(other), 0, 0)
-    with pytest.raises(ConfigurationError, match=rf"does not see {own}/{unseen}.*Set staging to a path that"):
+    with pytest.raises(ConfigurationError, match=rf"cannot see {own}/{unseen}.*Set staging to a path that"):
         Staging(str(own)).require_visible([seen, unseen])
 
 
