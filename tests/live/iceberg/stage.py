@@ -27,8 +27,6 @@ PATIENCE_S = 60
 LANDED = "200"
 #: The catalog's response if a requirement of the commit is not met.
 REFUSED = "409 CommitFailedException"
-#: The catalog's response if every requirement is met, but the new snapshot's sequence number is not above the table's.
-OUTDATED = "400 ValidationException"
 _FOREIGN = 1_000_000
 
 
