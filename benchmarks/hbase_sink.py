@@ -1,7 +1,7 @@
 """Compare the HBase sink with its bare client, which gives no guarantee, both with one row per call and with many.
 
 ``make bench ARGS="--only hbase"`` runs the sides in turn. The time covers everything between the Arrow batch and the last
-acknowledgment. The sink encodes, stages, confirms, applies and proves. *One call per row* uses ``hbase-driver``'s own ``Table``
+acknowledgement. The sink encodes, stages, confirms, applies and proves. *One call per row* uses ``hbase-driver``'s own ``Table``
 with prepared values. *Batched* sends the same mutations with this project's client, 1000 per call, without
 conditions, which is the fastest way for one Python process to write to HBase.
 """

@@ -1,7 +1,7 @@
 """Compare the Redis sink with redis-py's own pipeline, which gives no guarantee, on one server.
 
 ``make bench ARGS="--only redis"`` runs the sides in turn. The time covers everything between the Arrow batch and the last
-acknowledgment. The sink encodes, stages, confirms, applies and proves. The client encodes prepared Python values, and sends
+acknowledgement. The sink encodes, stages, confirms, applies and proves. The client encodes prepared Python values, and sends
 pipelines of 1000 commands.
 """
 

@@ -70,7 +70,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         reason: ``declined`` if a task failed; ``expired`` if time ran out before the pre-commit ended; ``failed`` otherwise.
         phase: the phase in which the failure happened.
         error: the error's class name.
-        late: the number of acknowledgments that arrived after the time limit. The transactions of these late tasks were
+        late: the number of acknowledgements that arrived after the time limit. The transactions of these late tasks were
             aborted.
     """
 

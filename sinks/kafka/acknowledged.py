@@ -1,6 +1,6 @@
-"""Wait as long as acknowledgments keep arriving, but not beyond the deadline.
+"""Wait as long as acknowledgements keep arriving, but not beyond the deadline.
 
-If no acknowledgment arrives for some time, stop earlier.
+If no acknowledgement arrives for some time, stop earlier.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _SLICE_S: Final = 0.5
 
 
 def flush_all(flush: Callable[[float], int], *, silence_s: float, until: float = math.inf) -> int:
-    """Flush until every record is acknowledged, or until no acknowledgment has arrived for ``silence_s``.
+    """Flush until every record is acknowledged, or until no acknowledgement has arrived for ``silence_s``.
 
-    With a quota or a slow network, a batch may take minutes although acknowledgments arrive every second.
+    With a quota or a slow network, a batch may take minutes although acknowledgements arrive every second.
 
     Args:
         flush: waits for at most the given number of seconds, and returns the number of records without a delivery
             report.
-        silence_s: how long to wait without a single acknowledgment.
+        silence_s: how long to wait without a single acknowledgement.
         until: the deadline, as a ``time.monotonic()`` value.
 
     Returns:

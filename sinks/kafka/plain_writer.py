@@ -4,7 +4,7 @@ This module follows Flink's ``KafkaSink`` (``DeliveryGuarantee``, flink-connecto
 flink-connector-kafka).
 
 With ``AT_LEAST_ONCE``, every record is acknowledged before the vote. With ``NONE``, tasks do not wait for
-acknowledgments. A task does not report a handle, so the driver has no transaction to commit, sweep or repair. The
+acknowledgements. A task does not report a handle, so the driver has no transaction to commit, sweep or repair. The
 driver still decides the batch. A restart after the decision therefore does not write the batch again, and the query's
 other sinks keep their guarantee.
 

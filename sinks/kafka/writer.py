@@ -213,7 +213,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 raise UnavailableError(f"{took}: {SLOW_DELIVERY}{ready.log.said()}")
 
     def _flush(self, ready: ReadyProducer) -> None:
-        """Wait until every record has a report, or one record has failed. Each acknowledgment restarts the timeout.
+        """Wait until every record has a report, or one record has failed. Each acknowledgement restarts the timeout.
 
         Raises:
             UnavailableError: no report arrived in time.
@@ -237,7 +237,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         if time.monotonic() >= self._ends_at:
             raise self._expired(open_ones)
         raise UnavailableError(
-            f"{open_ones}, and no acknowledgment arrived for {self._timeout_s:.0f} s: {SLOW_DELIVERY}{ready.log.said()}"
+            f"{open_ones}, and no acknowledgement arrived for {self._timeout_s:.0f} s: {SLOW_DELIVERY}{ready.log.said()}"
         )
 
     def _no_markers(self, ready: ReadyProducer) -> TwoPhaseCommitError:

@@ -56,8 +56,8 @@ def _expiries(rows: pa.RecordBatch, number: str | int) -> Column:
     found = _integers(rows, number)
     if isinstance(number, str) and (longest := max(map(int, found), default=0)) > MAX_EXPIRE_MS:
         raise BadRecordError(
-            f"column {number!r} contains a time to live of {longest} ms, but Redis accepts at most {MAX_EXPIRE_MS}. To "
-            "keep the key forever, filter out the row"
+            f"column {number!r} contains a time to live of {longest} ms, but Redis accepts at most {MAX_EXPIRE_MS}. "
+            f"Limit the value in the DataFrame: least({number}, {MAX_EXPIRE_MS})"
         )
     return found
 
