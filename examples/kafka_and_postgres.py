@@ -155,9 +155,9 @@ def play(spec: Spec, orders: int, kills: int, seed: int, directory: Path) -> tup
 
 
 def main(
-    orders: Annotated[int, typer.Option(min=100, help="The number of orders.")] = 4000,
+    orders: Annotated[int, typer.Option(min=100, help="The number of orders to write.")] = 4000,
     kills: Annotated[int, typer.Option(min=1, help="The number of times to kill each query.")] = 4,
-    seed: Annotated[int | None, typer.Option(help="The random seed for the kills.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The random seed that decides when each query is killed.")] = None,
 ) -> None:
     """Run both queries and count the orders that readers see. Exit with status 1 if one decision was not exactly-once."""
     console = Console(highlight=False)

@@ -258,9 +258,9 @@ def _watch(processes: QueryProcesses, spec: Spec, moves: int) -> bool:
 
 
 def main(
-    numbers: Annotated[int, typer.Option(min=100, help="The number of integers.")] = 6000,
+    numbers: Annotated[int, typer.Option(min=100, help="The number of integers to write.")] = 6000,
     kills: Annotated[int, typer.Option(min=0, help="The number of times to kill each pipeline.")] = 3,
-    seed: Annotated[int | None, typer.Option(help="The random seed for the kills.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The random seed that decides when each pipeline is killed.")] = None,
     skip_usual: Annotated[bool, typer.Option("--skip-usual", help="Run only this toolkit's sinks.")] = False,  # noqa: FBT002
 ) -> None:
     """Run the example and print the sums that readers see. Exit with status 1 if this toolkit's sums are wrong."""

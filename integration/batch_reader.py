@@ -84,7 +84,8 @@ def read_batches(config: Mapping[str, Any], topic: str) -> Iterator[tuple[int, A
                     offset = batch.next_offset
                 if offset == start and offset < end:
                     raise RetriableError(
-                        f"{topic}[{partition}] has no record at offset {offset}, although its end offset is {end}"
+                        f"{topic}[{partition}] contains no record at offset {offset}, although the partition's end "
+                        f"offset is {end}"
                     )
     finally:
         connection.close()

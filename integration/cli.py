@@ -69,9 +69,12 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
     rows: Annotated[int, typer.Option(min=1, max=10_000_000, help="Records for each query.")] = 200_000,
     kills: Annotated[int, typer.Option(min=0, max=1_000, help="How many times to kill each query (SIGKILL).")] = 5,
     seed: Seed = None,
-    partitions: Annotated[int, typer.Option(min=1, max=100, help="Partitions of each topic.")] = 4,
+    partitions: Annotated[int, typer.Option(min=1, max=100, help="The number of partitions in each topic.")] = 4,
     batch_rows: Annotated[
-        int | None, typer.Option(min=1, help="Records per micro-batch. Default: a few batches between two kills.")
+        int | None,
+        typer.Option(
+            min=1, help="Records per micro-batch. Default: a number that allows a few batches between two kills."
+        ),
     ] = None,
     shuffle: Annotated[bool, typer.Option(help="Repartition by key before the sink.")] = False,
     baseline: Annotated[bool, typer.Option(help="Also run Spark's own writers, for comparison.")] = True,
@@ -79,7 +82,8 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
         str,
         typer.Option(
             metavar="NAMES",
-            help="The query's sinks, which share one decision: kafka, iceberg, postgres; comma-separated.",
+            help="The query's sinks, which share one decision. Choose from kafka, iceberg and postgres, "
+            "comma-separated.",
         ),
     ] = "kafka",
     connect: Annotated[
@@ -101,7 +105,8 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
     """
     if rows <= kills:
         raise typer.BadParameter(
-            f"{kills} kills need more than {rows} rows, because every kill needs new records", param_hint="--rows"
+            f"{kills} kills need more than {rows} rows, because new records must arrive before each kill",
+            param_hint="--rows",
         )
     from twopc.integration.demo.run import DemoOptions, main  # noqa: PLC0415 - slow imports that --help does not need
 
@@ -138,7 +143,11 @@ def verify(  # noqa: PLR0913 - options of a command line
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        _check(exists=True, file_okay=False, help="Compare with the query's checkpoint, a local directory."),
+        _check(
+            exists=True,
+            file_okay=False,
+            help="Also compare the output with the query's checkpoint, which must be a local directory.",
+        ),
     ] = None,
     key: Annotated[
         Any,
@@ -148,7 +157,10 @@ def verify(  # noqa: PLR0913 - options of a command line
         ),
     ] = None,
     sequence: Annotated[
-        Any, _expression(help="Find gaps in a sequence. Each record has a whole number, and no number may be missing.")
+        Any,
+        _expression(
+            help="Find gaps in a sequence. This part of each record is a whole number, and no number may be missing."
+        ),
     ] = None,
     by: Annotated[
         Any,
@@ -160,15 +172,16 @@ def verify(  # noqa: PLR0913 - options of a command line
         bool,
         _check(
             "--one-to-one",
-            help="Check that each batch has as many rows as source records. Use this if each Kafka source record becomes "
-            "one row.",
+            help="Check that each batch wrote as many rows as it read source records. Use this option if each Kafka "
+            "source record becomes one row.",
         ),
     ] = False,
     sole_writer: Annotated[
         bool,
         _check(
             "--sole-writer",
-            help="Report extra records as errors, not as warnings, because no other program writes to the topics.",
+            help="Report extra records as errors, not as warnings. Use this option if no other program writes to the "
+            "topics.",
         ),
     ] = False,
     topic: Annotated[
@@ -222,10 +235,10 @@ def preflight(  # noqa: PLR0913 - options of a command line
     ledger_topic: Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")] = None,
     option: Annotated[
         list[str] | None,
-        connection("--option", "--config", help="One of the sink's options, kafka.key=value. Repeatable."),
+        connection("--option", "--config", help="One of the sink's options, in the form kafka.key=value. Repeatable."),
     ] = None,
     config_file: ConfigFile = None,
-    timeout: Annotated[int, connection(min=1, help="How many seconds one step may wait for the brokers.")] = 30,
+    timeout: Annotated[int, connection(min=1, help="How many seconds each step may wait for the brokers.")] = 30,
     topic: Annotated[list[str] | None, _check(help="A topic that the query writes to. Repeatable.")] = None,
     as_json: Json = False,
 ) -> None:

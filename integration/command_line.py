@@ -21,10 +21,10 @@ ConfigFile = Annotated[
     Path | None,
     connection(exists=True, dir_okay=False, help="A file of librdkafka options, one per line. Put passwords there."),
 ]
-Timeout = Annotated[int, connection(min=1, help="Seconds to wait for the brokers.")]
+Timeout = Annotated[int, connection(min=1, help="How many seconds to wait for the brokers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and everything else to stderr.")]
 Seed = Annotated[
-    int | None, typer.Option(min=0, help="An earlier run's seed, to reproduce that run's kills. Default: random.")
+    int | None, typer.Option(min=0, help="The seed of an earlier run, to repeat its kills. Default: random.")
 ]
 
 

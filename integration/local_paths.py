@@ -24,9 +24,10 @@ def local_path(location: str | Path) -> Path:
     scheme, path = match[1].lower(), match[2]
     if scheme != "file":
         raise ConfigurationError(
-            f"{location} is not on this machine, but this command reads only local directories and file: URLs. Mount that "
-            "file system, or copy the directory (for example, with `hdfs dfs -get`) and pass the copy's path. For a "
-            "history, a copy of twopc/history is enough. `twopc status` also takes a sink name instead of a checkpoint"
+            f"{location} is not on this machine, but this command reads only local directories and file: URLs. Mount "
+            "the location's file system, or copy the directory (for example, with `hdfs dfs -get`) and pass the copy's "
+            "path. To read a history, you need to copy only twopc/history. `twopc status` also accepts a sink name "
+            "instead of a checkpoint"
         )
     return Path("/" + path[2:].partition("/")[2] if path.startswith("//") else path)
 

@@ -115,7 +115,9 @@ class DuckDbSink(TwoPhaseCommitSink[Prepared]):
     def step(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """Run one transaction. No other step overlaps it, and it is durable once COMMIT has returned."""
         if not _one_step.acquire(timeout=self.timeout_ms / 1000):
-            raise UnavailableError(f"{self.path}: another step in this process did not end within {self.timeout_ms} ms")
+            raise UnavailableError(
+                f"{self.path}: another step in this process still had the database open after {self.timeout_ms} ms"
+            )
         try:
             with closing(connect(self.path, self.timeout_ms)) as db:
                 run(db, "BEGIN")

@@ -166,7 +166,11 @@ class Post:
             try:
                 self._waiting.put_nowait(alert)
             except queue.Full:
-                logger.warning("an alert was dropped because %d others are waiting: %s", _WAITING, line(alert))
+                logger.warning(
+                    "an alert was dropped, because %d other alerts were still waiting to be sent: %s",
+                    _WAITING,
+                    line(alert),
+                )
             if not self._is_running:
                 self._is_running = True
                 threading.Thread(target=self._run, name="twopc-alert", daemon=True).start()

@@ -22,7 +22,9 @@ def alerts(  # noqa: PLR0913 - options of a command line
         ),
     ],
     *,
-    rules: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="A file of rules, one setting per line.")],
+    rules: Annotated[
+        Path, typer.Option(exists=True, dir_okay=False, help="A file that contains the rules, one setting per line.")
+    ],
     watch: Annotated[bool, typer.Option("--watch/--once", help="Keep checking until Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 30.0,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop --watch after this time.")] = None,
@@ -33,7 +35,7 @@ def alerts(  # noqa: PLR0913 - options of a command line
             help="Remember sent alerts in this file, so that several runs report each episode only once.",
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="The query name in alerts. Default: the query id.")] = "",
+    name: Annotated[str, typer.Option(help="The name that alerts use for the query. Default: the query id.")] = "",
     as_json: Json = False,
 ) -> None:
     """Send alerts when checkpoints fail, or when no checkpoint is completed, according to a team's own rules.

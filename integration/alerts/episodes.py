@@ -123,7 +123,7 @@ class Episodes:
         self._failures = [*(time for time in self._failures if time > at_ms - self._keeps_ms), at_ms]
         line = (checkpoint.cause.message.splitlines() or [""])[0][:_LINE]
         name = f"checkpoint {checkpoint.batch_id} {checkpoint.outcome} in phase {checkpoint.cause.phase or 'start'}"
-        self._last_failure = f"The last failure: {name}: {checkpoint.cause.error}: {line}"
+        self._last_failure = f"Last failure: {name}: {checkpoint.cause.error}: {line}"
 
     def _facts(self) -> Facts:
         completed_ms = self.watched_ms if self._completed_ms is None else self._completed_ms

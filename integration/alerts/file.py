@@ -57,7 +57,7 @@ def require_names(rules: Sequence[Rule]) -> None:
     """
     for name, times in Counter(rule.name for rule in rules).items():
         if times > 1:
-            raise ConfigurationError(f"{times} rules have the name {name}. Use a different name for each rule")
+            raise ConfigurationError(f"{times} rules are called {name}. Give each rule its own name")
 
 
 def _parse(text: str) -> RuleFile:
@@ -68,7 +68,7 @@ def _parse(text: str) -> RuleFile:
         key, equals, value = (part.strip() for part in line.partition("="))
         section, dot, name = key.partition(".")
         if not equals or not section or bool(dot) is not bool(name):
-            raise ConfigurationError(f"line {number} is not <rule>.<setting>=<value>")
+            raise ConfigurationError(f"line {number} is not in the form <rule>.<setting>=<value>")
         if name in sections.setdefault(section, {}):
             raise ConfigurationError(f"{key}: set twice")
         sections[section][name] = value
@@ -87,7 +87,8 @@ def _rule(name: str, given: Mapping[str, str]) -> Rule:
     if kind not in _KINDS:
         kinds = ", ".join(_KINDS)
         raise ConfigurationError(
-            f"{name}.kind: {kind!r} is not a kind of rule. Use one of {kinds}. The default is the rule's name"
+            f"{name}.kind: {kind!r} is not a kind of rule. Use one of {kinds}. If you omit the setting, the rule's "
+            "name is the kind"
         )
     make, known = _KINDS[kind]
     settings = {key: value for key, value in given.items() if key != "kind"}

@@ -145,7 +145,7 @@ class Alerts(Listener):
             self._happened.put_nowait(what)
         except queue.Full:
             logger.warning(
-                "alerts: the watching thread is %d events behind, so the thread dropped an event. The rules may miss a "
+                "alerts: the watching thread is %d events behind, so it dropped an event. The rules may miss a "
                 "checkpoint",
                 _WAITING,
             )
@@ -182,7 +182,7 @@ class Alerts(Listener):
         try:
             act(episodes)
         except Exception:
-            logger.exception("alerts: an unexpected error occurred, and the watch continues")
+            logger.exception("alerts: an unexpected error occurred. The thread keeps watching the query")
 
     def _learn(self, episodes: Episodes) -> None:
         """Process the checkpoints that earlier processes recorded."""
@@ -251,6 +251,6 @@ def _local(location: str) -> Path:
         return local_path(location)
     except ConfigurationError:
         raise ConfigurationError(
-            f"Alerts(checkpoint_location={location!r}): the location is not a local directory. Omit checkpoint_location; "
-            "then only the failures in this process count"
+            f"Alerts(checkpoint_location={location!r}): the location is not a local directory. Omit "
+            "checkpoint_location. The rules then count only the failures in this process"
         ) from None

@@ -110,13 +110,16 @@ class FailedCheckpoints:
         failed = count(self.window_s)
         if self.total is not None and failed > self.total:
             return (
-                f"{counted(failed, 'checkpoint')} failed within {duration(self.window_s)}, which is more than {self.total}. "
-                f"{facts.last_failure}"
+                f"{counted(failed, 'checkpoint')} failed within {duration(self.window_s)}; at most {self.total} may "
+                f"fail. {facts.last_failure}"
             )
         now, before = count(self.growth_window_s), count(2 * self.growth_window_s, self.growth_window_s)
         if self.growth is not None and now - before > self.growth:
             span = duration(self.growth_window_s)
-            return f"{counted(now, 'checkpoint')} failed within {span}, and {before} in the {span} before. {facts.last_failure}"
+            return (
+                f"{counted(now, 'checkpoint')} failed within {span}; in the {span} before that, {before} failed. "
+                f"{facts.last_failure}"
+            )
         return None
 
 
@@ -187,7 +190,7 @@ class NoCheckpoint:
         if quiet_s <= self.for_s:
             return None
         known = f" {facts.last_failure}" if facts.in_a_row else ""
-        return f"No checkpoint has been completed for {duration(quiet_s)}, which is longer than {duration(self.for_s)}.{known}"
+        return f"No checkpoint has been completed for {duration(quiet_s)}; the limit is {duration(self.for_s)}.{known}"
 
 
 def duration(seconds: float) -> str:
@@ -198,4 +201,4 @@ def duration(seconds: float) -> str:
 
 def _require(rule: str, key: str, value: float, *, least: float) -> None:
     if value < least:
-        raise ConfigurationError(f"{rule}.{key}: {value:g} is too small. It must be at least {least:g}")
+        raise ConfigurationError(f"{rule}.{key}: {value:g} is too small. The value must be at least {least:g}")

@@ -25,7 +25,7 @@ def load(path: Path | None) -> State:
         return State()
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         logger.warning(
-            "%s cannot be read, so alerts about rules that are still firing are sent again. Cause: %s", path, error
+            "%s cannot be read, so if a rule is still firing, its alert will be sent again. Cause: %s", path, error
         )
         return State()
 
@@ -40,4 +40,4 @@ def save(path: Path | None, state: State) -> None:
         written.write_bytes(msgspec.json.encode(state))
         written.replace(path)
     except OSError as error:
-        logger.warning("%s cannot be written, so a restart may send an alert again. Cause: %s", path, error)
+        logger.warning("%s cannot be written, so alerts may be sent again after a restart. Cause: %s", path, error)

@@ -174,7 +174,7 @@ class _Setup:
             loop.run(kills)
             found = {}
             for output in outputs:
-                progress.update(bar, description=f"{name}: reading its output", completed=0)
+                progress.update(bar, description=f"{name}: reading the output", completed=0)
                 unfinished = output.unfinished()
                 outcome = loop.outcome(options.seed, output.numbers(options.rows, read))
                 if not output.has_order:

@@ -58,7 +58,7 @@ def timeline(shown: Sequence[Checkpoint]) -> str:
                 f'<text x="{labels[number]:.1f}" y="12" text-anchor="middle">{escape(seconds(one.took_ms))}</text>'
             )
         parts.append(f"<g>{''.join(bars)}<title>{escape(_tip(one))}</title></g>")
-    return _svg(_HEIGHT, "Duration of each checkpoint, by phase", [*parts, *_ids(shown, _HEIGHT)])
+    return _svg(_HEIGHT, "Duration of each checkpoint by phase", [*parts, *_ids(shown, _HEIGHT)])
 
 
 def rates(shown: Sequence[Checkpoint]) -> str:

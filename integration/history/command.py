@@ -58,7 +58,7 @@ def show_one(checkpoint: Path, batch_id: int, *, as_json: bool) -> int:
         in_progress = history.in_progress
         if not found and (in_progress is None or in_progress.batch_id != batch_id):
             known = sorted({one.batch_id for one in history.checkpoints})
-            span = f"It covers checkpoints {known[0]} to {known[-1]}" if known else "It is empty"
+            span = f"The history covers checkpoints {known[0]} to {known[-1]}" if known else "It is empty"
             raise HistoryError(f"the history of {checkpoint} does not contain checkpoint {batch_id}. {span}")
         if as_json:
             typer.echo(json.dumps({"in_progress": _in_progress(history), "ended": msgspec.to_builtins(found)}))
@@ -88,7 +88,7 @@ def show_diagnosis(checkpoint: Path, *, last: int, as_json: bool) -> int:
             console.print(Text(f"   {one.advice}", style="cyan"), soft_wrap=True)
         judged = min(last, len(history.checkpoints))
         if not found:
-            console.print(f"Nothing found in the last {counted(judged, 'checkpoint')}.")
+            console.print(f"No problems were found in the last {counted(judged, 'checkpoint')}.")
         return _FOUND if found else _DONE
 
     return _run("diagnose", act)
@@ -126,8 +126,8 @@ def _in_progress(history: History) -> dict[str, Any] | None:
 
 def _in_progress_line(one: InProgress) -> str:
     return (
-        f"Checkpoint {one.batch_id} was planned at {utc(one.since_ms)} and is not done yet. The checkpoint is in progress, "
-        "or the query has ended and will begin with this checkpoint when it restarts."
+        f"Checkpoint {one.batch_id} was planned at {utc(one.since_ms)} and is not done yet. Either the checkpoint is "
+        "in progress, or the query has stopped and will begin with this checkpoint when it restarts."
     )
 
 
@@ -195,7 +195,7 @@ def _print_one(one: Checkpoint) -> None:
     ]
     facts += [f"Query {one.query_id}, run {one.run_id}."]
     facts += [
-        f"Attempt that was retried ({cause.reason} in {cause.phase}): {cause.error}: {cause.message}"
+        f"A failed attempt, which was retried ({cause.reason} in {cause.phase}): {cause.error}: {cause.message}"
         for cause in one.failed_attempts
     ]
     if one.cause is not None:

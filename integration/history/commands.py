@@ -18,7 +18,7 @@ HistoryOf = Annotated[
         show_default=False,
     ),
 ]
-Last = Annotated[int, typer.Option(min=1, help="How many of the newest checkpoints to show.")]
+Last = Annotated[int, typer.Option(min=1, help="How many of the most recent checkpoints to show.")]
 
 
 @app.command()

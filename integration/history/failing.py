@@ -57,45 +57,46 @@ FAILING: Final = (
     ),
     Rule(
         "user code",
-        "The query's own code fails: a function, a cast, or a division.",
-        "The message names the expression. Fix the expression, or make it return null for values that it cannot handle. "
-        "Then restart the query. It will replay the batch.",
+        "The query's own code fails, for example in a function, a cast, or a division.",
+        "The error message names the expression that fails. Fix that expression, or make it return null for values "
+        "that it cannot handle. Then restart the query, which will replay the batch.",
         failures(["PythonException", "AnalysisException"], _USER_CODE),
     ),
     Rule(
         "memory",
-        "A process has too little memory.",
-        "Raise spark.executor.memoryOverhead (Python workers) or spark.executor.memory (the JVM), or make batches smaller: "
-        "maxOffsetsPerTrigger applies to batches that Spark has not planned yet. If the driver runs out of memory, lower "
-        "write_by=DriverUpTo(…).",
+        "A process does not have enough memory.",
+        "Raise spark.executor.memoryOverhead (Python workers) or spark.executor.memory (the JVM), or make batches "
+        "smaller with maxOffsetsPerTrigger, which applies only to batches that Spark has not planned yet. If the "
+        "driver runs out of memory, lower write_by=DriverUpTo(…).",
         failures([], _MEMORY),
     ),
     Rule(
         "unavailable",
         "A server takes too long to respond.",
-        "Check the brokers and the network first (`twopc preflight` tries each step). If the brokers are just slow, raise "
-        "the sink's timeout_ms, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, kafka.compression.type. "
-        "The sink sets delivery.timeout.ms to kafka.transaction.timeout.ms, so raise kafka.transaction.timeout.ms.",
+        "First check the brokers and the network (`twopc preflight` tries each step). If the brokers are only slow, "
+        "raise the sink's timeout_ms, and send fewer, larger requests: kafka.batch.size, kafka.linger.ms, "
+        "kafka.compression.type. The sink sets delivery.timeout.ms to kafka.transaction.timeout.ms, so raise "
+        "kafka.transaction.timeout.ms.",
         failures(["UnavailableError"], _UNAVAILABLE),
     ),
     Rule(
         "expired",
-        "Checkpoints expire: pre-commit takes longer than its limit.",
-        "Raise the limit: CheckpointConfig.timeout_ms, or kafka.transaction.timeout.ms with transaction.max.timeout.ms. "
-        "Or make pre-commit faster, as the other findings suggest. A replay writes the same rows, so it takes just as "
-        "long.",
+        "Pre-commit takes longer than its limit, so checkpoints expire.",
+        "Raise the limit: CheckpointConfig.timeout_ms, or kafka.transaction.timeout.ms with "
+        "transaction.max.timeout.ms. Or make pre-commit faster, as the other findings suggest. Restarting alone does "
+        "not help, because a replay writes the same rows and takes just as long.",
         failures(["CheckpointExpiredError"], reason="expired"),
     ),
     Rule(
         "in doubt",
         "A decided checkpoint is not proven complete.",
-        "Do not delete anything. Restart the query when every broker responds. It will complete as much as it can. If the "
-        "query stops again, the error names the transactions and says how to continue.",
+        "Do not delete anything. When every broker responds, restart the query. It will commit as much as it can. If "
+        "the query stops again, the error names the transactions and says how to continue.",
         failures(["InDoubtError", "DecisionInDoubtError", "CommitBlockedError"]),
     ),
     Rule(
         "lost transactions",
-        "Decided transactions expired before they were committed, so their rows were lost and written again.",
+        "Decided transactions expired before they were committed, so their rows were lost and had to be written again.",
         "The query was down for longer than kafka.transaction.timeout.ms between a decision and its commit. Raise "
         "that timeout and the brokers' transaction.max.timeout.ms, restart faster, or set staging=True.",
         _lost,
@@ -103,14 +104,14 @@ FAILING: Final = (
     Rule(
         "two drivers",
         "Another driver has taken over the sink.",
-        "Two processes run the query with the same sink name, or a process started while another process was still "
-        "running. Stop one process, and use a different sink name for each query.",
+        "Two processes are running the query with the same sink name, or one process started before another had ended. "
+        "Stop one of the processes, and use a different sink name for each query.",
         failures(["FencedError"]),
     ),
     Rule(
         "wrong checkpoint",
-        "The checkpoint does not match the sink's decisions, or a setting is rejected.",
-        "The message says which checkpoint or setting is right.",
+        "The checkpoint does not match the sink's decisions, or a setting was rejected.",
+        "The error message says which checkpoint or setting is right.",
         failures(["RefusedStartError", "ConfigurationError", "DecisionLogDamagedError"]),
     ),
     Rule(

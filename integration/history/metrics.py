@@ -88,13 +88,15 @@ class PrometheusMetrics(Listener):
             buckets=_BUCKETS,
         ).labels(name)
         self._phases = prometheus.Histogram(
-            "twopc_phase_seconds", "Time in each phase.", (*_LABEL, "phase"), registry=registry, buckets=_BUCKETS
+            "twopc_phase_seconds", "Time spent in each phase.", (*_LABEL, "phase"), registry=registry, buckets=_BUCKETS
         )
         self._last_batch = gauge("last_completed_batch", "The last completed checkpoint's id.")
         self._last_at = gauge(
             "last_completed_timestamp_seconds", "When the last checkpoint was completed, in seconds since 1970 UTC."
         )
-        self._in_doubt = gauge("in_doubt", "1 while the last checkpoint is decided but not proven complete.")
+        self._in_doubt = gauge(
+            "in_doubt", "1 while the last checkpoint is decided but not yet proven complete, otherwise 0."
+        )
         gauge(
             "checkpoint_age_seconds", "Age of the checkpoint in progress; 0 if no checkpoint is in progress."
         ).set_function(self._age)
@@ -131,8 +133,8 @@ class PrometheusMetrics(Listener):
         except OSError as error:
             port, address = self._arguments["port"], self._arguments["address"]
             raise OSError(
-                f"port {port} of {address} cannot be opened ({error}), so no metrics are served. Every checkpoint tries "
-                "again. If another query or program uses this port, choose another port"
+                f"port {port} of {address} cannot be opened ({error}), so no metrics are served. The query tries again "
+                "at every checkpoint. If another query or program uses this port, choose a different port"
             ) from error
         self._serve = None
 

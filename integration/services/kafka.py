@@ -131,7 +131,8 @@ class LocalKafka(LocalServer):
             if name == listener:
                 return address
         raise ServiceError(
-            f"Kafka has no address for listener {listener!r}: Kafka was not started yet, or has no listener with this name"
+            f"Kafka has no address for listener {listener!r}: Kafka has not been started yet, or has no listener with "
+            "this name"
         )
 
     def _effective_properties(self) -> dict[str, str]:

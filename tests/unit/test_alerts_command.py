@@ -154,7 +154,7 @@ def test_a_torn_state_is_logged_and_replaced(
     checkpoint = write(tmp_path / "checkpoint", [_bad(0), _bad(0)])
     assert main(Watching(checkpoint, rules, state, clock=lambda: T0 / 1000 + 60), as_json=False) == 1
     assert _told(endpoint) == [("consecutive", "firing")]
-    assert "are sent again" in caplog.text
+    assert "its alert will be sent again" in caplog.text
     assert b"consecutive" in state.read_bytes()
 
 

@@ -310,7 +310,7 @@ def test_an_alert_becomes_a_warning_with_its_fields(caplog: pytest.LogCaptureFix
 
 
 def test_rules_with_the_same_name_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="2 rules have the name broken"):
+    with pytest.raises(ConfigurationError, match="2 rules are called broken"):
         Alerts([BROKEN, BROKEN])
 
 

@@ -105,8 +105,8 @@ def test_show_prints_the_details_of_a_checkpoint(checkpoint: Path) -> None:
         "The slowest of 4 tasks that acknowledged the checkpoint was task 2 on a. It took 1.9 s for 10,000 rows"
         in output
     )
-    assert "The checkpoint's time limit was 600.0 s, set by CheckpointConfig.timeout_ms" in output
-    assert "Attempt that was retried (declined in prepare): RetriableError: a broker was away" in output
+    assert "The checkpoint's limit was 600.0 s, set by CheckpointConfig.timeout_ms" in output
+    assert "A failed attempt, which was retried (declined in prepare): RetriableError: a broker was away" in output
     assert len(_json("show", checkpoint, 9)["ended"]) == 1
     assert f"BadRecordError in prepare: {EVIL}" in _run("show", checkpoint, 10).stdout
 
@@ -114,7 +114,7 @@ def test_show_prints_the_details_of_a_checkpoint(checkpoint: Path) -> None:
 def test_show_of_a_missing_checkpoint_lists_the_existing_ones(checkpoint: Path) -> None:
     result = _run("show", checkpoint, 77)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "does not contain checkpoint 77. It covers checkpoints 0 to 10" in result.stderr
+    assert "does not contain checkpoint 77. The history covers checkpoints 0 to 10" in result.stderr
 
 
 def test_diagnose_ends_with_status_1_if_something_is_found_and_0_if_not(checkpoint: Path, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_diagnose_ends_with_status_1_if_something_is_found_and_0_if_not(checkpoi
     )
     assert _json("diagnose", checkpoint)["findings"][0]["rule"] == "bad record"
     healthy = _run("diagnose", write(tmp_path / "other", [ended(number) for number in range(9)]))
-    assert (healthy.exit_code, healthy.stdout) == (0, "Nothing found in the last 9 checkpoints.\n")
+    assert (healthy.exit_code, healthy.stdout) == (0, "No problems were found in the last 9 checkpoints.\n")
 
 
 @pytest.mark.parametrize("command", [("history",), ("show", 1), ("report",), ("diagnose",)])

@@ -33,6 +33,6 @@ def store_of(name: str) -> type[Store]:
         found: Any = getattr(importlib.import_module(module), of_class)
     except ModuleNotFoundError as error:
         raise ServiceError(
-            f"--sinks {name} needs the package {error.name}: pip install 'spark-twopc[demo,{name}]'"
+            f"--sinks {name} needs the package {error.name}. Run: pip install 'spark-twopc[demo,{name}]'"
         ) from error
     return found  # type: ignore[no-any-return]  # listed above
