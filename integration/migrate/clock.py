@@ -30,7 +30,7 @@ def check_clock(target: Target) -> Iterator[Finding]:
         ahead_ms = _ahead_ms(target)
     except TwoPhaseCommitError as error:
         why = f"the broker's clock was not compared with this machine's clock: {error}"
-        fix = f"Allow Create, Write and Delete on topics with the prefix {target.sink.ledger}, or compare the clocks yourself"
+        fix = f"Grant Create, Write and Delete on topics with the prefix {target.sink.ledger}, or compare the clocks yourself"
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
         return
     if abs(ahead_ms) <= _TOLERATED_MS:
@@ -39,8 +39,8 @@ def check_clock(target: Target) -> Iterator[Finding]:
         where = "ahead of" if ahead_ms > 0 else "behind"
         why = f"the broker's clock is {abs(ahead_ms) / 1000:.1f} s {where} this machine's clock"
         fix = (
-            "Synchronize both clocks with a time server. A cut-over finds the rows of a half-written batch by time. Until "
-            "the clocks agree, pass --clock-skew-ms or --start-offsets"
+            "Synchronize both clocks with a time server. A cut-over uses timestamps to find the rows of a half-written "
+            "batch. Until the clocks agree, pass --clock-skew-ms or --start-offsets"
         )
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
 

@@ -104,7 +104,10 @@ def _lines(found: Found, file: str | None) -> list[str]:
         source = "" if found.source_records is None else f", with {counted(found.source_records, 'source record')},"
         since, before = (counted(one, "record was", "records were") for one in (found.tally.exact, found.tally.before))
         lines = [
-            f"Batch {batch}{source} is unfinished. Spark has planned this batch, but has not recorded it as done.",
+            (
+                f"Batch {batch}{source} is unfinished. Spark has planned this batch, but has not recorded the batch as "
+                "done."
+            ),
             f"Since Spark planned the batch, {since} written, {found.tally.repeated} of them duplicates.",
             f"In the {handover.clock_skew_ms} ms before Spark planned the batch, {before} written.",
         ]
@@ -132,10 +135,12 @@ def _way_back(found: WayBack) -> list[str]:
         "The transactional query is fenced. Decided rows are visible, and the query's other transactions are aborted."
     ]
     if last is not None:
-        lines.append(f"Batch {last} is the last batch that the query has decided or left to the old sink.")
+        lines.append(
+            f"Batch {last} is the last batch that the transactional query either decided or left to the old sink."
+        )
     what = {
-        Kind.WHOLE: f"All of batch {batch} is in the output. TakeOver keeps the old sink from writing the batch again.",
-        Kind.REST: f"Part of batch {batch} is in the output. TakeOver passes the rest to the old sink.",
+        Kind.WHOLE: f"All of batch {batch} is in the output. TakeOver prevents the old sink from writing the batch again.",
+        Kind.REST: f"Only part of batch {batch} is in the output. TakeOver passes the rest to the old sink.",
         Kind.NOTHING: f"The old sink begins with batch {batch + 1}.",
     }
     start = "Start the old query with foreachBatch(intercepted(old_function, TakeOver(sink)))."

@@ -22,7 +22,7 @@ class Way(Enum):
 
 _batch = partial(typer.Option, rich_help_panel="The batch")
 
-_Sink = Annotated[str, connection(help="Name of the transactional sink.")]
+_Sink = Annotated[str, connection(help="The transactional sink's name.")]
 _Ledger = Annotated[str | None, connection(help="The sink's ledger. Default: twopc-ledger-<sink>.")]
 _Checkpoint = Annotated[
     str, _batch(help="The query's checkpoint: a directory, or a URL that a Spark session on this machine can open.")
@@ -37,7 +37,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
     topic: Annotated[list[str] | None, typer.Option(help="A topic that the query writes to. Repeatable.")] = None,
     source_bootstrap_servers: Annotated[
         str | None,
-        connection(help="Brokers that the query reads from, if any. These brokers may be too old for transactions."),
+        connection(help="The brokers that the query reads from, if any. They may be too old to support transactions."),
     ] = None,
     source_topic: Annotated[list[str] | None, typer.Option(help="A topic that the query reads. Repeatable.")] = None,
     ledger_topic: _Ledger = None,
@@ -72,8 +72,8 @@ def cutover(  # noqa: PLR0913 - options of a command line
     key: Annotated[
         str | None,
         _batch(
-            help="The part of a record that is unique over all batches: key, value, header:NAME or json:$.path. Separate "
-            "several parts with commas. Default: the full record."
+            help="The part of a record that is unique across all batches: key, value, header:NAME or json:$.path. "
+            "Separate several parts with commas. Default: the full record."
         ),
     ] = None,
     clock_skew_ms: Annotated[
@@ -81,14 +81,16 @@ def cutover(  # noqa: PLR0913 - options of a command line
     ] = 60_000,
     start_offsets: Annotated[
         str | None,
-        _batch(help='The offsets where the batch begins in the output: {"topic": {"0": 17}}. Default: found by time.'),
+        _batch(
+            help='The offsets at which the batch begins in the output: {"topic": {"0": 17}}. Default: found by timestamp.'
+        ),
     ] = None,
     other_writers: Annotated[
         bool,
         _batch(
             "--other-writers",
-            help="Expect records that are not in the batch, because other programs also write to the output. Such a record must "
-            "not equal a row of the batch, and must not have the --key of such a row.",
+            help="Expect records that are not in the batch, because other programs also write to the output. Such a "
+            "record must not be identical to a row of the batch, and must not have the same --key as such a row.",
         ),
     ] = False,
     ledger_topic: _Ledger = None,
@@ -154,7 +156,7 @@ def rehearse(
     way: Annotated[
         list[Way] | None,
         typer.Option(
-            help="Rehearse only this way to migrate from 0.10 to a current cluster. Repeatable. Default: every way."
+            help="Rehearse only this way of migrating from 0.10 to a current cluster. Repeatable. Default: every way."
         ),
     ] = None,
     kills: Annotated[int, typer.Option(min=1, max=100, help="How many times to kill each sink (SIGKILL).")] = 3,
@@ -186,10 +188,10 @@ def probe(  # noqa: PLR0913 - options of a command line
         str | None,
         typer.Option(help="A topic that the group reads. The probe writes to this topic. Default: a new topic."),
     ] = None,
-    wait: Annotated[float, typer.Option(min=0, help="How many seconds the group may take to commit an offset.")] = 120,
-    hold: Annotated[
-        float, typer.Option(min=0, help="The minimum number of seconds for which a transaction stays open.")
-    ] = 15,
+    wait: Annotated[
+        float, typer.Option(min=0, help="How many seconds to wait for the group to commit an offset.")
+    ] = 120,
+    hold: Annotated[float, typer.Option(min=0, help="How many seconds a transaction stays open, at least.")] = 15,
     ledger_topic: _Ledger = None,
     config: Config = None,
     config_file: ConfigFile = None,

@@ -104,10 +104,10 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     for topic in by_time:
         if undated := tallied.undated[topic]:
             raise ConfigurationError(
-                f"In {topic}, {counted(undated, 'record is', 'records are')} after the batch's first offset despite a "
-                "timestamp from before the batch. Therefore, timestamps do not show where the batch begins (does the query "
-                "set a timestamp column?). Nothing was done. Use --start-offsets to pass, for each topic, the offsets where "
-                "the last finished batch ends"
+                f"In {topic}, {counted(undated, 'record comes', 'records come')} after the batch's first offset but "
+                f"{'has a timestamp' if undated == 1 else 'have timestamps'} from before the batch. Therefore, "
+                "timestamps do not show where the batch begins (does the query set a timestamp column?). Nothing was "
+                "done. Use --start-offsets to pass, for each topic, the offsets at which the last finished batch ends"
             )
     return _found(place, handover, _source_records(files, batch_id), tallied)
 
@@ -147,9 +147,9 @@ def last_batch(files: Files) -> tuple[int, bool]:
 
 def _incomplete(files: Files, what: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{files.location}: {what}. Either asyncProgressTrackingEnabled is set, which records only some batches, or files are "
-        "missing. Nothing was done. Run the old query without that option until the query ends on its own, or restore the "
-        "checkpoint"
+        f"{files.location}: {what}. Either files are missing, or asyncProgressTrackingEnabled is set, so that Spark "
+        "records only some batches. Nothing was done. Restore the files, or run the old query without that option "
+        "until the query ends on its own"
     )
 
 
@@ -170,9 +170,9 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
     decided = decided_by(query, sink, sinks_of(query, sink, place.own))
     if decided is not None and decided >= batch_id:
         raise ConfigurationError(
-            f"Batch {batch_id} was already handed over, and the new query has decided the rest of the batch. Nothing was "
-            "done. No data is at risk. Start the new query. It will complete the batch. To return to the old query instead, "
-            "run `twopc migrate rollback`"
+            f"Batch {batch_id} was already handed over, and the new query has decided the rest of the batch. Nothing "
+            "was done. No data is at risk. Start the new query, which will complete the batch. To return to the old "
+            "query instead, run `twopc migrate rollback`"
         )
 
 
@@ -197,11 +197,11 @@ def _require_records_of_the_batch_before(
     if any(has_record_since(sink, topic, bounds, since_ms) for topic, bounds in topics.items()):
         return
     raise ConfigurationError(
-        f"Batch {before} had input, but {', '.join(topics)} has no record with a timestamp from that batch or later. So "
-        "timestamps do not show where the last batch begins. Perhaps the query sets the timestamps itself, or batch "
-        f"{before} wrote no rows, or retention deleted its rows. Nothing was done. Use --start-offsets to pass, for each "
-        f"topic, the offsets where batch {handover.batch_id} begins. If batch {handover.batch_id} wrote no rows either, pass "
-        "the partitions' end offsets"
+        f"Batch {before} had input, but no record in {', '.join(topics)} has a timestamp from that batch or later. So "
+        "timestamps do not show where the last batch begins. Perhaps the query sets the timestamps itself, batch "
+        f"{before} wrote no rows, or Kafka has already deleted the batch's rows (retention). Nothing was done. Use "
+        f"--start-offsets to pass, for each topic, the offsets at which batch {handover.batch_id} begins. If batch "
+        f"{handover.batch_id} wrote no rows either, pass the partitions' end offsets"
     )
 
 

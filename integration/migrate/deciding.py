@@ -43,9 +43,9 @@ def decided_by(query_id: str, sink: KafkaSink, sinks: Iterable[object]) -> int |
         if isinstance(other, KafkaSink) and other.ledger == acquired.deciding_log:
             return _view_of(other).highest_batch_of(query_id)
     raise ConfigurationError(
-        f"the decisions of query {query_id} are in {acquired.deciding_log}, the ledger of a sink that is no longer passed to "
-        "exactly_once(). Nothing was written. Pass that sink (it may be the dead-letter sink) again under the same name, "
-        "and restart"
+        f"query {query_id} stores its decisions in {acquired.deciding_log}, the ledger of a sink that is no longer "
+        "passed to exactly_once(). Nothing was written. Pass that sink (it may be the dead-letter sink) again under "
+        "the same name, and restart"
     )
 
 
@@ -65,8 +65,8 @@ def sinks_of(query_id: str, sink: KafkaSink, own: Files) -> list[KafkaSink]:
     bound = Binding(own).sinks
     if bound and sink.name not in bound:
         raise ConfigurationError(
-            f"{own.location}: the query writes to {', '.join(sorted(bound))}, and not to sink {sink.name!r}. Nothing was "
-            "done. Check --sink"
+            f"{own.location}: the query writes to {', '.join(sorted(bound))}, but not to sink {sink.name!r}. Nothing "
+            "was done. Check --sink"
         )
     ledgers = {sink.name: sink.ledger}
     for name, facts in bound.items():
@@ -105,8 +105,8 @@ def _owner_of(acquired: Acquired, sink: KafkaSink) -> str:
 
 def _elsewhere(what: str, sink: KafkaSink) -> ConfigurationError:
     return ConfigurationError(
-        f"the query also uses {what}, which is not on the Kafka cluster {sink.bootstrap_servers}. The command connects only "
-        "to that cluster, so it cannot fence the query. Nothing was done. Start the transactional query again with "
-        "trigger(availableNow=True), and wait until it ends on its own. No batch is unfinished then, so you can start the "
-        "old query without TakeOver"
+        f"the query also uses {what}, which is not on the Kafka cluster {sink.bootstrap_servers}. The command connects "
+        "only to that cluster, so it cannot fence the query. Nothing was done. Start the transactional query again "
+        "with trigger(availableNow=True), and wait until that query ends on its own. Then no batch is unfinished, and "
+        "you can start the old query without TakeOver"
     )

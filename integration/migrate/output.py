@@ -77,13 +77,13 @@ def bounds_of(
     # Another program may have written since the first request, so an end offset may have increased.
     if held := ", ".join(f"{topic}[{number}]" for number in numbers if stable[number] < ends[number]):
         raise ConfigurationError(
-            f"a transaction is open in {held}, so a transactional query is writing to the output. Nothing was done. Stop that "
-            "query, or end its transactions"
+            f"{held} contains an open transaction, so a transactional query may be writing to the output. Nothing was "
+            "done. Stop that query, or end its open transactions"
         )
     if starts is not None:
         if set(starts) != set(numbers):
             raise ConfigurationError(
-                f"--start-offsets must name each partition of {topic}: {', '.join(map(str, numbers))}"
+                f"--start-offsets must contain an offset for each partition of {topic}: {', '.join(map(str, numbers))}"
             )
         first = offsets(admin, topic, numbers, OffsetSpec.earliest(), timeout_ms=sink.timeout_ms)
         for number in numbers:
@@ -167,7 +167,7 @@ def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int
     """
     wanted = {TopicPartition(topic, number): OffsetSpec.for_timestamp(at_ms) for number in ends}
     found = {}
-    with translated(f"looking up the offsets of {topic} by time"):
+    with translated(f"looking up offsets of {topic} by timestamp"):
         for where, future in admin.list_offsets(wanted, request_timeout=timeout_ms / 1000).items():
             offset = future.result().offset
             if offset < _NONE_AT_THAT_TIME:  # librdkafka reports no error when the broker did not respond

@@ -72,15 +72,15 @@ def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
     with contextlib.closing(BrokerConnection(there.committing_config())) as brokers:
         version = brokers.broker_version
         is_old = brokers.does_not_know(MetadataRequest, min_version=_DESCRIBES_SINCE)
-    text = f"the brokers speak the protocol of Kafka {version}"
+    text = f"the brokers support the protocol of Kafka {version}"
     if is_old:
         why = (
-            f"{text}, which is enough to read from them, but they do not support the request with which Spark's connector "
-            "describes topics"
+            f"{text}, which is enough for reading, but they do not support the request that Spark's connector uses to "
+            "describe topics"
         )
         yield Finding("source", source.bootstrap_servers, Result.WARN, why, f"Set {_FETCHING} in the Spark session")
     else:
-        yield Finding("source", source.bootstrap_servers, Result.PASS, f"{text}, which Spark's connector can read")
+        yield Finding("source", source.bootstrap_servers, Result.PASS, f"{text}, which Spark's connector can read from")
     admin = quiet_admin(there)
     with translated(f"listing the topics of {source.bootstrap_servers}"):
         known = admin.list_topics(timeout=sink.timeout_ms / 1000).topics
@@ -91,7 +91,13 @@ def check_source(sink: KafkaSink, source: Source) -> Iterator[Finding]:
             )
         else:
             why = "the topic does not exist on the source cluster, or this principal has no permission to see it"
-            yield Finding("source", topic, Result.FAIL, why, "Check the name, or allow Describe and Read on the topic")
+            yield Finding(
+                "source",
+                topic,
+                Result.FAIL,
+                why,
+                "Check the name, or grant this principal Describe and Read on the topic",
+            )
 
 
 def check_groups(target: Target) -> Iterator[Finding]:
@@ -110,10 +116,13 @@ def check_groups(target: Target) -> Iterator[Finding]:
         if groups:
             why = (
                 f"{counted(len(groups), 'group has', 'groups have')} committed offsets for the topic: "
-                f"{', '.join(sorted(groups))}. Under read_uncommitted, a reader also sees rows from undecided and aborted "
-                "attempts. A broker does not know which isolation level a reader uses"
+                f"{', '.join(sorted(groups))}. A read_uncommitted reader also sees rows from undecided and aborted "
+                "attempts. The brokers do not know which isolation level a reader uses"
             )
-            fix = "Set isolation.level=read_committed in each group before the cut-over. Readers without a group are not listed"
+            fix = (
+                "Set isolation.level=read_committed in each group's consumers before the cut-over. Readers without "
+                "a group are not listed"
+            )
             yield Finding("readers", topic, Result.WARN, why, fix)
         else:
             why = (
@@ -135,7 +144,7 @@ def check_partitioner(target: Target) -> Iterator[Finding]:
         sample = list(_sampled(target, topic, [partition.id for partition in found.partitions]))
         if not sample or ours is None:
             why = (
-                f"partitioner={chosen} was not checked, because its partitions cannot be computed here"
+                f"partitioner={chosen} was not checked, because this command cannot compute which partitions it chooses"
                 if sample
                 else "no sampled record has a key, so no key can move to another partition"
             )
@@ -144,22 +153,22 @@ def check_partitioner(target: Target) -> Iterator[Finding]:
         moved = sum(ours(key) % count != partition for key, partition in sample)
         if not moved:
             why = (
-                f"partitioner={chosen} puts the keys of {len(sample)} sampled records into the same partitions as the old "
-                "sink"
+                f"partitioner={chosen} puts the keys of {len(sample)} sampled records into the same partitions as the "
+                "old sink did"
             )
             yield Finding("partitioner", topic, Result.PASS, why)
             continue
         why = (
-            f"partitioner={chosen} puts the keys of {moved} of {len(sample)} sampled records into different partitions than "
-            "the old sink"
+            f"partitioner={chosen} puts the keys of {moved} of {len(sample)} sampled records into different partitions "
+            "than the old sink did"
         )
         fits = [name for name, of in _PARTITIONERS.items() if all(of(key) % count == where for key, where in sample)]
         fix = (
             f"Set kafka.partitioner={fits[0]} in the sink's options"
             if fits
             else (
-                "Add a 'partition' column with the old sink's partitions. Otherwise, keys move to other partitions, and "
-                "their records lose their order"
+                "Add a 'partition' column that contains the partition the old sink would choose. Without this column, "
+                "keys move to other partitions, and the order of each such key's records is lost"
             )
         )
         yield Finding("partitioner", topic, Result.FAIL if fits else Result.WARN, why, fix)
@@ -175,8 +184,14 @@ def check_quotas(target: Target) -> Iterator[Finding]:
     request = DescribeClientQuotasRequest(components=[], strict=False)
     [answer] = target.brokers.send_all([(request,)])
     if isinstance(answer, Exception) or answer.error_code:
-        why = "the quotas were not checked: the broker does not show them to this principal"
-        yield Finding("quotas", target.sink.bootstrap_servers, Result.WARN, why, "Allow DescribeConfigs on the cluster")
+        why = "the quotas were not checked, because this principal is not allowed to see them"
+        yield Finding(
+            "quotas",
+            target.sink.bootstrap_servers,
+            Result.WARN,
+            why,
+            "Grant this principal DescribeConfigs on the cluster",
+        )
         return
     options = target.sink.client_options
     # Without SASL and TLS, the brokers see every client as this user.
@@ -186,8 +201,8 @@ def check_quotas(target: Target) -> Iterator[Finding]:
     unknown = (
         ""
         if ours["user"]
-        else ". The quotas for the sink's user were not checked, because the user is not known. The user is known if the sink "
-        "logs in with a SASL user name, or if it connects without any authentication"
+        else ". The quotas for the sink's user were not checked, because the command does not know this user. It knows "
+        "the user only if the sink logs in with a SASL user name, or connects without authentication"
     )
     if found:
         why = (

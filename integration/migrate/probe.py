@@ -82,9 +82,9 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
     longest_s = max(wanted.hold_s, _PATIENCE * wanted.wait_s)
     if longest_s * 1000 > sink.transaction_timeout_ms:
         raise ConfigurationError(
-            f"the probe may keep its transaction open for {longest_s:.0f} s, but kafka.transaction.timeout.ms="
-            f"{sink.transaction_timeout_ms} ends the transaction earlier. Nothing was written. Lower --wait or --hold, or raise "
-            "that option"
+            f"the probe may keep its transaction open for {longest_s:.0f} s, but "
+            f"kafka.transaction.timeout.ms={sink.transaction_timeout_ms} ends the transaction earlier. Nothing was "
+            "written. Lower --wait or --hold, or raise kafka.transaction.timeout.ms"
         )
     own = f"probe-{uuid.uuid4().hex[:12]}"
     admin = quiet_admin(sink)
@@ -226,11 +226,11 @@ def _finding(  # noqa: PLR0913, PLR0917 - everything that was observed
     subject, name = f"{group.topic}[{partition}]", group.wanted.group
     if partition not in read:
         why = (
-            f"group {name} did not commit an offset past each of two committed records within {group.wanted.wait_s:.0f} s, "
-            "so its isolation level is unknown. Perhaps the group does not read this partition, is too slow, or keeps its "
-            "offsets elsewhere, as Spark does"
+            f"group {name} did not commit an offset past each of two committed records within "
+            f"{group.wanted.wait_s:.0f} s, so its isolation level is unknown. Perhaps the group does not read this "
+            "partition, is too slow, or does not store its offsets in Kafka (Spark does not)"
         )
-        return Finding("reader", subject, Result.WARN, why, "Start the reader, or allow more time with --wait")
+        return Finding("reader", subject, Result.WARN, why, "Start the reader, or wait longer with --wait")
     if partition in passed:
         why = (
             f"group {name} committed offset {passed[partition]} while the transaction with the record at {marks[partition]} was "
@@ -238,8 +238,8 @@ def _finding(  # noqa: PLR0913, PLR0917 - everything that was observed
         )
         return Finding("reader", subject, Result.FAIL, why, _FIX)
     why = (
-        f"group {name} committed an offset past a committed record within {took_s:.1f} s, and did not move past an open "
-        f"transaction for {hold_s:.1f} s"
+        f"group {name} moved past a committed record within {took_s:.1f} s, but did not move past an open transaction "
+        f"for {hold_s:.1f} s"
     )
     return Finding("reader", subject, Result.PASS, why)
 

@@ -64,8 +64,8 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
         run = coordinator.recover(batch)  # commits the last decision again, and sweeps undecided transactions
         if run.outcome is not Outcome.COMMITTED:
             raise ConfigurationError(
-                f"it is not proven that the last decision was committed ({run.outcome.value}). Nothing was recorded. Start "
-                "the transactional query again. It will complete the decision, or report what to do"
+                f"it is not proven that the last decision was committed ({run.outcome.value}). Nothing was recorded. "
+                "Start the transactional query again. It will commit the decided rows, or report what to do"
             )
         run.sweep()
         decided = run.view.highest_batch_of(name)

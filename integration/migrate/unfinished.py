@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SEVERAL: Final = (
-    "Let the old query finish its batch first. The new query then needs no TakeOver, because no batch is handed over"
+    "Let the old query finish its batch first. Then no batch is handed over, and the new query does not need TakeOver"
 )
 _AGAIN: Final = "Nothing was written. Run `twopc migrate cutover` again"
 
@@ -65,8 +65,8 @@ class TakeOver(Interceptor):
         if tuple(sink_names) != (self._sink.name,):
             raise ConfigurationError(
                 f"TakeOver hands a batch over to one sink, {self._sink.name!r}, but exactly_once() was called with "
-                f"{', '.join(sink_names)}. The other sinks would miss the rows that {self._sink.name!r} already has. "
-                f"{_SEVERAL}"
+                f"{', '.join(sink_names)}. The other sinks would miss the rows that {self._sink.name!r} skips because "
+                f"they are already in its output. {_SEVERAL}"
             )
 
     def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
@@ -104,9 +104,9 @@ class TakeOver(Interceptor):
         if not handover.is_back:
             if not batch.sinks:
                 raise ConfigurationError(
-                    f"{location} was handed over to exactly_once(), but another function has received batch {batch_id}. "
-                    "exactly_once() may have written this batch already. Nothing was written. Stop the transactional query, "
-                    "run `twopc migrate rollback`, and restart"
+                    f"{location} was handed over to exactly_once(), but another function has received batch "
+                    f"{batch_id}. exactly_once() may already have written this batch. This call wrote nothing. Stop "
+                    "the transactional query, run `twopc migrate rollback`, and restart"
                 )
             later = self._written_by_others(handover, batch)
         if kind is Kind.REST:
@@ -118,7 +118,9 @@ class TakeOver(Interceptor):
             self._end_dry_run(f"no part of batch {batch_id} was handed over, so all rows would be written")
             if later is not None:
                 topics = ", ".join(handover.topics)
-                logger.warning("other programs write to %s, so nothing shows whether the old query has stopped", topics)
+                logger.warning(
+                    "other programs write to %s, so the toolkit cannot check whether the old query has stopped", topics
+                )
             proceed(frame)
 
     def _written_by_others(self, handover: Handover, batch: InterceptedBatch) -> Handover | None:
@@ -135,8 +137,8 @@ class TakeOver(Interceptor):
             return None
         if batch.batch_id > first:
             raise ConfigurationError(
-                f"batch {first} was handed over and sink {self._sink.name!r} has not decided it, but Spark now passes batch "
-                f"{batch.batch_id}. So the old query has run since the hand-over. {_AGAIN}"
+                f"batch {first} was handed over, and sink {self._sink.name!r} has not decided it, but Spark now passes "
+                f"batch {batch.batch_id}. This means that the old query has run since the hand-over. {_AGAIN}"
             )
         later = afterward(self._sink, handover)
         if handover.other_writers:
@@ -144,8 +146,8 @@ class TakeOver(Interceptor):
         if count := sum(1 for _ in records_of(self._sink, later)):
             raise ConfigurationError(
                 f"{counted(count, 'record was', 'records were')} written to {', '.join(handover.topics)} since the "
-                "hand-over was recorded. Stop the old query, or any other program that still writes to these topics. If "
-                f"other programs must go on writing, pass --other-writers. {_AGAIN}"
+                "hand-over was recorded. Stop the old query, or any other program that still writes to these topics. "
+                f"If other programs must continue to write to them, pass --other-writers. {_AGAIN}"
             )
         return None
 
@@ -181,8 +183,8 @@ def described(batch_id: int, numbers: Numbers) -> str:
     """Describe the numbers in a sentence."""
     return (
         f"batch {batch_id} has {counted(numbers.rows, 'row')}: {numbers.already} in the output, {numbers.rest} still "
-        f"to be written. Of the output's other records, {numbers.surplus} are duplicates from earlier attempts and stay, "
-        f"and {numbers.others} are not from the batch"
+        f"to be written. Of the output's other records, {numbers.surplus} are duplicates from earlier attempts and "
+        f"will stay there, and {numbers.others} are not from the batch"
     )
 
 
@@ -196,9 +198,9 @@ def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
     offsets = checkpoint.read_batch(files, found, batch_id).offsets
     if batch_id < handover.batch_id or offsets != handover.offsets or handover.kind is Kind.NOTHING:
         raise ConfigurationError(
-            f"the hand-over is for batch {handover.batch_id}, but Spark passes batch {batch_id}, which has different source "
-            "offsets or was already finished. Either the checkpoint was restored, or its query has run since the "
-            f"hand-over. {_AGAIN}"
+            f"the hand-over is for batch {handover.batch_id}, but Spark passes batch {batch_id}, which has different "
+            "source offsets or was already finished. Either the checkpoint was restored from a copy, or its query has "
+            f"run since the hand-over. {_AGAIN}"
         )
     return handover.kind
 
@@ -212,8 +214,8 @@ def _require_not_written_again(comparison: Comparison, later: Handover) -> None:
     if again := comparison.written_again(later):
         raise ConfigurationError(
             f"{counted(again, 'record that equals a row', 'records that equal rows')} of batch {later.batch_id} "
-            f"{'was' if again == 1 else 'were'} written since the hand-over was recorded, so the old query may still be "
-            f"running. Make sure that it has stopped, including its executors. {_AGAIN}"
+            f"{'was' if again == 1 else 'were'} written since the hand-over was recorded, so the old query may still "
+            f"be running. Make sure that the old query and its executors have stopped. {_AGAIN}"
         )
 
 
@@ -234,7 +236,8 @@ def _require_clear(
     problems = []
     if numbers.unidentified:
         problems.append(
-            f"{counted(numbers.unidentified, 'row has', 'rows have')} no {handover.key}, so choose another --key, or omit --key"
+            f"{counted(numbers.unidentified, 'row has', 'rows have')} no {handover.key}, so choose a different --key, "
+            "or omit --key"
         )
     if numbers.elsewhere:
         problems.append(
@@ -249,10 +252,10 @@ def _require_clear(
     if numbers.unclear:
         problems.append(
             f"{counted(numbers.unclear, 'row equals', 'rows equal')} records that were written up to "
-            f"{handover.clock_skew_ms} ms before the batch was planned, but no later record. These records are from an "
-            "earlier batch if all clocks agree. Then pass --clock-skew-ms 0. But if a producer's clock is behind the "
-            "driver's clock, the records may be from this batch. If you know that no earlier batch has rows with the same "
-            f"{handover.key or 'content'}, pass --start-offsets '{json.dumps(first_offsets())}'"
+            f"{handover.clock_skew_ms} ms before the batch was planned, but no later record. If all clocks agree, "
+            "these records are from an earlier batch. In that case, pass --clock-skew-ms 0. But if a producer's clock "
+            "is behind the driver's clock, the records may be from this batch. If you know that no earlier batch has "
+            f"rows with the same {handover.key or 'content'}, pass --start-offsets '{json.dumps(first_offsets())}'"
         )
     if numbers.others and not handover.other_writers:
         problems.append(

@@ -54,7 +54,7 @@ def of_query(query_id: str) -> Acquired:
 
 @pytest.mark.usefixtures("views")
 def test_decisions_in_a_removed_sinks_ledger_are_not_mistaken_for_missing_decisions() -> None:
-    with pytest.raises(ConfigurationError, match=r"are in twopc-ledger-bad.* Pass that sink .* again"):
+    with pytest.raises(ConfigurationError, match=r"stores its decisions in twopc-ledger-bad.* Pass that sink .* again"):
         deciding.decided_by(QUERY, ORDERS, (ORDERS,))
 
 
@@ -104,5 +104,5 @@ def test_a_sink_that_a_rollback_cannot_reach_is_refused(facts: dict[str, str], t
 @pytest.mark.usefixtures("views")
 def test_a_rollback_for_a_sink_that_is_not_the_querys_is_refused(tmp_path: Path) -> None:
     files = bound_to(tmp_path, bad={**HERE, "ledger": BAD.ledger})
-    with pytest.raises(ConfigurationError, match=r"the query writes to bad, and not to sink 'orders'.*Check --sink"):
+    with pytest.raises(ConfigurationError, match=r"the query writes to bad, but not to sink 'orders'.*Check --sink"):
         deciding.sinks_of(QUERY, ORDERS, files)

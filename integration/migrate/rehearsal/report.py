@@ -52,7 +52,7 @@ def show(console: Console, scale: Scale, ways: Mapping[str, Sequence[Step]], sec
     for what, why in NOT_RUN.items():
         console.print(f"- {what}: {why}.", markup=False)
     verdict = (
-        "[green]Passed:[/] after the cut-over and after the rollback, no record is lost and none is duplicated."
+        "[green]Passed:[/] no record was lost or duplicated, either after the cut-over or after the rollback."
         if is_passed(ways)
         else f"[bold red]FAILED.[/] Run the rehearsal again with --seed {scale.seed}, and please report the failure."
     )

@@ -113,7 +113,7 @@ class Rehearsal:
         )
         self.add(
             "the old sink, killed",
-            f"{happened}; whole or half batches are duplicated, as always with this sink",
+            f"{happened}; whole or partial batches are duplicated, as is normal for this sink",
             records=found.total(),
             lost=lost,
             doubled=doubled,

@@ -39,7 +39,7 @@ NOT_RUN: Final = {
         "not available as packages"
     ),
     "brokers older than 0.10.2, several brokers, other vendors' brokers": (
-        "packages for such brokers do not exist, or this machine does not have enough memory to run the brokers"
+        "there are no packages for such brokers, or this machine does not have enough memory to run them"
     ),
 }
 
@@ -103,7 +103,7 @@ def upgraded_in_place(directory: Path, scale: Scale, on_step: Callable[[Step], o
             lost, doubled = difference(there, found)
             rehearsal.add(
                 f"upgrade to {step}",
-                "restarted on its log directories",
+                "restarted with the same log directories",
                 records=found.total(),
                 lost=lost,
                 doubled=doubled,
@@ -168,7 +168,7 @@ def _cut_over_and_back(rehearsal: Rehearsal, scale: Scale, stack: contextlib.Exi
     is_same = sorted(seen) == sorted(there)
     rehearsal.add(
         "a reader, throughout",
-        "a read_committed reader that started before the cut-over received each record once, and no others",
+        "a read_committed reader that started before the cut-over received each record once, and no other records",
         records=len(seen),
         problem=""
         if is_same

@@ -40,11 +40,11 @@ def test_a_new_query_without_take_over_is_refused_and_writes_nothing(
     before = pipeline.visible()
     pipeline.cut_over("--apply")
     message = fail_without_take_over(pipeline, spark, override=AdoptQuery(pipeline.query_id))
-    assert "another sink began batch 1" in message
+    assert "another sink began to write batch 1" in message
     assert "TakeOver(sink)" in message
     assert pipeline.visible() == before
     pipeline.fail_new_at(spark, "driver.decided")  # with TakeOver; Spark has not recorded the batch
-    assert "another sink began batch 1" in fail_without_take_over(pipeline, spark)
+    assert "another sink began to write batch 1" in fail_without_take_over(pipeline, spark)
     pipeline.run_new(spark)
     pipeline.feed(20)
     with closing(exactly_once(pipeline.new_sink(), checkpoint_location=str(pipeline.checkpoint))) as each:
