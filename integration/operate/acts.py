@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from twopc.integration.verify.deciding import QueryFacts
     from twopc.sinks.kafka import KafkaSink
 
-_NEVER: Final = "Nothing was done, and --force does not change that"
+_NEVER: Final = "Nothing was done. --force does not allow this either"
 _FORCE: Final = "Nothing was done. If you are sure, add --force --reason TEXT"
-_LOSS: Final = "if the transaction was decided, its rows are lost"
+_LOSS: Final = "if the transaction was decided, its rows will be lost"
 #: The possible effect of aborting a transaction that the decision record does not mention.
 _RISKS: Final = {
-    Standing.RUNNING: "the abort fences a live driver, and the driver's query stops",
+    Standing.RUNNING: "the abort fences a live driver, so the driver's query stops",
     Standing.UNMARKED: _LOSS,
     Standing.UNJUDGED: _LOSS,
-    Standing.FOREIGN: "the abort stops the other program's writer, and the transaction's rows are lost",
+    Standing.FOREIGN: "the abort stops the other program's writer, and the transaction's rows will be lost",
 }
 
 
@@ -70,8 +70,8 @@ def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]
     found = {one.transactional_id: one for one in state.transactions}
     if unknown := sorted(set(ids) - found.keys()):
         raise ForbiddenError(
-            f"sink {state.sink!r} has no open transaction {', '.join(unknown)}. Either the transaction has ended, or the id "
-            f"is misspelled. `twopc transactions list {state.in_commands}` shows the open transactions"
+            f"sink {state.sink!r} has no open transaction {', '.join(unknown)}. Either that transaction has ended, or "
+            f"its id is misspelled. `twopc transactions list {state.in_commands}` shows the open transactions"
         )
     return tuple(found[tid] for tid in sorted(set(ids)))
 
@@ -85,8 +85,8 @@ def require_committable(state: SinkState, wanted: Sequence[OpenTransaction], *, 
     for one in wanted:
         if one.standing is not Standing.DECIDED:
             raise ForbiddenError(
-                f"{one.transactional_id} must not be committed: {one.evidence}. The transaction's rows would be visible "
-                f"without a decision, and the query would write them again. {_NEVER}"
+                f"{one.transactional_id} must not be committed: {one.evidence}. The transaction's rows would become "
+                f"visible without a decision, and the query would write them again. {_NEVER}"
             )
     late = [one for one in wanted if one.batch != state.last_decided]
     if late and not is_forced:
@@ -110,8 +110,8 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
             )
         if one.standing is Standing.DRIVER:
             raise ForbiddenError(
-                f"{one.transactional_id} must not be aborted: {one.evidence}. The transaction expires within a "
-                f"minute, or ends when you start the query. {_NEVER}"
+                f"{one.transactional_id} must not be aborted: {one.evidence}. The transaction will expire within a "
+                f"minute, or end when you start the query. {_NEVER}"
             )
         if one.standing in _RISKS and not is_forced:
             raise ForbiddenError(f"{one.transactional_id}: {one.evidence}; {_RISKS[one.standing]}. {_FORCE}")
@@ -126,15 +126,16 @@ def require_decisions_read(state: SinkState, wanted: Sequence[OpenTransaction], 
     unread = [one for one in wanted if state.problem is not None or one.standing is Standing.UNMARKED]
     if unread and not is_blind:
         problem = state.problem or (
-            f"their markers are not in {state.ledger}: either their tasks died while they wrote, or another ledger contains "
-            "their decisions. If the query is not running, start it. It will end these transactions correctly. If the sink "
-            "uses another ledger, add --ledger-topic, or pass the query's checkpoint"
+            f"their markers are not in {state.ledger}: either their tasks died while writing, or another ledger "
+            "contains their decisions. If the query is not running, start it. It will end these transactions "
+            "correctly. If the sink uses another ledger, add --ledger-topic, or pass the query's checkpoint"
         )
         raise ForbiddenError(
-            f"the decisions of sink {state.sink!r} could not be read, so {counted(len(unread), 'transaction')} may already "
-            "have been decided. If you abort a decided transaction, its rows are lost, and readers may see only a part of "
-            f"its batch. --force alone does not abort it. Nothing was done. Cause: {problem}. If you have compared the "
-            "output with the source, and accept the loss, add --without-decisions"
+            f"the decisions of sink {state.sink!r} could not be read, so {counted(len(unread), 'transaction')} may "
+            "already have been decided. If you abort a decided transaction, its rows are lost, and readers may see "
+            f"only part of its batch. --force alone is therefore not enough. Nothing was done. Cause: {problem}. If "
+            "you have compared the output with the source, and you accept that these rows may be lost, add "
+            "--without-decisions"
         )
 
 
@@ -172,7 +173,7 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction], facts: QueryFacts
 def _refusal(transactional_id: str, report: str) -> str:
     if report == NOT_AUTHORIZED:
         return f"not authorized. Allow {on_ids('Write', transactional_id)}"
-    return "no broker responded" if report == NO_ANSWER else f"the coordinator said {report}"
+    return "no broker responded" if report == NO_ANSWER else f"the coordinator returned {report}"
 
 
 def abort(
@@ -232,6 +233,7 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction],
     for one in wanted:
         if (now := by_identity.get(one.identity)) is not None:
             raise ForbiddenError(
-                f"the driver has since decided {one.transactional_id}, in batch {now.id.batch}, so an abort would lose its "
-                "rows. Nothing was aborted. The driver is fenced. Start the query. It will commit the batch"
+                f"the driver has since decided {one.transactional_id}, in batch {now.id.batch}, so an abort would lose "
+                "the transaction's rows. Nothing was aborted, but the driver is now fenced. Start the query again. The "
+                "query will commit the batch"
             )

@@ -69,7 +69,7 @@ def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[
 def not_here(sinks: Mapping[str, str]) -> str:
     """Say that these sinks are on other clusters. The mapping's values are the cluster ids."""
     on = "; ".join(f"sink {name!r} is on cluster {cluster}" for name, cluster in sorted(sinks.items()))
-    return f"not examined: {on}, and the command does not know how to reach that cluster"
+    return f"not examined: {on}, and this command does not know how to reach that cluster"
 
 
 def not_reached(sinks: Mapping[str, str]) -> Advice | None:
@@ -136,8 +136,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             f"batch {open_decided[0].batch} is decided, but "
             f"{counted(len(open_decided), 'of its transactions is', 'of its transactions are')} not yet committed; "
             f"{_expiry(open_decided)}",
-            "If the query is not running, start it now. The start commits these transactions first. If the query cannot "
-            f"start, run `twopc transactions commit {state.in_commands}`.",
+            "If the query is not running, start it now. At startup, it first commits these transactions. If the query "
+            f"cannot start, run `twopc transactions commit {state.in_commands}`.",
             "decided-and-not-committed",
         )
     lost = [one for one in state.proofs if one.evidence is Evidence.ABORTED]
@@ -165,8 +165,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
         yield Advice(
             Urgency.WATCH,
             f"{_count(ended)} open, hold readers back, and can no longer be decided; {_expiry(ended)}",
-            "The next batch sweeps these transactions. If the query is not running, run "
-            f"`twopc transactions abort {state.in_commands}`.",
+            "The query's next batch sweeps these transactions. If the query is not running, run `twopc transactions "
+            f"abort {state.in_commands}`.",
             "orphans-hold-readers-back",
         )
     if running := by_standing[Standing.RUNNING]:
@@ -175,16 +175,16 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
         yield Advice(
             Urgency.WATCH,
             f"{_count(unmarked)} open without a marker in {state.ledger}; {_expiry(unmarked)}: either their tasks died "
-            "while they wrote, or another ledger contains their decisions",
-            "If the query is not running, start it. It will commit what is decided, and its next batch will sweep the "
-            "rest. If the sink uses another ledger, add --ledger-topic, or pass the query's checkpoint.",
+            "while writing, or another ledger contains their decisions",
+            "If the query is not running, start it. It will commit the decided transactions, and its next batch will "
+            "sweep the others. If the sink uses another ledger, add --ledger-topic, or pass the query's checkpoint.",
             "the-sink-has-another-ledger",
         )
     if foreign_ids := by_standing[Standing.FOREIGN]:
         yield Advice(
             Urgency.WATCH,
             f"{_count(foreign_ids)} open with ids that no task of this sink uses: {foreign_ids[0].transactional_id}",
-            "Find the program that uses this transactional id, and change the program's id.",
+            "Find the program that uses this transactional id, and make it use a different id.",
             "a-foreign-transaction-holds-readers-back",
         )
     ours = {one.producer_id for one in state.transactions}
@@ -195,7 +195,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             Urgency.WATCH,
             f"readers of {foreign[0].topic}[{foreign[0].partition}] stop at offset {foreign[0].stable}: another "
             f"program, {names}, has an open transaction in this partition",
-            "Ask the program's owner. The transaction expires after its producer's transaction.timeout.ms.",
+            "Ask the program's owner to end the transaction. Otherwise, it expires after its producer's "
+            "transaction.timeout.ms.",
             "a-foreign-transaction-holds-readers-back",
         )
 
@@ -205,7 +206,7 @@ def _of_running(state: SinkState, running: Sequence[OpenTransaction]) -> Advice:
     lives = (oldest.age_s or 0.0) + (oldest.expires_in_s or 0.0)
     is_late = oldest.age_s is not None and oldest.age_s > _LATE * lives
     who = state.driver or f"epoch {state.driver_epoch}"
-    what = f"{_count(running)} open and undecided: the newest driver ({who}) is writing its batch or has died"
+    what = f"{_count(running)} open and undecided: the newest driver ({who}) is writing its batch, or has died"
     if is_late:
         return Advice(
             Urgency.ACT,

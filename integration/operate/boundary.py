@@ -65,11 +65,13 @@ class Savepoints(Interceptor):
     ) -> None:
         if num_retained is not None and num_retained < 1:
             raise ConfigurationError(
-                f"Savepoints(num_retained={num_retained!r}): num_retained must be 1 or more, or None for all"
+                f"Savepoints(num_retained={num_retained!r}): num_retained must be 1 or more, or None to keep all "
+                "savepoints"
             )
         if every is not None and (every < 1 or directory is None):
             raise ConfigurationError(
-                f"Savepoints(every={every!r}, directory={directory!r}): every must be 1 or more, and needs a directory"
+                f"Savepoints(every={every!r}, directory={directory!r}): every must be 1 or more, and can be set only "
+                "together with directory"
             )
         self._periodic: Periodic | None = None
         if every is not None and directory is not None:
@@ -132,7 +134,9 @@ class _Run:
         try:
             names = self._requests.names("")
         except OSError as error:
-            logger.warning("%s cannot be searched for savepoint requests. Cause: %s", self._requests.location, error)
+            logger.warning(
+                "the query cannot look for savepoint requests in %s. Cause: %s", self._requests.location, error
+            )
             return []
         found = [name for name in names if name.startswith(REQUESTS) and not name.startswith(ANSWERS)]
         return [name for name in found if name not in self._unheard]
@@ -189,5 +193,7 @@ class _Run:
 
     def _take(self, directory: Path, *, is_periodic: bool = False) -> Savepoint:
         if (missing := missing_batches(self._done, self._next - 1, "the output")) is not None:
-            raise ConfigurationError(f"{missing}. No savepoint was taken. Fix the function, and restart the query")
+            raise ConfigurationError(
+                f"{missing}. No savepoint was taken. Fix the foreachBatch function, and restart the query"
+            )
         return create_savepoint(self._checkpoint, directory, sinks=self._sinks, is_periodic=is_periodic)

@@ -82,7 +82,7 @@ def read_checkpoint(path: Path) -> CheckpointState:
         )
     except OSError as error:
         raise ConfigurationError(
-            f"the checkpoint {path} cannot be read: {error}. Check the path or the permissions"
+            f"the checkpoint {path} cannot be read: {error}. Check the path and its permissions"
         ) from error
 
 

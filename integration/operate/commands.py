@@ -32,11 +32,13 @@ _Ids = Annotated[
 ]
 _ServersOrNone = Annotated[
     str | None,
-    connection(help="host:port of a broker. Without a broker, the command shows only the facts in the checkpoint."),
+    connection(help="host:port of a broker. Without this option, the command shows only what the checkpoint contains."),
 ]
 _Ledger = Annotated[
     str | None,
-    connection(help="The sink's ledger. Default: the ledger that the checkpoint names, or else twopc-ledger-<sink>."),
+    connection(
+        help="The sink's ledger. Default: the ledger that is recorded in the checkpoint, or else twopc-ledger-<sink>."
+    ),
 ]
 _Checkpoint = Annotated[
     Path | None, typer.Option(help="The query's checkpoint. Use this option together with a sink name.")
@@ -62,9 +64,7 @@ _ServersOrSinks = Annotated[
     str | None, connection(help="A broker's host:port. Separate several brokers with commas. Not needed with --sinks.")
 ]
 _Yes = Annotated[bool, _force("--yes", help="Do not ask for confirmation.")]
-_Forced = Annotated[
-    bool, _force("--force", help="Also act on transactions about which the decision record says nothing.")
-]
+_Forced = Annotated[bool, _force("--force", help="Also act on transactions for which no decision is recorded.")]
 _Blind = Annotated[
     bool,
     _force(
@@ -76,8 +76,8 @@ _Blind = Annotated[
 _Reason = Annotated[
     str | None,
     _force(
-        help="The reason. The command writes the reason to <checkpoint>/twopc or, without a checkpoint, to the "
-        "current directory."
+        help="Why you use --force. The command writes this reason to <checkpoint>/twopc or, without a checkpoint, to "
+        "the current directory."
     ),
 ]
 

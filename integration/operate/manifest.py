@@ -106,7 +106,7 @@ def open_savepoint(path: Path) -> Savepoint:
         data = (path / NAME).read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ConfigurationError(
-            f"{path} is not a savepoint, or is an unfinished one: it does not contain {NAME}"
+            f"{path} is not a savepoint, or is an incomplete savepoint: {NAME} is missing from it"
         ) from error
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error

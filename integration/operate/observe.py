@@ -144,9 +144,9 @@ def observe(sink: KafkaSink, facts: QueryFacts = NOTHING_KNOWN) -> SinkState:
             return _without_log(
                 sink,
                 client,
-                f"topic {sink.ledger} does not exist on this cluster ({client.cluster_id}): either the sink uses another "
-                "ledger, the topic was deleted, or the sink is on another cluster. If the sink has a ledger_topic, add "
-                "--ledger-topic, or pass the query's checkpoint, which names the ledger",
+                f"topic {sink.ledger} does not exist on this cluster ({client.cluster_id}): either the sink uses "
+                "another ledger, the topic was deleted, or the sink is on another cluster. If your code sets the "
+                "sink's ledger_topic, add --ledger-topic, or pass the query's checkpoint, which names the ledger",
             )
         try:
             with closing(Cluster(sink, facts)) as cluster:

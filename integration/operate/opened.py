@@ -74,12 +74,14 @@ class OpenTransaction:
             "abandons the batch",
             Standing.ORPHAN: "no decision names this transaction, and a newer driver has fenced the only driver that "
             "could decide it",
-            Standing.RUNNING: "no decision names this transaction yet, and its driver is the newest driver",
+            Standing.RUNNING: (
+                "no decision names this transaction yet, but its driver is the newest driver and can still decide it"
+            ),
             Standing.DRIVER: "this is the driver's own transaction, which contains a record for the decision log",
-            Standing.UNMARKED: "no decision in this ledger names this transaction, but its marker is not in this ledger either, "
-            "so another ledger may have its decision",
+            Standing.UNMARKED: "no decision in this ledger names this transaction, but this ledger does not contain "
+            "the transaction's marker either, so another ledger may contain the decision",
             Standing.FOREIGN: "no task of this sink uses this transactional id, so it belongs to another program",
-            Standing.UNJUDGED: "the decisions could not be read, so it is unknown whether this transaction is decided",
+            Standing.UNJUDGED: "the decisions could not be read, so it is unknown whether this transaction was decided",
         }[self.standing]
 
     def facts(self) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> 
     if state.transactions:
         show_transactions(state.transactions, console)
     for one in state.held:
-        by = one.transactional_id or "a transaction that is ending now"
+        by = one.transactional_id or "a transaction that is about to end"
         text = (
             f"  {one.topic}[{one.partition}]: read_committed readers are stuck at offset {one.stable} (end {one.end}), held back "
             f"by {by}"

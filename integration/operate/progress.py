@@ -45,7 +45,7 @@ class SourceProgress(Interceptor):
     def __init__(self, *, bootstrap_servers: str, group: str, options: Mapping[str, Any] | None = None) -> None:
         if not group:
             raise ConfigurationError(
-                "SourceProgress(group='') does not name a consumer group: specify a group that no consumer uses"
+                "SourceProgress(group=''): the name is empty. Pass the name of a group that no consumer uses"
             )
         source = KafkaSink(name="progress", bootstrap_servers=bootstrap_servers, options=options or {})
         self._admin = AdminClient(source.connection_config())

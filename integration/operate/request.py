@@ -83,8 +83,8 @@ def request_savepoint(
         files.put_if_absent(REQUESTS + name, seal(request))
     except OSError as error:
         raise ConfigurationError(
-            f"the request for a savepoint cannot be written to {files.location}: {error}. The query continues, and nothing "
-            "has changed. Free some space, or fix the directory's permissions. Then repeat the request"
+            f"the request for a savepoint cannot be written to {files.location}: {error}. The query continues, and "
+            "nothing has changed. Free some disk space, or fix the directory's permissions. Then run the command again"
         ) from error
     deadline, ended = time.monotonic() + timeout_s, False
     try:
@@ -101,9 +101,9 @@ def request_savepoint(
         if ended:
             return None
         raise RetriableError(
-            f"the query of {checkpoint} did not respond within {timeout_s:.0f} s. Either it has no new input, or it has "
-            "ended, or its interceptors do not include Savepoints(…). The request was withdrawn, and nothing has changed. "
-            "Stop the query, then run `twopc savepoint create`"
+            f"the query that uses {checkpoint} did not respond within {timeout_s:.0f} s. The query has no new input, "
+            "has ended, or does not have Savepoints(…) among its interceptors. The request was withdrawn, and nothing "
+            "has changed. Stop the query, then run `twopc savepoint create`"
         )
     answer = unseal(data, Answer)
     if answer.path is None:

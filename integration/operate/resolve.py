@@ -35,20 +35,21 @@ if TYPE_CHECKING:
 _NEXT: Final = {
     Step.WRITE: "Nothing is in doubt. Start the query. It will write the next batch.",
     Step.FINISH: "Nothing is in doubt. Start the query. It will finish the batch without writing any rows.",
-    Step.REWRITE: "All rows of the batch are lost, so none is visible. Start the query. It will write the batch again.",
-    Step.PUBLISH: "Some rows are lost, but they are staged. Start the query. It will publish the lost rows from the "
-    "staging area.",
+    Step.REWRITE: "All rows of the batch were lost, so none of them are visible. Start the query. It will write the batch again.",
+    Step.PUBLISH: "Some rows were lost from Kafka, but they are still staged. Start the query. It will publish these "
+    "rows from the staging area.",
     Step.REPAIR: (
         "Start the query. If the replay yields the decided rows, the query writes the lost rows again. Otherwise, the "
         "query stops in doubt."
     ),
     Step.IN_DOUBT: (
-        "Spark has moved past the batch and cannot replay it. Check the output, then start once with "
-        "override=Abandon({batch}, {query!r}). Visible rows stay, and the rest of the batch is abandoned."
+        "Spark has moved past the batch and cannot replay it. Check the output, then start the query once with "
+        "override=Abandon({batch}, {query!r}). Rows that are already visible stay visible, and the rest of the batch is "
+        "abandoned."
     ),
     Step.BLOCKED: (
-        "Neither a commit nor a loss can be proven now. Start the query when every broker responds. If the batch's markers "
-        "were deleted, start once with override=Abandon({batch}, {query!r})."
+        "Neither a commit nor a loss can be proven now. Start the query when every broker responds. If the batch's "
+        "markers were deleted, start the query once with override=Abandon({batch}, {query!r})."
     ),
 }
 #: The runbook entry for each step that needs one.
@@ -140,12 +141,15 @@ def _concluded(
         )
     action = text.format(batch=state.last_decided, query=state.query_id)
     if checkpoint is None and step in _ENTRIES:
-        action += " This advice assumes that Spark replays the batch. Pass the checkpoint to be sure."
+        action += (
+            " This advice assumes that Spark will replay the batch. To check that assumption, pass the checkpoint."
+        )
     if unseen := _decided_sinks(state) - {one.sink for one in _of_same_batch(state, states)}:
         action += (
-            f" This advice does not cover the whole batch: it also has transactions in {', '.join(sorted(unseen))}, and the "
-            "next start judges all of them together. Pass the checkpoint or --sinks. For a sink that is not a Kafka sink, also "
-            "run `twopc status CHECKPOINT --sinks MODULE:NAME`."
+            " This advice does not cover the whole batch: the batch also has transactions in "
+            f"{', '.join(sorted(unseen))}, and at the next start, the query decides what to do about all of them "
+            "together. Pass the checkpoint or --sinks. For sinks other than Kafka sinks, also run `twopc status "
+            "CHECKPOINT --sinks MODULE:NAME`."
         )
     facts = {
         "sink": state.sink,

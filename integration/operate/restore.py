@@ -137,7 +137,7 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     state = observe(sink)
     if state.history is None:
         raise ConfigurationError(
-            f"sink {sink.name!r}: {state.problem}. Therefore, it is unknown which output would be duplicated. Nothing "
+            f"sink {sink.name!r}: {state.problem}. It is therefore unknown which output would be duplicated. Nothing "
             "was restored"
         )
     manifest = savepoint.manifest
@@ -155,18 +155,19 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     highest = state.history.view.highest_batch_of(manifest.query_id)
     if (missing := missing_batches(highest, manifest.batch_id, f"sink {sink.name!r}")) is not None:
         raise ConfigurationError(
-            f"{missing}. Nothing was restored. Use a savepoint of batch {highest} or earlier. If the missing batches have no "
-            "rows for the sink, or were written by other means, restore without --bootstrap-servers"
+            f"{missing}. Nothing was restored. Use a savepoint of batch {highest} or earlier. If the missing batches "
+            "have no rows for the sink, or if their rows were written by other means, restore without "
+            "--bootstrap-servers"
         )
     if highest is None or highest == manifest.batch_id:
-        text = f"nothing is duplicated: batch {manifest.batch_id} is the last batch that {sink.name!r} received"
+        text = f"nothing will be duplicated: batch {manifest.batch_id} is the last batch that {sink.name!r} received"
         return Repeated(sink.name, None, None, 0, is_exact=True, text=text)
     first, count = manifest.batch_id + 1, sum(later.values())
     batches = f"batch {first}" if first == highest else f"batches {first} to {highest}"
     is_exact = len(later) == highest - manifest.batch_id
     text = (
-        f"sink {sink.name!r} already has {batches}: {'' if is_exact else 'at least '}{counted(count, 'row')}. The input "
-        "of these batches will be processed again, so their output will be duplicated"
+        f"sink {sink.name!r} has already received {batches}: {'' if is_exact else 'at least '}{counted(count, 'row')}. "
+        "The input of these batches will be processed again, so their output will be duplicated"
     )
     return Repeated(sink.name, first, highest, count, is_exact=is_exact, text=text)
 

@@ -91,8 +91,8 @@ def create_savepoint(
         except OSError as error:
             raise ConfigurationError(f"the savepoint cannot be written: {error}. No partial copy is left") from error
     raise RetriableError(
-        f"{checkpoint}: Spark deletes files before they can be copied. No savepoint was taken. Stop the query, or raise its "
-        "spark.sql.streaming.minBatchesToRetain"
+        f"{checkpoint}: Spark deleted files before they could be copied. No savepoint was taken. Stop the query, or "
+        "raise its option spark.sql.streaming.minBatchesToRetain"
     )
 
 
@@ -106,9 +106,9 @@ def missing_batches(highest: int | None, batch: int, where: str) -> str | None:
         return None
     are = f"batch {batch} is" if highest + 1 == batch else f"batches {highest + 1} to {batch} are"
     return (
-        f"{are} not in {where}: Spark has finished batch {batch}, but the last decided batch is {highest}. The query ran "
-        "without its sinks, for example because its foreachBatch function swallows errors. A query that starts after batch "
-        f"{batch} never writes the missing rows"
+        f"{are} not in {where}: Spark has finished batch {batch}, but the last decided batch is {highest}. The query "
+        "ran without its sinks, for example because its foreachBatch function swallows errors. A query that starts "
+        f"after batch {batch} will never write the missing rows"
     )
 
 
@@ -128,8 +128,8 @@ def _require_decided(found: CheckpointState, finished: int, sinks: Sequence[Kafk
         highest = None if view is None else view.highest_batch_of(found.query_id)
         if (missing := missing_batches(highest, finished, where)) is not None:
             raise ConfigurationError(
-                f"{missing}. No savepoint was taken. Fix the function, and restart the query. The error of the refused start "
-                "says how to write the missing batches"
+                f"{missing}. No savepoint was taken. Fix the foreachBatch function, and restart the query. The query "
+                "will refuse to start, and its error message will say how to write the missing batches"
             )
 
 

@@ -18,7 +18,7 @@ _Checkpoint = Annotated[
 ]
 _Directory = Annotated[Path, typer.Argument(help="The directory for savepoints. Each savepoint is a subdirectory.")]
 _Servers = Annotated[
-    str | None, connection(help="host:port of a broker. If it is set, the command also reads the sinks' ledgers.")
+    str | None, connection(help="A broker's host:port. With this option, the command also reads the sinks' ledgers.")
 ]
 
 
@@ -69,7 +69,10 @@ def list_savepoints(
 @app.command()
 def restore(  # noqa: PLR0913 - options of a command line
     savepoint: Annotated[
-        Path, typer.Argument(help="A savepoint. For a directory of savepoints, the newest good savepoint is used.")
+        Path,
+        typer.Argument(
+            help="A savepoint, or a directory of savepoints. From a directory, the command uses the newest intact savepoint."
+        ),
     ],
     checkpoint: Annotated[Path, typer.Argument(help="The new checkpoint's directory, which must be missing or empty.")],
     *,

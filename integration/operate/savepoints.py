@@ -79,12 +79,15 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
     ]
     if not done.repeated:
         lines.append(
-            "Every batch decided after the savepoint will be duplicated. To see which output that is, add "
-            "--bootstrap-servers."
+            "The output of every batch that was decided after the savepoint will be duplicated. To see which batches "
+            "these are, add --bootstrap-servers."
         )
     lines += [
-        f"To replace the old query permanently, use exactly_once(…, {done.settings}) at the first start.",
-        f"To keep the old query as well, rename the sinks, and pass only override=AdoptQuery({done.query_id!r}).",
+        (
+            f"To replace the old query permanently, use exactly_once(…, {done.settings}) when you start the new query for "
+            "the first time."
+        ),
+        f"To keep both queries, rename the sinks, and pass only override=AdoptQuery({done.query_id!r}).",
     ]
     return Answer(DONE, done.facts(), show_lines(lines))
 

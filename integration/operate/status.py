@@ -104,8 +104,8 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
             show_store(store, advice, console)
         for topic in strangers:
             text = (
-                f"{topic} is not a ledger, because its name does not contain a valid sink name. A killed "
-                "preflight left it, or it is a copy of a ledger"
+                f"{topic} is not a ledger, because its name does not contain a valid sink name. Either a killed "
+                "preflight left it behind, or it is a copy of a ledger"
             )
             console.print(text, markup=False, soft_wrap=True)
         if not found and seen is None:
@@ -176,8 +176,8 @@ def _of_history(checkpoint: Path) -> Advice | None:
     ended = utc(last.triggered_ms + last.took_ms)
     what = f"the last checkpoint, {last.batch_id}, {last.outcome} at {ended}: {last.cause.error} in {last.cause.phase or 'start'}"
     action = (
-        f"`twopc show {checkpoint} {last.batch_id}` says why, and `twopc diagnose {checkpoint}` says what to change. Then "
-        "start the query if it is not running."
+        f"`twopc show {checkpoint} {last.batch_id}` shows the cause, and `twopc diagnose {checkpoint}` says what to "
+        "change. Then start the query if it is not running."
     )
     return Advice(Urgency.WATCH, what, action, "checkpoints-fail-again-and-again")
 
@@ -193,7 +193,7 @@ def _of_checkpoint(found: CheckpointState, *, has_sinks: bool) -> list[Advice]:
         what = "no batch has been decided with this checkpoint yet"
         return [Advice(Urgency.NONE, what, "Nothing to do.", "healthy")]
     unfinished = found.planned is not None and found.planned != found.finished
-    where = "" if found.registers is not None else " Add --bootstrap-servers to see the ledger's state."
+    where = "" if found.registers is not None else " To see the ledger's state, add --bootstrap-servers."
     if not unfinished:
         return [Advice(Urgency.NONE, f"Spark has finished batch {found.finished}", f"Nothing to do.{where}", "healthy")]
     what = f"Spark has planned batch {found.planned} but not finished it: the query is writing the batch, or has ended"

@@ -59,23 +59,23 @@ def _newest(state: StoreState) -> str:
 def overtaken(checks: int) -> Advice:
     """Say that the query's newest batch was not compared, because the query kept deciding newer batches."""
     what = (
-        f"this command checked {checks} times, but the query kept deciding new batches between the checks. So the newest "
-        "batch was not compared with the store"
+        f"this command checked {checks} times, but the query kept deciding new batches between the checks, so the "
+        "newest batch was not compared with the store"
     )
     return Advice(Urgency.WATCH, what, "Check again.", "the-stores-of-sinks")
 
 
 def _unseen(state: StoreState) -> Advice:
     if state.problem is None:
-        what = f"a {state.kind} does not show the state of its store, so the store was not compared with the decisions"
+        what = f"the store was not compared with the decisions, because a {state.kind} cannot report its store's state"
         return Advice(Urgency.WATCH, what, "Compare the sink's output with the source.", "the-stores-of-sinks")
     if not state.answers:
         what = f"the store did not respond: {state.problem}"
         return Advice(
-            Urgency.ACT, what, "Restore the store or its network, and check again.", "a-store-does-not-respond"
+            Urgency.ACT, what, "Make the store reachable again, and repeat this check.", "a-store-does-not-respond"
         )
     action = (
-        "Do not start the query, and do not write to the store, before you have read about this finding in the runbook."
+        "Do not start the query, and do not write to the store, until you have read about this finding in the runbook."
     )
     return Advice(Urgency.ACT, state.problem, action, "the-control-record-is-missing-or-unreadable")
 
@@ -93,21 +93,24 @@ def _of_binding(state: StoreState, seen: Observation, checkpoint: CheckpointStat
     record, bound = seen.record, state.bound
     if bound is None and checkpoint.log is not None:
         action = (
-            "If you have just added this sink with override=AddSink, its first batch will bind the checkpoint to it. "
-            "Otherwise, fix --sinks."
+            "If you have just added this sink with override=AddSink, the sink's first batch will bind the checkpoint "
+            "to it. Otherwise, --sinks is wrong."
         )
         return Advice(Urgency.WATCH, "the checkpoint is not bound to this sink", action, "the-stores-of-sinks")
     if bound is not None and not record.id:
         what = (
             "the checkpoint is bound to this sink, but the store has no control record: the record was deleted, or the "
-            "address now leads to another store"
+            "address now leads to a different store"
         )
         action = "Do not start the query. It would refuse to start. Fix the address, or restore the store."
         return Advice(Urgency.ACT, what, action, "the-control-record-is-missing-or-unreadable")
     if bound is not None and state.changed:
         was = ", ".join(f"{name} {bound.get(name)}" for name in state.changed)
         now = ", ".join(f"{name} {seen.bound[name]}" for name in state.changed)
-        what = f"the checkpoint is bound to {was}, but the store now has {now}, so this is another store or a recreated table"
+        what = (
+            f"the checkpoint is bound to {was}, but the store now shows {now}, so this is a different store or a "
+            "recreated table"
+        )
         return Advice(
             Urgency.ACT,
             what,
@@ -145,7 +148,7 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
         )
         action = (
             "Do not start the query with this checkpoint. It would refuse to start. Use the checkpoint of the run that "
-            "wrote last."
+            "wrote to the store last."
         )
         return Advice(Urgency.ACT, what, action, "the-start-is-refused")
     if seen.is_behind:
@@ -153,7 +156,7 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
             f"decisions from the query's log, which {ends}, are missing from the store: the store was restored from a "
             "backup, or a failover lost writes"
         )
-        action = "Do not start the query. It would refuse to start. Restore a newer state of the store."
+        action = "Do not start the query. It would refuse to start. Restore the store to a newer state."
         return Advice(Urgency.ACT, what, action, "the-start-is-refused")
     return None
 
@@ -161,20 +164,23 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
 def _of_decision(state: StoreState, seen: Observation) -> Iterator[Advice]:
     if state.lost:
         what = f"{_of(state.lost)} of batch {state.batch} {'was' if len(state.lost) == 1 else 'were'} decided and then lost"
-        action = "Start the query: it repairs as much as it can, or says what to restore."
+        action = "Start the query. It will repair as much as it can, or say what to restore."
         yield Advice(Urgency.ACT, what, action, "a-decided-transaction-is-lost")
     elif state.waiting:
         waiting = counted(len(state.waiting), "of its transactions is", "of its transactions are")
         what = f"batch {state.batch} is decided, but {waiting} not published"
-        action = "The running query publishes the batch. If the query is not running, start it: it publishes the batch first."
+        action = (
+            "If the query is running, it will publish the batch. If it is not running, start it. It will first "
+            "publish the batch."
+        )
         yield Advice(Urgency.WATCH, what, action, "decided-and-not-published")
     if state.differing:
         action = "Stop the query. Keep the checkpoint and the table unchanged until you know the cause."
         yield Advice(Urgency.ACT, "; ".join(state.differing), action, "the-rows-of-a-batch-differ")
     if seen.rolled_back is not None:
         action = (
-            "If someone rolled the table back on purpose, do nothing: the sink does not add the batch again. Otherwise "
-            "restore the newer state."
+            "If someone rolled the table back on purpose, do nothing: the sink will not write the batch again. "
+            "Otherwise, restore the newer state."
         )
         yield Advice(Urgency.ACT, seen.rolled_back, action, "the-table-was-rolled-back")
 
@@ -185,7 +191,10 @@ def _of_leftovers(seen: Observation) -> Iterator[Advice]:
             f"{_of(left)} {_are(left)} staged but undecided: the newest driver (epoch {seen.record.driver_epoch}) is "
             "writing its batch, or has died"
         )
-        action = "If the driver is alive, do nothing. If the driver is dead, start the query. It will remove these transactions."
+        action = (
+            "If the driver is alive, do nothing. If the driver is dead, start the query, which will remove these "
+            "transactions."
+        )
         yield Advice(Urgency.WATCH, what, action, "a-batch-is-being-written")
 
 

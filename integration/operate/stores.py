@@ -119,7 +119,8 @@ def _look(sink: TwoPhaseCommitSink[Any], decisions: Decisions) -> StoreState:
         return replace(state, problem=str(error))
     except msgspec.ValidationError as error:
         return replace(
-            state, problem=f"the store's decision was written by another version or by another kind of sink: {error}"
+            state,
+            problem=f"the store's decision was written by a different release or by a different kind of sink: {error}",
         )
     except Exception as error:  # noqa: BLE001 - a user-defined sink may raise its client's errors
         return replace(state, problem=f"the store could not be observed: {unquoted(error)}")

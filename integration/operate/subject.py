@@ -143,14 +143,15 @@ class Subject:
         """
         if self.left_out:
             raise ConfigurationError(
-                f"{not_here(self.left_out)}. An answer without {'it' if len(self.left_out) == 1 else 'them'} would be wrong, so "
-                "nothing was examined. Pass all of the query's sinks with --sinks MODULE:NAME"
+                f"{not_here(self.left_out)}. Without {'this sink' if len(self.left_out) == 1 else 'these sinks'}, the "
+                "result would be wrong, so nothing was examined. Pass all of the query's sinks with --sinks MODULE:NAME"
             )
         if self.checkpoint is not None and self.checkpoint.sinks and not self.sinks:
             raise ConfigurationError(
-                f"no sink of this checkpoint ({', '.join(sorted(self.checkpoint.sinks))}) is a Kafka sink, and only Kafka "
-                f"sinks have transactions to list, prove or end. Run `twopc status {self.checkpoint.location} --sinks "
-                "module:name`. That command compares the other sinks' stores with the decisions"
+                f"no sink of this checkpoint ({', '.join(sorted(self.checkpoint.sinks))}) is a Kafka sink, and only "
+                "Kafka sinks have transactions that this command can list, prove or end. Run `twopc status "
+                f"{self.checkpoint.location} --sinks module:name` instead, which compares the stores of the other "
+                "sinks with the decisions"
             )
         return self.sinks
 
@@ -215,7 +216,8 @@ def _all_sinks(connection: Connection) -> Subject:
     """Find all sinks by their ledgers and by their open transactions, which remain when a ledger is deleted."""
     if connection.ledger_topic is not None:
         raise ConfigurationError(
-            f"--ledger-topic {connection.ledger_topic} is the ledger of one sink. Nothing was examined. Name that sink"
+            f"--ledger-topic {connection.ledger_topic} is the ledger of only one sink. Nothing was examined. Pass that "
+            "sink's name"
         )
     nobody = connection.sink(_NOBODY)
     with closing(TransactionClient(nobody.committing_config())) as client:  # reports an unreachable broker in one line

@@ -117,7 +117,7 @@ class ByHand:
             ConfigurationError: no reason was given.
         """
         if self.is_forced and not (self.reason or "").strip():
-            raise ConfigurationError("--force needs --reason TEXT. The reason is recorded for later review")
+            raise ConfigurationError("--force needs --reason TEXT, because the reason is recorded for later review")
 
     def write_down(self, directory: Path, command: str, sink: str, wanted: Sequence[OpenTransaction]) -> str | None:
         """Write the reason durably, and return the name of its file. Return None without ``--force``."""
@@ -179,7 +179,8 @@ def _one_sink(what: str, connection: Connection, checkpoint: Path | None) -> tup
     if len(subject.with_transactions()) != 1:
         names = ", ".join(sink.name for sink in subject.sinks) or "none"
         raise ConfigurationError(
-            f"{what} has these Kafka sinks: {names}. Name one of the sinks, and add --checkpoint {what}"
+            f"this command needs exactly one sink, but {what} is bound to these Kafka sinks: {names}. Pass the name of "
+            f"one sink, and add --checkpoint {what}"
         )
     here = Path.cwd() if subject.checkpoint is None else Path(subject.checkpoint.location) / "twopc"
     return subject.sinks[0], subject.query, here
@@ -209,7 +210,7 @@ def _not_proven(state: SinkState) -> _Left:
     found = [one for one in state.proofs if one.evidence is not Evidence.COMMITTED]
     lines = [_line(one) for one in found]
     if found:
-        lines.append(f"`twopc resolve {state.in_commands}` says what the next start will do")
+        lines.append(f"`twopc resolve {state.in_commands}` shows what the query will do when it next starts")
     return _left(state, [one.facts() for one in found], lines)
 
 
@@ -238,7 +239,7 @@ def _confirm(act: str, wanted: Sequence[OpenTransaction], *, is_sure: bool) -> N
     for one in wanted:
         typer.echo(f"{one.transactional_id}: {one.evidence}", err=True)
     if not typer.confirm(f"{act} {counted(len(wanted), 'transaction')}?", err=True):
-        raise ConfigurationError("you did not confirm, so nothing was done")
+        raise ConfigurationError("nothing was done, because you did not confirm")
 
 
 def _nothing(sink: str, what: str, left: _Left) -> Answer:

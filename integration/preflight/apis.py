@@ -75,10 +75,10 @@ def check_apis(target: Target) -> Iterator[Finding]:
         )
 
 
-_FIX: Final = "Use Kafka 3.0 or newer, or a service that accepts this request"
+_FIX: Final = "Use Kafka 3.0 or newer, or a Kafka service that accepts this request"
 _OLD_FORMAT: Final = (
-    "The broker writes messages in the Kafka 0.10 format, which does not support transactions. Raise "
-    "inter.broker.protocol.version and log.message.format.version, because these are the last steps of the upgrade"
+    "The broker writes messages in the Kafka 0.10 format, which does not support transactions. To finish the brokers' "
+    "upgrade, raise inter.broker.protocol.version and log.message.format.version"
 )
 
 

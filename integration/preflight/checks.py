@@ -62,8 +62,8 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
                 )
     if lacks:
         why = (
-            "the sink's start, its ledger and a two-phase commit were not checked, because they need a request that a "
-            "broker rejects"
+            "the sink's startup, its ledger and a two-phase commit were not checked, because they need a request that "
+            "a broker rejects"
         )
         found.append(Finding("not tried", target.sink.name, Result.WARN, why, FIX_REQUESTS))
     for record in warnings:
@@ -77,7 +77,9 @@ def findings_of(target: Target, further: Sequence[Check] = ()) -> tuple[Finding,
 
 
 FIX_REQUESTS: Final = "Fix the problem that 'requests' reports, and run the preflight again"
-_FIX: Final = "The sink logs this warning at each start. Fix the setting or grant the permission that the warning names"
+_FIX: Final = (
+    "The sink logs this warning at each startup. Fix the setting or grant the permission that the warning names"
+)
 _REMOVE: Final = "No query uses this topic or transaction. If a topic does not disappear on its own, delete it"
 
 

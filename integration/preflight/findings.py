@@ -33,7 +33,7 @@ class Finding:
     fix: str = ""  #: what to do; empty if nothing has to be done
 
 
-_TRY_AGAIN: Final = "Run the preflight again. If the preflight fails again, look for the reason in the brokers' logs"
+_TRY_AGAIN: Final = "Run the preflight again. If the preflight fails again, look for the cause in the brokers' logs"
 _AS_IT_SAYS: Final = "Follow the sink's error message"
 _DENIED: Final = frozenset(
     {

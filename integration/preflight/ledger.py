@@ -30,7 +30,7 @@ _RIGHTS: Final = ("READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS", "DELETE")
 def check_start(target: Target) -> Iterator[Finding]:
     """Run the checks that the sink makes before it acquires the ledger."""
     target.committer.inspect()
-    yield Finding("start", target.sink.name, Result.PASS, "the sink's start-up checks pass")
+    yield Finding("start", target.sink.name, Result.PASS, "the sink's startup checks pass")
 
 
 def check_ledger(target: Target) -> Iterator[Finding]:
@@ -44,7 +44,7 @@ def check_ledger(target: Target) -> Iterator[Finding]:
         if log.identity() == ABSENT:
             log.topic.require_creatable()
             yield Finding(
-                _CHECK, log.name, Result.PASS, "does not exist yet. The sink can create it at the first start"
+                _CHECK, log.name, Result.PASS, "does not exist yet. The sink can create it when it first starts"
             )
             return
         log.topic.batch_limit()
@@ -73,8 +73,8 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
         elif (wanted := settings.get(_LOG_REPLICAS, 0)) > len(target.brokers.nodes):
             brokers = len(target.brokers.nodes)
             why = (
-                f"{_LOG_REPLICAS}={wanted}, but only {counted(brokers, 'broker is', 'brokers are')} running. So the brokers "
-                "cannot create the transaction log, and no transaction can begin"
+                f"{_LOG_REPLICAS}={wanted}, but only {counted(brokers, 'broker is', 'brokers are')} running. So the "
+                "brokers cannot create the transaction log, and without this log, no transaction can begin"
             )
             fix = f"Start the missing brokers, or set {_LOG_REPLICAS}={brokers} and transaction.state.log.min.isr=1"
             yield Finding(_LOG, TRANSACTION_LOG, Result.FAIL, why, fix)

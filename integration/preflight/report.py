@@ -20,7 +20,7 @@ _STYLES: Final = {Result.PASS: "green", Result.WARN: "yellow", Result.FAIL: "bol
 _SEVERITY: Final = tuple(Result)
 _VERDICTS: Final = {
     Result.PASS: "The cluster meets the sink's requirements.",
-    Result.WARN: "The query can run. The warnings say what weakens the query's guarantee, and which checks were skipped.",
+    Result.WARN: "The query can run. The warnings say what weakens the exactly-once guarantee, and which checks were skipped.",
     Result.FAIL: "Do not start the query until the failed checks pass.",
 }
 

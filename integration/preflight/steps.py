@@ -72,13 +72,15 @@ def _use_ids(trial: Trial) -> Outcome:
     if answer != NONE:
         fix = rights(trial.original) if answer == NOT_AUTHORIZED else _NOT_KAFKA
         return Outcome(Result.FAIL, f"the broker returned {answer} to InitProducerId for {tid}", fix)
-    return _passed("the principal may initialize the transactional ids")
+    return _passed("the principal is allowed to initialize the transactional ids")
 
 
 def _make_topic(trial: Trial) -> Outcome:
     trial.make_topic()
     if trial.log.identity() == NO_ID:
-        why = "topics have no ids on this cluster, so the sink cannot detect that its ledger was deleted and recreated"
+        why = (
+            "topics have no ids on this cluster, so the sink cannot detect whether its ledger was deleted and recreated"
+        )
         return Outcome(
             Result.WARN, why, "Make sure that the ledger is never deleted, or use brokers with topic ids (KIP-516)"
         )
@@ -100,7 +102,7 @@ def _prepare(trial: Trial) -> Outcome:
     trial.scan_start = ScanStart(trial.log, None, timeout_ms=trial.timeout_ms).take()["markers"]
     for task in (_COMMITTED, _FENCED, _ABORTED):
         trial.handles[task] = trial.prepare(task)
-    return _passed(f"{len(trial.handles)} tasks each wrote a row and closed their producers")
+    return _passed(f"each of {len(trial.handles)} tasks wrote a row and closed its producer")
 
 
 def _confirm(trial: Trial) -> Outcome:
@@ -134,19 +136,21 @@ def _decide(trial: Trial) -> Outcome:
 def _commit(trial: Trial) -> Outcome:
     handle = trial.handles[_COMMITTED]
     if (answer := _end(trial, _COMMITTED)) != NONE:
-        return _unlike(f"another client sent a commit by producer id and epoch, and the broker returned {answer}")
+        return _unlike(f"another client sent a commit with the producer id and epoch, and the broker returned {answer}")
     await_visible(trial.client, [handle], timeout_ms=trial.timeout_ms)
     trial.await_stable(_COMMITTED)
     if not trial.is_visible(_COMMITTED):
-        return _unlike("a transaction was committed, but readers do not see its row")
-    return _passed("another client committed a transaction by producer id and epoch, and readers see its row")
+        return _unlike("a transaction was committed, but readers do not see the transaction's row")
+    return _passed(
+        "another client committed a transaction with the producer id and epoch, and readers see the transaction's row"
+    )
 
 
 def _commit_again(trial: Trial) -> Outcome:
     if (answer := _end(trial, _COMMITTED)) != NONE:
         why = (
-            f"for a second commit, the broker returned {answer} instead of NONE, so after a crash the sink must search the "
-            "markers"
+            f"for a second commit, the broker returned {answer} instead of NONE, so after a crash, the sink must "
+            "search the transaction markers"
         )
         return Outcome(Result.WARN, why, "Expect slower restarts, or use brokers that return NONE, as Kafka does")
     return _passed("the broker returned NONE for a second commit")
@@ -158,7 +162,7 @@ def _fence_task(trial: Trial) -> Outcome:
         return _unlike("InitProducerId with the producer's id and epoch does not abort an open transaction")
     trial.await_stable(_FENCED)
     if trial.is_visible(_FENCED):
-        return _unlike("InitProducerId aborted a transaction, but readers see its row")
+        return _unlike("InitProducerId aborted a transaction, but readers see the transaction's row")
     return _refused(
         trial,
         _FENCED,
@@ -168,10 +172,10 @@ def _fence_task(trial: Trial) -> Outcome:
 
 def _abort_task(trial: Trial) -> Outcome:
     if (answer := _end(trial, _ABORTED, commit=False)) != NONE:
-        return _unlike(f"the broker returned {answer} for an abort by producer id and epoch")
+        return _unlike(f"the broker returned {answer} for an abort with the producer id and epoch")
     trial.await_stable(_ABORTED)
     if trial.is_visible(_ABORTED):
-        return _unlike("a transaction was aborted, but readers see its row")
+        return _unlike("a transaction was aborted, but readers see the transaction's row")
     return _refused(
         trial,
         _ABORTED,
@@ -187,7 +191,7 @@ def _search(trial: Trial) -> Outcome:
     if found != expected:
         seen = ", ".join(one.value for one in found)
         return _unlike(
-            f"one transaction was committed and two were aborted, but the markers prove something else: {seen}. "
+            f"one transaction was committed and two were aborted, but the markers show a different result: {seen}. "
             f"{'; '.join(reasons)}"
         )
     return _passed("the markers prove that one transaction was committed and two were aborted")
@@ -202,7 +206,7 @@ def _fence_driver(trial: Trial) -> Outcome:
             return _unlike("the newer driver cannot read the fenced driver's decisions")
         return _passed("a newer driver fences the older driver, and reads the older driver's decisions")
     return _unlike(
-        "an older driver can still decide after a newer driver has initialized the transactional id that both drivers use"
+        "an older driver can still decide after a newer driver has initialized their common transactional id"
     )
 
 

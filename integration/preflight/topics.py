@@ -40,7 +40,7 @@ def check_outputs(target: Target) -> Iterator[Finding]:
     """Check that every output topic exists, accepts rows, and keeps them."""
     if not target.topics:
         why, fix = (
-            "no topic was named, so no topic was checked",
+            "no output topic was checked, because --topic was not used",
             "Use --topic to name each topic that the query writes to",
         )
         yield Finding(_CHECK, "--topic", Result.WARN, why, fix)
@@ -55,7 +55,7 @@ def _check_output(target: Target, topic: str) -> Iterator[Finding]:
     found = describe(target.admin, topic, timeout_ms=target.sink.timeout_ms, with_rights=True)
     if found is None:
         why = "the topic does not exist, so the first row for it will stop the query"
-        yield Finding(_CHECK, topic, Result.FAIL, why, "Create it, or check the name")
+        yield Finding(_CHECK, topic, Result.FAIL, why, "Create the topic, or check its name")
         return
     yield Finding(_CHECK, topic, Result.PASS, f"exists, with {counted(len(found.partitions), 'partition')}")
     yield from check_rights(_CHECK, found, _RIGHTS)
@@ -88,14 +88,17 @@ def check_durability(check: str, found: TopicDescription, settings: Settings) ->
     in_sync = int(settings.get("min.insync.replicas") or 1)
     short = [partition for partition in found.partitions if len(partition.isr) < in_sync]
     if in_sync > replicas:
-        why = f"min.insync.replicas={in_sync} exceeds the topic's {counted(replicas, 'replica')}, so every record is rejected"
+        why = (
+            f"min.insync.replicas={in_sync} exceeds the topic's {counted(replicas, 'replica')}, so the brokers "
+            "reject every record"
+        )
         fix = f"Set min.insync.replicas={max(1, replicas - 1)}, or add replicas (kafka-reassign-partitions)"
         yield Finding(check, found.name, Result.FAIL, why, fix)
     elif short:
         ids = ", ".join(str(partition.id) for partition in short)
         why = (
             f"{counted(len(short), 'partition has', 'partitions have')} fewer replicas in sync than "
-            f"min.insync.replicas={in_sync}, so these partitions reject records now: {ids}"
+            f"min.insync.replicas={in_sync}, so these partitions currently reject records: {ids}"
         )
         yield Finding(check, found.name, Result.FAIL, why, "Start the missing brokers")
     weak = []
@@ -106,7 +109,7 @@ def check_durability(check: str, found: TopicDescription, settings: Settings) ->
     if settings.get("unclean.leader.election.enable") == "true":
         weak.append("unclean.leader.election.enable=true")
     if weak:
-        why = f"it has {', '.join(weak)}, so acknowledged records may be lost when a broker fails"
+        why = f"the topic has {', '.join(weak)}, so acknowledged records may be lost when a broker fails"
         fix = f"Set {_REPLICAS} replicas, min.insync.replicas={_IN_SYNC}, unclean.leader.election.enable=false"
         yield Finding(check, found.name, Result.WARN, why, fix)
 
@@ -126,7 +129,10 @@ def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Find
         )
         yield Finding(_CHECK, topic, Result.WARN, why, "Set a key in every row, or set cleanup.policy=delete")
     if settings.get("message.timestamp.type") == "LogAppendTime":
-        why = "message.timestamp.type=LogAppendTime, so the time of arrival replaces the rows' timestamp column"
+        why = (
+            "message.timestamp.type=LogAppendTime, so the brokers ignore the rows' timestamp column and store the "
+            "time of arrival"
+        )
         fix = "Set message.timestamp.type=CreateTime if readers need the timestamp column"
         yield Finding(_CHECK, topic, Result.WARN, why, fix)
         return
@@ -138,7 +144,7 @@ def _check_rows(target: Target, topic: str, settings: Settings) -> Iterator[Find
                 "broker's clock"
             )
             fix = (
-                f"Raise {name}, or filter such rows out. If the DataFrame has no timestamp column, each row is stamped with "
-                "the time at which it is sent"
+                f"Raise {name}, or filter out such rows. If the DataFrame has no timestamp column, each row is stamped "
+                "with the time at which it is sent"
             )
             yield Finding(_CHECK, topic, Result.WARN, why, fix)

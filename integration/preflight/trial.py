@@ -140,7 +140,7 @@ class Trial:
 
         def require_stable() -> None:
             if (stable := end(committed=True)) < end(committed=False):
-                raise RetriableError(f"{self.topic}/{partition}: readers cannot pass offset {stable}")
+                raise RetriableError(f"{self.topic}/{partition}: readers cannot read past offset {stable}")
 
         retrying(is_retriable, timeout_s=self.timeout_ms / 1000, backoff=wait_fixed(0.05))(require_stable)
 
@@ -155,7 +155,7 @@ class Trial:
 
         def request() -> None:
             (future,) = self.admin.delete_records([where], request_timeout=self.timeout_ms / 1000).values()
-            with translated(f"deleting records of {self.topic}"):
+            with translated(f"deleting records from {self.topic}"):
                 future.result()
 
         retrying(is_retriable, timeout_s=self.timeout_ms / 1000, backoff=wait_fixed(0.05))(request)
@@ -181,7 +181,7 @@ class Trial:
         listed = self.client.list_open(id_prefix(self.sink.name)).transactional_ids
         left = fence(self.client, [ProducerIdentity(tid) for tid in listed], timeout_ms=self.timeout_ms)
         if left:
-            text = "the preflight could not end these open transactions: %s. These transactions time out within %d ms"
+            text = "the preflight could not end these open transactions: %s. They will time out within %d ms"
             logger.warning(text, ", ".join(left), self.sink.transaction_timeout_ms)
 
     def _delete_topic(self) -> None:

@@ -160,7 +160,7 @@ def test_the_table_lists_each_finding_with_its_reason_and_its_fix(
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert f"twopc preflight {name}" in shown
     assert "the topic does not exist" in shown
-    assert "Create it, or check the name" in shown
+    assert "Create the topic, or check its name" in shown
     assert "Do not start the query until the failed checks pass." in shown
     assert topics_of(kafka.bootstrap_servers, name) == set()  # nothing creates the topic by asking for it
 
@@ -193,7 +193,7 @@ OUTPUTS = {
     "arrival": (
         {"message.timestamp.type": "LogAppendTime"},
         Result.WARN,
-        "the time of arrival replaces the rows' timestamp column",
+        "the brokers ignore the rows' timestamp column",
     ),
     "young": (
         {"message.timestamp.before.max.ms": "86400000"},

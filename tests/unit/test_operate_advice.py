@@ -127,7 +127,7 @@ def test_a_decided_transaction_may_be_committed_and_a_late_one_only_with_force()
 @pytest.mark.parametrize("standing", [Standing.DECIDED, Standing.DRIVER])
 @pytest.mark.parametrize("is_forced", [False, True])
 def test_a_decided_transaction_is_never_aborted(standing: Standing, *, is_forced: bool) -> None:
-    with pytest.raises(ForbiddenError, match="--force does not change that"):
+    with pytest.raises(ForbiddenError, match="--force does not allow this either"):
         require_abortable([one(standing)], is_forced=is_forced)
 
 
@@ -168,7 +168,7 @@ def test_orphans_may_be_aborted() -> None:
     [
         (NO_ANSWER, "not aborted: no broker responded."),
         (NOT_AUTHORIZED, "not aborted: not authorized. Allow Write on"),
-        ("NotCoordinatorError", "not aborted: the coordinator said NotCoordinatorError."),
+        ("NotCoordinatorError", "not aborted: the coordinator returned NotCoordinatorError."),
     ],
 )
 def test_a_failed_abort_says_why(monkeypatch: pytest.MonkeyPatch, report: str, expected: str) -> None:

@@ -174,7 +174,7 @@ def test_a_savepoint_ends_with_an_error_if_spark_is_always_faster(
             (checkpoint / name).unlink(missing_ok=True)
 
     while_copying(monkeypatch, delete)
-    with pytest.raises(RetriableError, match="before they can be copied"):
+    with pytest.raises(RetriableError, match="before they could be copied"):
         create_savepoint(checkpoint, tmp_path / "kept")
     assert not list((tmp_path / "kept").iterdir())
 
@@ -432,7 +432,9 @@ def test_the_commands_take_and_restore_savepoints(checkpoint: Path, tmp_path: Pa
     assert taken.status == 0
     restored = command("savepoint", "restore", taken.facts["path"], str(tmp_path / "new"))
     assert restored.status == 0
-    assert "EndQuery('old')]" in restored.out and "To see which output that is, add --bootstrap-servers" in restored.out
+    assert (
+        "EndQuery('old')]" in restored.out and "To see which batches these are, add --bootstrap-servers" in restored.out
+    )
     assert command("savepoint", "restore", str(tmp_path / "none"), str(tmp_path / "x")).status == 2
     assert command("savepoint", "create", str(tmp_path / "none"), str(tmp_path / "x")).status == 2
 

@@ -306,7 +306,9 @@ def test_a_handle_of_another_kind_is_reported(sink: Sink, owner: Markers) -> Non
             return msgspec.convert({"file": encoded}, Prepared)
 
     state, [advice] = look(Strict(sink.store), log)
-    assert advice.anchor == "the-control-record-is-missing-or-unreadable" and "another version" in str(state.problem)
+    assert advice.anchor == "the-control-record-is-missing-or-unreadable" and "a different release" in str(
+        state.problem
+    )
 
 
 class Ledger:

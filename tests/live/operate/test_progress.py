@@ -84,5 +84,5 @@ def test_only_kafkas_offsets_are_used() -> None:
 
 
 def test_a_group_without_a_name_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="does not name a consumer group"):
+    with pytest.raises(ConfigurationError, match="the name is empty"):
         SourceProgress(bootstrap_servers="b:1", group="")

@@ -253,7 +253,7 @@ def test_batches_that_the_ledger_lacks_are_in_no_savepoint_and_no_restored_check
     assert refused.status == 2 and "Use a savepoint of batch 0 or earlier" in refused.error
     done = ask(play, "savepoint", "restore", good.facts["path"], str(tmp_path / "new"), "--json")
     assert [one["text"] for one in done.facts["repeated"]] == [
-        f"nothing is duplicated: batch 0 is the last batch that {play.name!r} received"
+        f"nothing will be duplicated: batch 0 is the last batch that {play.name!r} received"
     ]
 
 

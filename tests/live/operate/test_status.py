@@ -183,7 +183,7 @@ def test_a_checkpoint_alone_says_what_spark_has_done(play: Play) -> None:
     found = command("status", str(spark_files(play, finished=0)), "--json")
     assert found.status == 0
     assert found.facts["checkpoint"]["decision_log"] == play.sink.ledger
-    assert "Add --bootstrap-servers" in found.facts["advice"][0]["action"]
+    assert "add --bootstrap-servers" in found.facts["advice"][0]["action"]
 
 
 @pytest.fixture
