@@ -88,9 +88,10 @@ class Callers:
         while run_id in found and len(found) > 1 and time.monotonic() - began < _LIMIT_S:
             if not is_told:
                 logger.warning(
-                    "%d queries of this session share the batch's columns, so the driver cannot tell yet which query makes "
-                    "this call. It waits up to %.0f s for the other queries to end a trigger. To avoid the wait, give each "
-                    "query its own DataFrame, with a separate readStream.….load()",
+                    "%d queries in this session have a batch with the same columns, so the driver cannot tell yet "
+                    "which query is making this call. The driver waits up to %.0f s for the other queries to finish a "
+                    "trigger. To avoid the wait, give each query its own DataFrame, with a separate "
+                    "readStream.….load()",
                     len(found),
                     _LIMIT_S,
                 )

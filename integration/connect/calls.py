@@ -86,8 +86,8 @@ class ConnectCalls:
 def _require_available(location: str | None, options: Options) -> str:
     if pyspark.__version__.startswith("3."):
         raise ConfigurationError(
-            f"exactly_once() needs Spark 4.0 or newer under Spark Connect, but this is {pyspark.__version__}. Nothing was "
-            f"written. Upgrade Spark. {_CLASSIC}"
+            "under Spark Connect, exactly_once() needs Spark 4.0 or newer, but this process uses "
+            f"{pyspark.__version__}. Nothing was written. Upgrade Spark. {_CLASSIC}"
         )
     if location is None:
         raise ConfigurationError(
@@ -104,8 +104,8 @@ def _require_available(location: str | None, options: Options) -> str:
         require_picklable(
             listener,
             f"the listener {type(listener).__name__} cannot be sent to Spark Connect's server, where the query's driver runs",
-            "Nothing was written. Open connections, locks, files and threads at the listener's first event, not in its "
-            "constructor. Pass a port to PrometheusMetrics, not a registry",
+            "Nothing was written. Create connections, locks, files and threads when the listener receives its first "
+            "event, not in its constructor. Pass a port to PrometheusMetrics, not a registry",
         )
     return location
 

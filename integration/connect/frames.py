@@ -99,13 +99,15 @@ def require_own_rows(
         if not plan.is_cut and len(plan.rdds) <= by_id.total():
             continue  # the names refer only to tables
         if plan.is_cut or any(columns != batch for columns in plan.rdds):
-            raise _refused(batch_id, name, "some of the rows behind that name may not be this batch's own rows")
+            raise _refused(batch_id, name, "some of the rows behind that name may not belong to this batch")
         if query.may_pass_on(batch):
-            reason = "the query itself reads a view, so a batch of another query that reads the same view would look the same"
+            reason = "the query itself reads a view, so its batch looks the same as a batch of another query that reads this view"
             raise _refused(batch_id, name, reason)
         if found := others():
-            reason = f"{_listed(found)} of the same session may process batches with the same columns"
-            raise _refused(batch_id, name, f"{reason}, so a batch of another query would look the same")
+            reason = f"{_listed(found)} in the same session may process batches with the same columns"
+            raise _refused(
+                batch_id, name, f"{reason}, so the toolkit cannot tell which query's batch the view contains"
+            )
         if shared := sorted(views & plan.views.keys()):
             raise _refused(batch_id, name, f"another DataFrame in the same call also reads the view {shared[0]}")
         views |= plan.views.keys()
@@ -120,19 +122,19 @@ def require_no_subquery(batch_id: int, select: Mapping[str, Iterable[str]]) -> N
     for sink, expressions in select.items():
         if found := next(filter(has_subquery, expressions), None):
             raise ConfigurationError(
-                f"batch {batch_id}: select[{sink!r}] contains a subquery: {found}. Under Spark Connect, another query could "
-                "replace a view between two evaluations of the expression, so the sink could receive wrong values. Nothing "
-                "was written. Add the column to the DataFrame instead, in the foreachBatch function"
+                f"batch {batch_id}: select[{sink!r}] contains a subquery: {found}. Under Spark Connect, another query "
+                "could replace a view between two evaluations of the expression, so the sink could receive wrong "
+                "values. Nothing was written. Instead, add the column to the DataFrame in the foreachBatch function"
             )
 
 
 def _refused(batch_id: int, name: str, reason: str) -> ConfigurationError:
     of = f" for sink {name!r}" if name else ""
     return ConfigurationError(
-        f"batch {batch_id}: the DataFrame{of} reads a temporary view or SQL, and {reason}. Under Spark Connect, a view's name "
-        "is resolved when the rows are needed, and all queries of a session share their views. So rows of another query or of "
-        "another DataFrame could be written in place of this batch's rows. Nothing was written. Use DataFrame operations, or "
-        "pass the DataFrame to the SQL: spark.sql('… FROM {rows}', rows=batch)"
+        f"batch {batch_id}: the DataFrame{of} uses a temporary view or SQL, and {reason}. Under Spark Connect, a "
+        "view's name is resolved only when the rows are needed, and all queries in a session share their views. So "
+        "rows from another query or another DataFrame could be written instead of this batch's rows. Nothing was "
+        "written. Use DataFrame operations, or pass the DataFrame to the SQL: spark.sql('… FROM {rows}', rows=batch)"
     )
 
 

@@ -77,14 +77,14 @@ def require_one_shuffle(
     if obstacles:
         found = _described((query, *frames), is_shown=is_shown)
         raise ConfigurationError(
-            f"batch {batch_id} has a plan that may shuffle its rows ({found}). If an executor dies, Spark may "
-            "write the shuffle again with different rows, and Spark Connect does not show that. So rows could be lost or "
+            f"batch {batch_id} has a plan that may shuffle its rows ({found}). If an executor dies, Spark may write "
+            "the shuffle again with different rows, and Spark Connect does not report this. So rows could be lost or "
             "duplicated. Nothing was written. Write the batch without a shuffle. Or pass "
-            "CheckpointConfig(spark_ui='http://127.0.0.1:4040'), with the address of Spark's UI on the server's host, so that "
-            "the toolkit can see which stages ran twice. Or let Spark compare the rows, which also requires: "
-            f"{'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), no unstable "
-            "function, no limit without an order), pass CheckpointConfig(deterministic_plan=True). A classic session does not "
-            "have this restriction"
+            "CheckpointConfig(spark_ui='http://127.0.0.1:4040'), with the address of Spark's UI on the server's host, "
+            "so that the toolkit can see which stages ran twice. Or let Spark compare the rows, which also requires: "
+            f"{'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), no "
+            "unstable function, no limit without an order), pass CheckpointConfig(deterministic_plan=True). A classic "
+            "session does not have this restriction"
         )
 
 
@@ -103,7 +103,7 @@ def _obstacles(
     if any(plan.reads_cache for plan in plans):
         found.append("a DataFrame that is not persisted, and a query that reads no persisted table")
     if None in shuffles or sum(map(int, filter(None, shuffles))) > 1:
-        found.append("at most one shuffle in the query and the function together")
+        found.append("at most one shuffle in total in the query and the function")
     if not is_shown:
         found.append("a plan that reads only the batch and sources, with no localCheckpoint() and no view of the batch")
     return found
@@ -116,7 +116,7 @@ def _described(plans: Sequence[Plan], *, is_shown: bool) -> str:
         return f"unknown because of {', '.join(plan.unknown)}" if any(plan.unknown) else "unknown"
 
     query, *frames = map(one, plans)
-    hidden = "" if is_shown else ", behind a checkpoint or a view: unknown"
+    hidden = "" if is_shown else ", hidden by a checkpoint or a view: unknown"
     return f"shuffles in the query: {query}, in the DataFrames: {', '.join(frames)}{hidden}"
 
 

@@ -29,14 +29,15 @@ def local_files(location: str) -> LocalFiles:
     found = _SCHEME.match(location)
     if found and (found["scheme"].lower() != "file" or found["host"] not in {None, "", "localhost"}):
         raise ConfigurationError(
-            f"checkpoint_location={location!r}: under Spark Connect, this release can only use a checkpoint on the file system "
-            "of the server's host (file:/…). Nothing was written. Use a directory on that host, or a classic session"
+            f"checkpoint_location={location!r}: under Spark Connect, this release supports only checkpoints on the "
+            "file system of the server's host (file:/…). Nothing was written. Use a directory on that host, or run the "
+            "query in a classic session"
         )
     path = found["path"] if found else location
     if not path.startswith("/"):
         raise ConfigurationError(
-            f"checkpoint_location={location!r} is a relative path. Nothing was written. Pass an absolute path to exactly_once() "
-            "and as the option checkpointLocation"
+            f"checkpoint_location={location!r} is a relative path. Nothing was written. Pass the same absolute path to "
+            "exactly_once() and to the option checkpointLocation"
         )
     return LocalFiles(path)
 
@@ -103,9 +104,10 @@ def calling_query(session: Any, files: LocalFiles, earlier: Collection[str] = ()
     """
     if called_batch() is None:
         raise ConfigurationError(
-            "Spark did not make this call. The call comes from another thread, or from outside a foreachBatch function. "
-            "Nothing was written. Call the exactly_once() object in the function itself. Other work may stay in threads. "
-            "If the function already makes the call itself, use a release of PySpark that the documentation lists"
+            "this call did not come from Spark. It came from another thread, or from outside a foreachBatch function. "
+            "Nothing was written. Call the exactly_once() object directly in the foreachBatch function. Only other "
+            "work may run in threads. If the function already calls the object directly, use a PySpark release listed "
+            "in the documentation"
         )
     query_id = checkpoint.query_id(files)
     active = list(session.streams.active)
@@ -119,17 +121,17 @@ def calling_query(session: Any, files: LocalFiles, earlier: Collection[str] = ()
     found = _possible_runs(session, query.run_id, earlier, is_alone=len(active) == 1)
     if query.run_id not in found:
         raise ConfigurationError(
-            f"checkpoint_location={files.location!r} belongs to query {query_id}, but this call came from another query in "
-            "the same session. Nothing was written. Make an exactly_once() object for each query, with its own sinks. Pass the "
-            "same location to exactly_once() and as this query's option checkpointLocation"
+            f"checkpoint_location={files.location!r} belongs to query {query_id}, but this call came from another "
+            "query in the same session. Nothing was written. Create a separate exactly_once() object for each query, "
+            "with its own sinks. Pass the same location to exactly_once() and as this query's option checkpointLocation"
         )
     if len(found) > 1:
         raise ConfigurationError(
-            f"checkpoint_location={files.location!r} belongs to query {query_id}, but this call may also come from another "
-            f"query in the same session ({', '.join(_names(active, found - {query.run_id}))}). The queries read one "
-            "DataFrame, and both are processing a batch, so Spark Connect does not show which of them makes this call. "
-            "Nothing was written. Give each query its own DataFrame, with a separate readStream.….load(), or start each "
-            "query after the previous one has started. Then restart"
+            f"checkpoint_location={files.location!r} belongs to query {query_id}, but this call may also have come "
+            f"from another query in the same session ({', '.join(_names(active, found - {query.run_id}))}). The "
+            "queries read the same DataFrame, and each of them is processing a batch, so Spark Connect does not show "
+            "which query made this call. Nothing was written. Give each query its own DataFrame, with a separate "
+            "readStream.….load(), or start each query only after the previous query has started. Then restart"
         )
     return query
 

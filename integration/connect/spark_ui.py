@@ -68,10 +68,10 @@ class SparkUi:
         if len(counts) != 1:
             raise FatalError(
                 f"Spark's UI at {self.address} does not show whether Spark has lost reports about its jobs and stages: "
-                f"/metrics/json/ has {len(counts)} counters named …{_DROPPED}, instead of 1. So the toolkit cannot check "
-                "whether a stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or "
-                "visible. Remove the settings that disable the UI's metrics (spark.metrics.conf.*.sink.servlet.*), and "
-                "restart the server"
+                f"/metrics/json/ shows {len(counts)} counters named …{_DROPPED}, instead of 1. So the toolkit cannot "
+                "check whether a stage ran twice and mixed the rows of two shuffles. No part of the batch is decided "
+                "or visible. Remove the settings that disable the UI's metrics (spark.metrics.conf.*.sink.servlet.*), "
+                "and restart the server"
             )
         return int(counts[0])
 
@@ -84,10 +84,11 @@ class SparkUi:
             body = response.read()
         except (OSError, http.client.HTTPException) as error:
             raise UnavailableError(
-                f"Spark's UI at {self.address} does not respond ({type(error).__name__}: {error}). So the toolkit cannot check "
-                "whether a stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. If "
-                "this happens again, check that the server runs with spark.ui.enabled=true, and that "
-                "CheckpointConfig.spark_ui is the address of the server's UI as its host sees it (spark.ui.port)"
+                f"Spark's UI at {self.address} does not respond ({type(error).__name__}: {error}). So the toolkit "
+                "cannot check whether a stage ran twice and mixed the rows of two shuffles. No part of the batch is "
+                "decided or visible. If this happens again, check that the server runs with spark.ui.enabled=true, and "
+                "that CheckpointConfig.spark_ui is an address at which the server's own host can reach the UI "
+                "(spark.ui.port)"
             ) from error
         finally:
             connection.close()
@@ -108,10 +109,11 @@ class SparkUi:
 
     def _unexpected(self, what: str) -> FatalError:
         return FatalError(
-            f"{self.address} does not respond as the UI of this Spark application ({what}). So the toolkit cannot check "
-            "whether a stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. Set "
-            "CheckpointConfig.spark_ui to the address of the server's UI as its host sees it, without a proxy. Its access lists "
-            "(spark.acls.enable) and filters (spark.ui.filters) must allow requests from the server's host without a user name"
+            f"{self.address} responds, but not as this Spark application's UI ({what}). So the toolkit cannot check "
+            "whether a stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. "
+            "Set CheckpointConfig.spark_ui to an address at which the server's own host can reach the UI without a "
+            "proxy. The UI's access lists (spark.acls.enable) and filters (spark.ui.filters) must allow requests "
+            "without a user name from that host"
         )
 
 

@@ -72,9 +72,10 @@ class StateFiles:
             return max(int(store["numPartitions"]) for store in found["stateStoreInfo"])
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(
-                f"batch {batch_id} is from a stateful query, but {self._files.location}/state/{operator} does not say "
-                f"how many partitions the state has ({error!r}). So the toolkit cannot check that Spark has written all of "
-                "the state. No part of this batch is decided or visible. Use a Spark version listed in the documentation"
+                f"batch {batch_id} is from a stateful query, but {self._files.location}/state/{operator} does not show "
+                f"how many partitions the state has ({error!r}). So the toolkit cannot check that Spark has written "
+                "all of the state. No part of this batch is decided or visible. Use a Spark version listed in the "
+                "documentation"
             ) from error
 
     def _numbers(self, directory: str) -> list[int]:
@@ -112,17 +113,18 @@ class ConnectState:
         if is_partial:
             self._tell(
                 f"batch {self._batch_id}: Spark may not have evaluated the whole batch, because the function passed "
-                "exactly_once() rows that it derived from the batch, or persisted the batch. So the driver evaluates every "
-                "batch of this query a second time, without output, to write the query's state. No row is lost or "
-                "duplicated. But if the state depends on values that change, such as uuid(), the clock or the order of "
-                "rows, the state may differ from the written rows. To avoid this, pass exactly_once() the batch itself"
+                "exactly_once() rows that it derived from the batch, or persisted the batch. To write all of the "
+                "query's state, the driver therefore evaluates every batch of this query a second time, without "
+                "output. No row is lost or duplicated. But if the state depends on values that change, such as uuid(), "
+                "the clock or the order of rows, the state may differ from the written rows. To avoid this, pass "
+                "exactly_once() the batch itself"
             )
             self._batch.write.format("noop").mode("append").save()
         missing = self._state.missing(self._batch_id)
         if missing:
             raise incomplete(
                 self._batch_id,
-                f"has not written {missing} of its state",
+                f"has not written {missing} of the batch's state",
                 "The query's plan skips a stateful operator",
                 is_visible=is_visible,
             )

@@ -72,9 +72,10 @@ class UiReports:
             self._session.range(0, 1, 1, 1).collect()
         except Exception as error:
             raise UnavailableError(
-                f"Spark could not run the toolkit's own job, one task without input ({type(error).__name__}: {error}). So the "
-                "toolkit cannot check whether a stage runs twice and mixes the rows of two shuffles. No part of the batch is "
-                "decided or visible. If this happens again, see Spark's log, and check that the cluster has a free slot"
+                "Spark could not run the toolkit's own job, which is a single task without input "
+                f"({type(error).__name__}: {error}). So the toolkit cannot check whether a stage runs twice and mixes "
+                "the rows of two shuffles. No part of the batch is decided or visible. If this happens again, look for "
+                "the reason in Spark's log, and check that the cluster has a free slot"
             ) from error
         finally:
             limit.cancel()
@@ -103,11 +104,11 @@ class UiReports:
         while not (attempts := self._attempts_with_tag(tag)):
             if time.monotonic() > deadline:
                 raise UnavailableError(
-                    f"Spark's UI at {self._ui.address} has not shown the toolkit's last job within {_MARK_TIMEOUT_S:.0f} s. So "
-                    "the toolkit cannot check whether a stage runs twice and mixes the rows of two shuffles. No part of the "
-                    "batch is decided or visible. If this happens again, raise spark.ui.retainedJobs, spark.ui.retainedStages "
-                    "(default: 1000 each) and spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the "
-                    "server"
+                    f"Spark's UI at {self._ui.address} did not show the toolkit's last job within "
+                    f"{_MARK_TIMEOUT_S:.0f} s. So the toolkit cannot check whether a stage runs twice and mixes the "
+                    "rows of two shuffles. No part of the batch is decided or visible. If this happens again, raise "
+                    "spark.ui.retainedJobs, spark.ui.retainedStages (default: 1000 each) and "
+                    "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the server"
                 )
             time.sleep(_POLL_S)
         self.markers.update(job.job_id for job in self.jobs_with_tag(tag))

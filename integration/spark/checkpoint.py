@@ -27,8 +27,8 @@ def decoding(files: Files, name: str) -> Iterator[None]:
         yield
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ConfigurationError(
-            f"{files.location}/{name} cannot be read ({type(error).__name__}: {error}). The file is torn or was altered. "
-            "Restore the checkpoint from a backup"
+            f"{files.location}/{name} cannot be read ({type(error).__name__}: {error}). The file is torn or was "
+            "altered. Restore the checkpoint from a backup"
         ) from error
 
 

@@ -173,5 +173,5 @@ def _require_ended(previous: Query, present: Query) -> None:
     if previous.query_id != present.query_id and previous.is_active:
         raise ConfigurationError(
             f"query {present.query_id} calls the exactly_once() object of query {previous.query_id}, which is still "
-            "running. This call wrote nothing. Make a separate object for each query, with its own sinks"
+            "running. This call wrote nothing. Create a separate object for each query, with its own sinks"
         )

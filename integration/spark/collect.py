@@ -55,8 +55,9 @@ def collect(
         if max_bytes is None:  # neither the JVM's error nor the broken connection to it names a setting
             logger.error(  # noqa: TRY400 - the error itself is raised again
                 "the driver could not collect the rows of a batch. No data is lost. If the error is about memory "
-                "(OutOfMemoryError, spark.driver.maxResultSize), set write_by='auto'. Then the tasks write each batch that is "
-                "too large for the driver. Or raise the driver's memory: spark.driver.memory, spark.driver.maxResultSize"
+                "(OutOfMemoryError, spark.driver.maxResultSize), set write_by='auto'. The tasks then write every batch "
+                "that is too large for the driver. Or raise the driver's memory: spark.driver.memory, "
+                "spark.driver.maxResultSize"
             )
         raise
 

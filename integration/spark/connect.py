@@ -18,6 +18,6 @@ def require_own_frame(frame: object, batch_id: int) -> None:
     """
     if type(frame).__module__.startswith("pyspark.sql.connect.") and not is_remote():
         raise ConfigurationError(
-            f"the function passed a Spark Connect DataFrame for batch {batch_id}, but this process runs a classic session. "
-            "Nothing was written. Pass the batch itself, or a DataFrame that you made from it"
+            f"the function passed a Spark Connect DataFrame for batch {batch_id}, but this process runs a classic "
+            "session. Nothing was written. Pass the batch itself, or a DataFrame derived from it"
         )

@@ -46,7 +46,7 @@ class DriverUpTo:
         (low, high), given = _MAX_BYTES, self.max_bytes
         if not isinstance(given, int) or isinstance(given, bool) or not low <= given <= high:
             raise ConfigurationError(
-                f"DriverUpTo(max_bytes={given!r}): max_bytes must be a number of bytes from {low} to {high}"
+                f"DriverUpTo(max_bytes={given!r}): max_bytes must be between {low} and {high} bytes"
             )
 
 

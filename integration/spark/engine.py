@@ -113,9 +113,9 @@ class SparkEngine:
                     rows.frame().write.format("noop").mode("overwrite").save()
             except Exception:
                 logger.warning(
-                    "Spark replayed a batch whose rows are already visible%s, and could not compute these rows again. No row "
-                    "is lost or duplicated, and the query continues. But the batch's metrics and observations, and the side "
-                    "effects of your own functions, may be incomplete. Spark's error follows",
+                    "Spark replayed a batch whose rows are already visible%s, but could not recompute these rows. No "
+                    "row is lost or duplicated, and the query continues. But the batch's metrics and observations, and "
+                    "the side effects of your own functions, may be incomplete. Spark's error follows",
                     f" in sink {rows.name!r}" if rows.name else "",
                     exc_info=True,
                 )

@@ -97,8 +97,8 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
         interceptor.require_fitting([sink.name for sink in sinks])
     if not pyspark.__version__.startswith(tuple(f"{version}." for version in _PROVEN_SPARKS)):
         logger.warning(
-            "this release was not tested on Spark %s, only on %s. Before you rely on this Spark version, kill one of your "
-            "queries with twopc.testing",
+            "this release was not tested on Spark %s, only on %s. Before you rely on this Spark version, test it by "
+            "killing one of your queries with twopc.testing",
             pyspark.__version__,
             ", ".join(_PROVEN_SPARKS),
         )

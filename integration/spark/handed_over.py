@@ -70,8 +70,8 @@ def require_passed_on(rows: object, batch_id: int) -> None:
     if rest is not None and rows is not rest.rows:
         raise ConfigurationError(
             f"an interceptor that comes after TakeOver has changed the rows of batch {batch_id}. TakeOver compared the "
-            "original rows with the output, so it may be wrong about which rows are missing. Nothing was written. Make "
-            "TakeOver the last of the interceptors, and restart"
+            "original rows with the output, so it may pass on the wrong rows. Nothing was written. Make TakeOver the "
+            "last interceptor, and restart"
         )
 
 
@@ -102,7 +102,7 @@ def require_taken_over(files: Files, batch: Batch) -> None:
     rest = _passing.get()
     if facts.kind == _REST and facts.batch_id == batch.batch_id and (rest is None or rest.batch_id != batch.batch_id):
         raise ConfigurationError(
-            f"another sink began batch {batch.batch_id}, and a cut-over left the batch half-written ({where}). Some of its "
-            "rows may already be in the output. This run wrote nothing. To write only the missing rows, pass "
-            "exactly_once(…, interceptors=[twopc.integration.migrate.TakeOver(sink)])"
+            f"another sink began to write batch {batch.batch_id}, and the cut-over left the batch half-written "
+            f"({where}). Some of its rows may already be in the output. This run wrote nothing. To write only the "
+            "missing rows, pass exactly_once(…, interceptors=[twopc.integration.migrate.TakeOver(sink)])"
         )

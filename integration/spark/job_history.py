@@ -36,9 +36,9 @@ _MAX_MOMENTS: Final = 4096
 
 #: The advice if a batch reads an RDD that is older than a history's first moment.
 _OLDER: Final = (
-    "The batch reads RDD {rdd} from a cache or from shuffle files, and this RDD is older than the toolkit's first look at "
-    "Spark's jobs. If the RDD is a cached table, a restart alone does not help. Unpersist the table first (UNCACHE TABLE), or "
-    "cache it in the foreachBatch function. "
+    "The batch reads RDD {rdd} from a cache or from shuffle files, and this RDD was created before the toolkit began "
+    "to record Spark's jobs. If the RDD is a cached table, a restart alone does not help. First unpersist the table "
+    "(UNCACHE TABLE), or cache it in the foreachBatch function. "
 )
 
 

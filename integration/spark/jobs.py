@@ -90,8 +90,8 @@ def _found(error: Exception) -> Exception:
         return FatalError(
             "Spark wrote a shuffle of the batch again with different rows (an executor died, for example). Spark then "
             "aborted the job, because some of the job's tasks had already read the old rows. No part of the batch is "
-            "decided or visible. Restart the query: it computes the whole batch again. A retry without a restart would "
-            "use old rows that Spark has kept"
+            "decided or visible. Restart the query, which will then recompute the whole batch. A retry without a "
+            "restart would use old rows that Spark has kept"
         )
     if "ModuleNotFoundError" in text or "PYTHON_VERSION_MISMATCH" in text:
         return ConfigurationError(
@@ -121,14 +121,18 @@ def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> st
         batch_id: the batch.
         is_undecided: whether the batch is undecided and every earlier batch is proven, so that Spark may replan the batch.
     """
-    advice = "Or add cores for the query. Smaller batches alone do not help, because Spark replays the batch that it has planned"
+    advice = (
+        "Or give the query more cores. Smaller batches alone do not help, because Spark will first replay the batch "
+        "that it has already planned"
+    )
     if not is_undecided:
-        return f"{advice}. Do not delete the batch's plan, because a decision depends on it"
+        return f"{advice}. Do not delete the batch's offsets file, because a decision depends on it"
     offsets = f"{location}/offsets/{batch_id}"
     return (
-        f"{advice}. If you cannot raise the limit and the source is Kafka, let Spark replan the batch. No row is lost, "
-        f"because the batch is not decided. Stop the query, delete {offsets} (the newest file in that directory) and "
-        f"{location}/offsets/.{batch_id}.crc if it exists, set a smaller maxOffsetsPerTrigger, and restart"
+        f"{advice}. If you cannot raise the limit and the source is Kafka, make Spark plan the batch again. No row is "
+        f"lost, because the batch has not been decided. Stop the query, delete {offsets} (the newest file in that "
+        f"directory) and {location}/offsets/.{batch_id}.crc if it exists, set a smaller maxOffsetsPerTrigger, and "
+        "restart"
     )
 
 

@@ -23,8 +23,8 @@ _LOCATION: Final = re.compile(
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):)?(?://(?P<authority>[^/]*))?(?P<path>.*)", re.DOTALL
 )
 _EACH_START: Final = (
-    "Each start of this query would use a new checkpoint, and would therefore be a new query that loses or duplicates rows. "
-    "Nothing was written"
+    "Each time you start this program, Spark would use a new checkpoint and run a new query, so rows would be lost or "
+    "duplicated. Nothing was written"
 )
 
 

@@ -161,10 +161,11 @@ def _require_read_once(reader: StageAttempt, rewrites: Sequence[StageAttempt]) -
 
 
 _MIXED: Final = (
-    "Spark ran stage {stage} again, because it lost some of that stage's output (an executor died, for example). The new "
-    "output may not match the rest of the old output, so rows could be missing or duplicated. No part of the batch is "
-    "decided or visible. Restart the query: it computes the whole batch again. A retry without a restart would use the "
-    "same shuffle files. If your program has cached a DataFrame outside the function, call its unpersist() first"
+    "Spark ran stage {stage} again, because some of that stage's output was lost (an executor died, for example). The "
+    "new output may not match the rest of the old output, so rows could be missing or duplicated. No part of the batch "
+    "is decided or visible. Restart the query, which will then recompute the whole batch. A retry without a restart "
+    "would use the same shuffle files. If your program has cached a DataFrame outside the function, call its "
+    "unpersist() first"
 )
 
 

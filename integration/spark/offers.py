@@ -107,9 +107,9 @@ def _refusal(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -
             reason = str(error).strip().partition("\n")[0]
             has = ", ".join(map(repr, frame.columns))
             return SchemaError(
-                f"sink {sink}: select={list(expressions)!r} does not fit the DataFrame (columns: {has}). Nothing was "
-                "written. Fix the expressions. An operation that changes the number of rows belongs in the DataFrame "
-                f"itself. Spark's error: {reason}"
+                f"sink {sink}: select={list(expressions)!r} does not match the DataFrame (columns: {has}). Nothing was "
+                "written. Fix the expressions. If an operation changes the number of rows, apply it to the DataFrame "
+                f"instead. Spark's error: {reason}"
             )
     return None
 

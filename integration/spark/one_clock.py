@@ -44,11 +44,11 @@ def at_one_instant(batch: Sequence[Rows], tell: Tell) -> list[Rows]:
         return _at_one_instant(batch)
     except _UNLIKE as error:
         tell(
-            "this version of Spark does not let the toolkit give all DataFrames of a batch the same clock. If the DataFrames "
-            "split a batch by current_timestamp(), now() or a similar function, a row may be in several DataFrames or in "
-            "none. That row is duplicated or lost, and no later check will report it. Split the batch by a time that your "
-            "function has computed once, such as sf.lit(datetime.now()), or use a Spark version listed in the "
-            f"documentation. If no DataFrame uses the clock, no row is at risk. Cause: {error}"
+            "this version of Spark does not allow the toolkit to use the same clock for all DataFrames of a batch. If "
+            "the DataFrames split a batch by current_timestamp(), now() or a similar function, a row may be in several "
+            "DataFrames or in none. Such a row is duplicated or lost, and no later check reports it. Split the batch "
+            "by a time that your function has computed once, such as sf.lit(datetime.now()), or use a Spark version "
+            f"listed in the documentation. If no DataFrame uses the clock, no row is at risk. Cause: {error}"
         )
         return list(batch)
 

@@ -64,7 +64,7 @@ class Options:
         letters = self.dead_letter
         if letters is not None and not (isinstance(letters, TwoPhaseCommitSink) and letters.takes_dead_letters):
             raise ConfigurationError(
-                "exactly_once(dead_letter=…): this sink cannot take dead letters. Pass a KafkaSink with a topic"
+                "exactly_once(dead_letter=…): this sink cannot accept dead letters. Pass a KafkaSink with a topic"
             )
 
     def require_fitting(self, sinks: Sequence[TwoPhaseCommitSink[Any]]) -> None:
@@ -83,12 +83,12 @@ class Options:
             require_picklable(
                 sink,
                 f"sink {sink.name!r} cannot be sent to the tasks",
-                "Pass plain arguments to the sink. A function such as kafka.oauth_cb must create its own connections and locks "
-                "when it is called",
+                "Create the sink only with arguments that can be pickled. A function such as kafka.oauth_cb must "
+                "create its connections and locks when it is called",
             )
         unknown = sorted(set(self.select) - {sink.name for sink in sinks})
         if unknown:
-            raise ConfigurationError(f"exactly_once(select=…): no sink is called {unknown[0]!r}")
+            raise ConfigurationError(f"exactly_once(select=…): there is no sink called {unknown[0]!r}")
         for name, expressions in self.select.items():
             if isinstance(expressions, str) or not expressions:
                 raise ConfigurationError(

@@ -39,10 +39,10 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
         ) from error
     if sorted(map(_canonical, running)) != sorted(_canonical(line) for line in written.values() if line != "-"):
         raise FatalError(
-            f"{files.location}/offsets/{batch_id} contains the offsets {', '.join(written.values())}, but this run planned "
-            f"the batch with {', '.join(running)}. So another driver with this checkpoint has overwritten the offsets. This "
-            "run has written no part of the batch. Make sure that only one driver runs. Then restart that driver. The "
-            "driver will use the offsets in the checkpoint"
+            f"{files.location}/offsets/{batch_id} contains the offsets {', '.join(written.values())}, but this run "
+            f"planned the batch with {', '.join(running)}. So another driver that uses this checkpoint has overwritten "
+            "the offsets. This run has written no part of the batch. Make sure that only one driver is running. Then "
+            "restart that driver, which will use the offsets in the checkpoint"
         )
 
 

@@ -58,8 +58,8 @@ class QueryRun:
         if visible is not None and visible.batch_id == call.batch_id:
             require_visible(call, visible, is_same_object=self.writer is writer)
             logger.warning(
-                "batch %d is already visible in %s, and this second call passes the same DataFrames. So the call writes "
-                "nothing. No row is lost or duplicated",
+                "batch %d is already visible in %s, and this second call passes the same DataFrames, so the call "
+                "writes nothing. No row is lost or duplicated",
                 call.batch_id,
                 visible.where,
             )
@@ -84,8 +84,8 @@ class QueryRun:
             if not is_undecided:
                 raise other_rows(call)
             logger.warning(
-                "the first call for batch %d failed before the batch was decided, so none of its rows are visible. This call "
-                "has different DataFrames. Only the rows of this call are written",
+                "the first call for batch %d failed before the batch was decided, so none of its rows are visible. "
+                "This second call passes different DataFrames, and only its rows are written",
                 call.batch_id,
             )
         self._begun = call

@@ -195,8 +195,8 @@ def outcome_of(scenario: str, options: Options, root: Path) -> str:
 @pytest.mark.parametrize(
     ("scenario", "error"),
     [
-        ("in_a_thread", "Spark did not make this call"),
-        pytest.param("in_the_client", "Spark did not make this call", marks=pytest.mark.whole),
+        ("in_a_thread", "this call did not come from Spark"),
+        pytest.param("in_the_client", "this call did not come from Spark", marks=pytest.mark.whole),
         pytest.param(
             "with_anothers_checkpoint",
             "but this call came from another query in the same session",
@@ -227,10 +227,10 @@ _PROMISED: dict[str, Any] = {"checkpoints": {"deterministic_plan": True}}
 @pytest.mark.parametrize(
     ("scenario", "error"),
     [
-        ("a_view_that_another_query_replaces", "may not be this batch's own rows"),
+        ("a_view_that_another_query_replaces", "may not belong to this batch"),
         (
             "a_view_that_a_query_of_the_same_frame_replaces",
-            "of the same session may process batches with the same columns",
+            "in the same session may process batches with the same columns",
         ),
         ("one_view_for_two_parts", "another DataFrame in the same call also reads the view `part`"),
     ],
@@ -252,7 +252,7 @@ def test_a_view_is_resolved_once_and_a_checkpoint_is_not_mistaken_for_the_batch(
     options = Options(bootstrap_servers="", name="n", sources=(), topic="t", checkpoint=str(tmp_path / "checkpoint"))
     seen = json.loads(outcome_of("names_of_views", options, tmp_path).removeprefix(OUTCOME))
     assert seen.pop("rows") == "of another, own"
-    assert "may not be this batch's own rows" in seen.pop("replaced")
+    assert "may not belong to this batch" in seen.pop("replaced")
     assert seen == {
         "own": "no error",
         "joined": "no error",

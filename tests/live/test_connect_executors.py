@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.whole, pytest.mark.timeout(900)]
 #: In Spark's own log: a part of the shuffle was lost with its executor.
 _FETCH_FAILED = "FetchFailed("
 #: In the toolkit's error.
-_RAN_AGAIN = "again, because it lost some of that stage's output"
+_RAN_AGAIN = "again, because some of that stage's output was lost"
 _DETERMINISTIC = {**BY_TASKS, "checkpoints": {"deterministic_plan": True}}
 
 

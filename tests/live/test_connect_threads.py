@@ -28,7 +28,7 @@ def test_a_shuffle_rewritten_for_another_thread_while_it_is_read_stops_the_query
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """Spark sees that the new rows differ. Spark ends the batch's job, whose task has read some of the old rows."""
-    refusal = "Restart the query: it computes the whole batch again"
+    refusal = "Restart the query, which will then recompute the whole batch"
     options: dict[str, Any] = {"spark": THREADS | CHECKSUMS, "is_connect": True, "refusal": refusal}
     with refused_and_restarted(kafka, tmp_path, "after", "thread", **options) as run:
         lose_a_part_before_the_other_job(run)

@@ -275,7 +275,7 @@ def test_two_queries_of_a_session_may_share_a_function_but_not_an_object(
     finally:
         is_refused.set()
         first.join()
-    assert "which is still running. This call wrote nothing. Make a separate object for each query" in message
+    assert "which is still running. This call wrote nothing. Create a separate object for each query" in message
     assert values(queries[0].sinks[0]) == Counter(["2", "3"])
     assert not values(queries[1].sinks[0])
 

@@ -152,7 +152,7 @@ def test_different_shuffle_rows_noticed_by_spark_stop_the_query_and_a_restart_wr
         executor_of(stopped(run, count=2)[0]).kill()
         let_go(run)
         assert run.ended() != 0
-        assert "Restart the query: it computes the whole batch again" in run.text, run.text[-3000:]
+        assert "Restart the query, which will then recompute the whole batch" in run.text, run.text[-3000:]
         assert not pipeline.visible()
         again = pipeline.process()
         assert again.ended() == 0, again.text[-3000:]
@@ -177,7 +177,7 @@ def test_rows_mixed_by_a_stage_between_two_shuffles_stop_the_query_until_a_resta
         executor_of(stopped(run, count=2)[0]).kill()
         let_go(run)
         assert run.ended() != 0
-        assert "again, because it lost some of that stage's output" in run.text, run.text[-3000:]
+        assert "again, because some of that stage's output was lost" in run.text, run.text[-3000:]
         assert "failed. Retrying" not in run.text
         assert not pipeline.visible()
         again = pipeline.process()
@@ -212,7 +212,7 @@ def test_a_batch_from_a_partly_lost_cache_is_not_decided_and_a_restart_writes_it
         wait_until(lambda: "Lost executor" in run.text, f"{run.log}: Spark has noticed")
         run.resume()
         assert run.ended(300) != 0, "it was decided"
-        assert "again, because it lost some of that stage's output" in run.text, run.text[-3000:]
+        assert "again, because some of that stage's output was lost" in run.text, run.text[-3000:]
         assert not pipeline.visible()
         again = pipeline.process()
         again.wait_stopped(300)
@@ -235,7 +235,7 @@ def test_state_and_rows_from_different_shuffles_stop_the_query_and_a_restart_wri
         lose_executor(run)
         run.resume()
         assert run.ended(300) != 0, "it was decided"
-        assert "again, because it lost some of that stage's output" in run.text, run.text[-3000:]
+        assert "again, because some of that stage's output was lost" in run.text, run.text[-3000:]
         assert not pipeline.visible()
         again = pipeline.process()
         assert again.ended(300) == 0, again.text[-3000:]

@@ -54,7 +54,9 @@ def test_a_batch_runs_with_the_offsets_in_its_checkpoint_or_stops(
         for ours, theirs in (('{"logOffset":0}', '{"logOffset":1}'), (f'"{topic}"', '"other"')):
             assert ours in written
             offsets.write_text(written.replace(ours, theirs))
-            with pytest.raises(FatalError, match="another driver with this checkpoint has overwritten the offsets"):
+            with pytest.raises(
+                FatalError, match="another driver that uses this checkpoint has overwritten the offsets"
+            ):
                 require_not_overwritten(frame.sparkSession, files, query_id, number)
             found.append(ours)
         offsets.write_text(written)
@@ -88,7 +90,7 @@ def test_a_query_whose_offsets_were_overwritten_stops_before_it_writes_and_a_res
     sink = kafka_sink(kafka.bootstrap_servers)
     query = Query(spark, tmp_path, (sink,), function=overwriting)
     query.feed({"id": "a", "n": 1})
-    assert "another driver with this checkpoint has overwritten the offsets" in query.refused()
+    assert "another driver that uses this checkpoint has overwritten the offsets" in query.refused()
     assert not values(sink)
     query.function = lambda each: each
     query.run()

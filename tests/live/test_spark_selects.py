@@ -139,7 +139,7 @@ def test_sinks_of_the_same_query_get_the_same_rows_as_each_would_alone(rounds: i
 @pytest.mark.parametrize("expression", IMPOSSIBLE)
 def test_an_impossible_select_causes_an_error_that_identifies_the_sink(expression: str, frame: DataFrame) -> None:
     select = {"first": ["id AS value"], "second": [expression], "third": ["id AS missing"]}
-    with pytest.raises(SchemaError, match=r"sink second: select=.*does not fit.*Nothing was written") as raised:
+    with pytest.raises(SchemaError, match=r"sink second: select=.*does not match.*Nothing was written") as raised:
         arranged(frame, select, *map(sink, select))
     assert repr(expression) in str(raised.value) and "\n" not in str(raised.value)
 

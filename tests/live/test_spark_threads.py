@@ -35,7 +35,7 @@ THREADS = {
 #: then.
 NOT_BEFORE = {"spark.sql.adaptive.streaming.stateless.enabled": "false"}
 _TIMEOUT_S = 200.0
-_REFUSED = "again, because it lost some of that stage's output"
+_REFUSED = "again, because some of that stage's output was lost"
 
 
 class Task(NamedTuple):

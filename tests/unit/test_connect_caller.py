@@ -129,7 +129,7 @@ def test_if_two_queries_may_have_made_the_call_it_is_refused(
 ) -> None:
     monkeypatch.setattr(caller, "_LIMIT_S", 0.01)
     with pytest.raises(
-        ConfigurationError, match=r"may also come from.*\(query other\).*Give each query its own DataFrame"
+        ConfigurationError, match=r"may also have come from.*\(query other\).*Give each query its own DataFrame"
     ):
         calling_query(session_of(Query("mine"), other), files)
 

@@ -187,8 +187,8 @@ _OMITTED = replace(_QUERY, analyzed=_QUERY.analyzed.replace("value#51]", "... 30
 @pytest.mark.parametrize(
     ("query", "texts", "reason"),
     [
-        (_QUERY, [_VIEW.replace("#1", "#10")], "may not be this batch's own rows"),
-        (_QUERY, [_VIEW + "... 3 more characters"], "may not be this batch's own rows"),
+        (_QUERY, [_VIEW.replace("#1", "#10")], "may not belong to this batch"),
+        (_QUERY, [_VIEW + "... 3 more characters"], "may not belong to this batch"),
         (_SHARED, [_VIEW], "the query itself reads a view"),
         (replace(_QUERY, is_cut=True), [_VIEW], "the query itself reads a view"),
         (_OMITTED, [_VIEW], "the query itself reads a view"),
@@ -204,7 +204,7 @@ def test_rows_that_a_name_may_have_changed_are_refused(query: Plan, texts: list[
 def test_a_view_may_be_another_querys_if_both_queries_have_the_same_columns() -> None:
     """Both queries read one DataFrame, whose columns are numbered once."""
     frames = {"a": named(sql("SELECT * FROM rows"))}
-    with pytest.raises(ConfigurationError, match=r"batch 7.*query other of the same session.*Nothing was.*\{rows\}"):
+    with pytest.raises(ConfigurationError, match=r"batch 7.*query other in the same session.*Nothing was.*\{rows\}"):
         require_own_rows(7, _QUERY, frames, _BATCH, lambda: ["other"])
 
 
@@ -217,7 +217,7 @@ def test_an_assertion_about_the_plan_does_not_vouch_for_a_view(monkeypatch: pyte
     batch: Any = SimpleNamespace(batch_id=7)
     with connect.resolved([SinkFrame("a", given, ())]) as [held]:
         attempt: Any = SimpleNamespace(rows=[SimpleNamespace(name="a", source=held.frame)], options=options)
-        with pytest.raises(ConfigurationError, match="may not be this batch's own rows"):
+        with pytest.raises(ConfigurationError, match="may not belong to this batch"):
             connect._require_sound(batch, attempt)
 
 

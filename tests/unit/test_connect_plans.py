@@ -277,7 +277,7 @@ def test_any_other_plan_is_refused_and_the_message_gives_the_way_out(
 
 
 def test_the_message_says_that_a_checkpoint_may_hide_a_shuffle() -> None:
-    with pytest.raises(ConfigurationError, match=r"in the DataFrames: 0, behind a checkpoint or a view: unknown\)"):
+    with pytest.raises(ConfigurationError, match=r"in the DataFrames: 0, hidden by a checkpoint or a view: unknown\)"):
         require(_QUERY, parsed(_WRITTEN))
 
 

@@ -77,7 +77,7 @@ def test_the_version_of_each_partition_is_found(suffix: str, tmp_path: Path) -> 
 )
 def test_a_partition_without_the_batchs_version_is_refused(names: tuple[str, ...], tmp_path: Path) -> None:
     written(tmp_path, *names)
-    with pytest.raises(ConfigurationError, match="but has not written state/0/1 of its state"):
+    with pytest.raises(ConfigurationError, match="but has not written state/0/1 of the batch's state"):
         state_of(tmp_path, Batch()).complete()
 
 
@@ -104,7 +104,7 @@ def test_an_operator_without_keys_has_one_partition(files: list[str], missing: s
 def test_state_without_a_number_of_partitions_is_refused(content: str, tmp_path: Path) -> None:
     written(tmp_path, "0/2.delta", "1/2.delta")
     (tmp_path / "state" / "0" / "_metadata" / "metadata").write_text(content)
-    with pytest.raises(ConfigurationError, match="does not say how many partitions the state has"):
+    with pytest.raises(ConfigurationError, match="does not show how many partitions the state has"):
         state_of(tmp_path, Batch()).complete()
 
 

@@ -260,11 +260,11 @@ def _without_tags(spark: Spark) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (_without_metrics, "has 0 counters"),
+        (_without_metrics, "shows 0 counters"),
         (_of_another, "404"),
         (_forbidden, "403"),
         (_redirected, "302"),
-        (_of_another_kind, "does not respond as the UI"),
+        (_of_another_kind, "responds, but not as this Spark application's UI"),
         (_without_tags, "missing required field"),
     ],
 )
@@ -296,7 +296,7 @@ def test_a_ui_that_does_not_show_our_own_job_cannot_be_used(
 ) -> None:
     monkeypatch.setattr(ui_reports, "_MARK_TIMEOUT_S", 0.05)
     monkeypatch.setattr(Spark, "collect", lambda _: None)
-    with pytest.raises(ConfigurationError, match="has not shown the toolkit's last job"):
+    with pytest.raises(ConfigurationError, match="did not show the toolkit's last job"):
         open_shuffles(spark, address).begin()
 
 

@@ -82,4 +82,4 @@ def test_workers_without_the_toolkit_are_a_configuration_error() -> None:
 
 def test_no_message_advises_deleting_the_plan_of_a_decided_batch() -> None:
     assert "delete /c/offsets/7 (the newest file in that directory)" in slow_batch_advice("/c", 7, is_undecided=True)
-    assert "Do not delete the batch's plan" in slow_batch_advice("/c", 7, is_undecided=False)
+    assert "Do not delete the batch's offsets file" in slow_batch_advice("/c", 7, is_undecided=False)

@@ -59,7 +59,7 @@ def test_a_batch_that_another_sink_has_begun_is_refused_unless_its_rest_is_passe
     passing = contextlib.nullcontext() if passed is None else passing_the_rest(passed, ())
     with (
         passing,
-        pytest.raises(ConfigurationError, match=r"another sink began batch 7.*handover-000010.*TakeOver"),
+        pytest.raises(ConfigurationError, match=r"another sink began to write batch 7.*handover-000010.*TakeOver"),
     ):
         require_taken_over(files, batch(7))
     with passing_the_rest(7, ()):

@@ -157,6 +157,6 @@ def test_a_call_with_different_rows_is_accepted_after_a_failure_before_the_decis
 ) -> None:
     run = failed_run(call((FRAME, ONE)))
     run.begin(second, is_undecided=True)
-    assert "Only the rows of this call are written" in caplog.text
+    assert "only its rows are written" in caplog.text
     with pytest.raises(ConfigurationError):  # the second call may now be decided
         run.begin(call((FRAME, ONE)), is_undecided=False)
