@@ -105,7 +105,7 @@ def test_show_prints_the_details_of_a_checkpoint(checkpoint: Path) -> None:
         "The slowest of 4 tasks that acknowledged the checkpoint was task 2 on a. It took 1.9 s for 10,000 rows"
         in output
     )
-    assert "The checkpoint's limit was 600.0 s, set by CheckpointConfig.timeout_ms" in output
+    assert "The checkpoint's time limit was 600.0 s, set by CheckpointConfig.timeout_ms" in output
     assert "A failed attempt, which was retried (declined in prepare): RetriableError: a broker was away" in output
     assert len(_json("show", checkpoint, 9)["ended"]) == 1
     assert f"BadRecordError in prepare: {EVIL}" in _run("show", checkpoint, 10).stdout
