@@ -103,7 +103,9 @@ class LocalFiles:
                 os.fsync(stream.fileno())
             return self._publish(temporary, target)
         finally:
-            temporary.unlink(missing_ok=True)
+            # This error must not replace NotDurableError: after a failed sync, the file system may have become read-only.
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:
         """See :class:`Files`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
@@ -142,7 +143,8 @@ class HadoopFiles(HadoopObjects):
         try:
             self._context.rename(temporary, self._path(name), self._no_options)
         except Py4JJavaError as error:
-            self._file_system.delete(temporary, False)  # noqa: FBT003 - Hadoop's parameter recursive
+            with contextlib.suppress(Py4JJavaError):  # the caller needs the rename's error
+                self._file_system.delete(temporary, False)  # noqa: FBT003 - Hadoop's parameter recursive
             if _is(error, _EXISTS):
                 return False
             raise

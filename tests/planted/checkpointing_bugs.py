@@ -141,6 +141,15 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         protocol=_NOT_DURABLE,
     ),
     one_edit(
+        "an error of the temporary file's removal hides that a decision is not durable",
+        12,
+        "twopc/files.py",
+        "            with contextlib.suppress(OSError):\n                temporary",
+        "            if True:\n                temporary",
+        model=False,
+        protocol=_NOT_DURABLE,
+    ),
+    one_edit(
         "a path is made from a URI's escaped text",
         0,
         "integration/spark/hadoop_files.py",

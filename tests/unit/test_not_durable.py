@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,17 +21,19 @@ from twopc.tried_files import tried
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 BOUND = Bound(format=1, log="registers", log_identity="i", sinks={"s": {"store": "s"}})
-really = os.fsync
+really, really_unlink = os.fsync, Path.unlink
 
 
 class Disk:
-    """Syncs of directories fail for as long as ``is_broken``; those of files succeed. ``failed`` counts."""
+    """Syncs of directories fail for as long as ``is_broken``; those of files succeed. ``failed`` counts.
+
+    With ``turns_read_only``, no file can be removed after a sync has failed, as on ext4 after an aborted journal.
+    """
 
     def __init__(self) -> None:
-        self.is_broken = False
+        self.is_broken = self.turns_read_only = False
         self.number = errno.EIO
         self.failed = 0
 
@@ -40,19 +43,28 @@ class Disk:
             raise OSError(self.number, os.strerror(self.number))
         really(descriptor)
 
+    def unlink(self, path: Path, *, missing_ok: bool = False) -> None:
+        if self.is_broken and self.turns_read_only and self.failed:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        really_unlink(path, missing_ok=missing_ok)
+
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     disk = Disk()
     monkeypatch.setattr(os, "fsync", disk.fsync)
+    monkeypatch.setattr(Path, "unlink", lambda path, missing_ok=False: disk.unlink(path, missing_ok=missing_ok))
     return disk
 
 
-def test_a_decision_that_was_not_synced_is_in_doubt_and_a_restart_reads_it(cluster: Cluster, disk: Disk) -> None:
+@pytest.mark.parametrize("turns_read_only", [False, True], ids=["writable", "read-only"])
+def test_a_decision_that_was_not_synced_is_in_doubt_and_a_restart_reads_it(
+    cluster: Cluster, disk: Disk, *, turns_read_only: bool
+) -> None:
     """Fails if a decision that can be read back counts, although its name may be gone after a power failure."""
     query = cluster.start(settings=Settings(max_attempts=3))
     query.run(0)
-    disk.is_broken = True
+    disk.is_broken, disk.turns_read_only = True, turns_read_only
     with pytest.raises(DecisionInDoubtError, match=r"registers/0+2.*Input/output error.*power failure.*[Rr]estart"):
         query.run(1)
     assert cluster.store.visible() == all_rows(0)  # nothing that may be forgotten is committed
