@@ -108,6 +108,7 @@ class BatchTransaction:
         Raises:
             RetriableError, FatalError: nothing is decided, and the prepared transactions have been ended.
             InDoubtError: the lost rows cannot be written again.
+            DecisionInDoubtError: the record of an adoption was never acknowledged; nothing is decided.
         """
         self._losses += step in _AFTER_A_LOSS
         if step is Step.REPAIR:
@@ -115,10 +116,22 @@ class BatchTransaction:
         elif step is Step.PUBLISH:
             prepared = self._publish_lost()
         else:
+            self._record_adoption()
             prepared = self._attempt_repeatedly(step, self._batch, Write())
         self._pending.prepared(step.value, prepared.tasks, prepared.handles)
         crash_point("driver.confirmed")
         return prepared
+
+    def _record_adoption(self) -> None:
+        """Record an adopted query's first batch before it is attempted.
+
+        The user's function may catch the error of a failed batch. The engine then continues with the next batch. AdoptQuery
+        permits any first batch, so without this record, the next batch would be the first, and the failed batch would be lost.
+        """
+        run, query_id = self._run, self._batch.query_id
+        if run.setup.settings.overrides.adopt_query_id == query_id and run.view.highest_batch_of(query_id) is None:
+            run.setup.binding.bind(run.bound, run.log_epoch)  # the record counts only if the log cannot move (rule 11)
+            run.open(self._begin())
 
     def _replay_lost(self) -> Prepared:
         """Replay the batch and write its lost rows again. The replay may assign these rows to different tasks (rule 9)."""
@@ -265,11 +278,14 @@ class BatchTransaction:
         highest = view.highest_batch_of(batch.query_id)
         if highest is not None and batch.batch_id <= highest + 1:
             return [decision]
-        # The first batch of a query, or the first after a gap that the user names, opens the log.
+        return [self._begin(), decision]
+
+    def _begin(self) -> records.Begin:
+        """Build the record that opens the log at the first batch of a query, or at the first after a gap that the user names."""
+        batch, view = self._batch, self._run.view
         prior = batch.offsets_of(batch.batch_id - 1) if batch.batch_id > 0 else None
         ends = None if view.begin is None or view.begin.query_id == batch.query_id else view.begin.query_id
-        begin = records.Begin(query_id=batch.query_id, first_batch=batch.batch_id, prior_offsets=prior or (), ends=ends)
-        return [begin, decision]
+        return records.Begin(query_id=batch.query_id, first_batch=batch.batch_id, prior_offsets=prior or (), ends=ends)
 
     def _repair(self, prepared: Prepared) -> records.Repair:
         if not prepared.handles.keys().isdisjoint(self._run.handles.keys() - self._run.lost):

@@ -122,6 +122,15 @@ class DriverRun:
         after = max(self.log_epoch, kept[-1][0] if kept else -1)
         return is_proven_absent(self.setup.log, records, driver_run_id=self.setup.driver_run_id, after=after)
 
+    def open(self, begin: Begin) -> None:
+        """Open the log at a batch, durably. After that, the last decision needs no further work.
+
+        Raises:
+            FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
+        """
+        self.append([begin])
+        self.handles, self.evidence = {}, {}
+
     def abandon(self) -> None:
         """Record that the user abandons the rest of the last decision. After that, the batch needs no further work.
 
@@ -138,8 +147,7 @@ class DriverRun:
             query_id,
             ", ".join(rest),
         )
-        self.append([Begin(query_id=query_id, first_batch=batch_id + 1, prior_offsets=offsets, abandons=True)])
-        self.handles, self.evidence = {}, {}
+        self.open(Begin(query_id=query_id, first_batch=batch_id + 1, prior_offsets=offsets, abandons=True))
         self.sweep()
 
     def commit(self) -> Outcome:

@@ -72,15 +72,15 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             f"checkpoint and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
         ),
         Position.GAP: (
-            f"the checkpoint is at batch {at}, but the last batch decided in {log} is {highest}. The batches after "
-            f"{highest} ran without this sink, or the log was replaced. Call the exactly_once object for every batch, "
-            "even if the batch is empty. If the missed batches have no rows for this sink, or were written by other "
-            f"means, pass override=ResumeAt({at}, {mine!r}). Otherwise, rows are missing, so have the engine run these "
-            f"batches again. With Spark, delete the files with numbers above {missing} from the checkpoint's offsets/ "
-            f"directory, and the files with numbers above {highest} from its commits/ directory. Then fix the "
-            "function, and restart. Do the same if the query keeps state (dropDuplicates, windows, stream-stream "
-            "joins) and the function did not evaluate all of these batches. Their state is missing, and ResumeAt does "
-            "not restore it"
+            f"the checkpoint is at batch {at}, but {log} expects batch {missing}. From batch {missing} on, the function did "
+            "not call the exactly_once object, or it caught the object's error and returned. Or the log was replaced. "
+            "Call the object for every batch, even if the batch is empty, and let its errors stop the query. If the "
+            "missed batches have no rows for this sink, or were written by other means, pass "
+            f"override=ResumeAt({at}, {mine!r}). Otherwise, rows are missing, so have the engine run these batches again. "
+            f"With Spark, delete the files with numbers above {missing} from the checkpoint's offsets/ directory, and "
+            f"the files with numbers above {highest} from its commits/ directory. Then fix the function, and restart. Do "
+            "the same if the query keeps state (dropDuplicates, windows, stream-stream joins) and the function did not "
+            "evaluate all of these batches. Their state is missing, and ResumeAt does not restore it"
         ),
         Position.NEW_QUERY: (
             f"{log} belongs to query {other}, but this is query {mine}. Either this start uses a new checkpoint, which "

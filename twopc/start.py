@@ -187,8 +187,8 @@ def _require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> 
     Raises:
         RefusedStartError: a sink does not show a decision that is in the log.
     """
-    mine = batch.query_id
-    if view.begin is None or view.begin.query_id != mine:
+    mine, begin = batch.query_id, view.begin
+    if begin is None or begin.query_id != mine or (begin.ends is not None and view.decision is None):
         return  # a sink need not keep an ended query's decisions
     for name, committer in setup.participants.committers.items():
         # A sink that is not in the newest decision was added later.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
 from tests.live.rules.schedules import until
 from tests.live.spark_support import spark
-from twopc import Abandon, ResumeAt
+from twopc import Abandon, AdoptQuery, ResumeAt
 from twopc.sinks.kafka.handle import ProducerIdentity
 from twopc.sinks.kafka.transactions import TransactionClient
 from twopc.testing import crash_points
@@ -94,6 +95,38 @@ def test_the_setting_that_the_error_names_abandons_a_lost_batch_that_the_users_f
     assert query.settings == {"override": Abandon(0, query.settings["override"].query_id)}
     query.run()
     query.feed(*BATCHES[2])
+    query.run()
+    assert values(sink) == Counter(str(row["n"]) for rows in BATCHES[1:] for row in rows)
+
+
+def test_an_adopted_query_does_not_skip_a_batch_whose_error_the_function_swallowed(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark has recorded the failed batch as complete. Fails if the next batch becomes the adopted query's first one."""
+    sink = kafka_sink(kafka.bootstrap_servers)
+    query = Query(spark, tmp_path, (sink,), function=lambda _: lambda batch, _: batch.count())
+    query.feed(*BATCHES[0])
+    query.run()  # without the sink
+    query_id = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
+    query.settings = {"override": AdoptQuery(query_id)}
+
+    def swallow(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            with contextlib.suppress(crash_points.InjectedFault):
+                each(batch, batch_id)
+
+        return write
+
+    query.function = swallow
+    query.feed(*BATCHES[1])
+    crash_points.arm_from("driver.confirmed=raise")
+    query.run()
+    crash_points.disarm()
+    query.feed(*BATCHES[2])
+    assert "expects batch 1. From batch 1 on, the function did not call" in query.refused()
+    for kind, above in {"offsets": 1, "commits": 0}.items():  # as the message says
+        for path in (tmp_path / "checkpoint" / kind).glob(f"*{above + 1}*"):
+            path.unlink()
     query.run()
     assert values(sink) == Counter(str(row["n"]) for rows in BATCHES[1:] for row in rows)
 

@@ -28,7 +28,7 @@ from tests.unit.fake_sink import (
 from twopc import crash_points
 from twopc.attempt import Owner
 from twopc.coordinator import Coordinator
-from twopc.errors import ConfigurationError, FencedError, RefusedStartError
+from twopc.errors import ConfigurationError, FatalError, FencedError, RefusedStartError
 from twopc.files import LocalFiles
 from twopc.override import Abandon, Overrides, ResumeAt
 from twopc.records import Begin
@@ -114,6 +114,55 @@ def test_an_adopted_query_continues_at_its_batch(cluster: Cluster) -> None:
     assert (begin.first_batch, begin.prior_offsets) == (5, ('{"t":{"0":4}}',))
     cluster.start().run(6)  # the log has it now
     assert cluster.store.visible() == all_rows(5, 6)
+
+
+def _refuse_rows() -> None:
+    raise FatalError("a bad row")
+
+
+@pytest.mark.parametrize("point", ["task.began", "driver.confirmed"])
+@pytest.mark.parametrize(
+    ("before", "first"), [((), 5), ((), 0), ((0, 1), 5)], ids=["adopted", "batch 0", "replaces another"]
+)
+def test_an_adopted_query_does_not_skip_its_first_batch_although_the_function_caught_the_error(
+    before: tuple[int, ...], first: int, point: str, cluster: Cluster
+) -> None:
+    """The engine moves on after the failed batch. Fails if any batch of an adopted query may be its first one."""
+    cluster.start().run(*before, query_id=OTHER)
+    overriding = Settings(overrides=Overrides(adopt_query_id=QUERY_ID, end_query_id=OTHER))
+    query = cluster.start(settings=overriding)
+    arm(point, _refuse_rows)
+    with pytest.raises(FatalError, match="a bad row"):
+        query.run(first)
+    for later in (query, cluster.start(settings=overriding), cluster.start()):
+        with pytest.raises(RefusedStartError, match="caught") as refused:
+            later.run(first + 1)
+        assert refused.value.case == "gap"
+    cluster.start().run(first, first + 1)
+    assert cluster.store.visible() == sorted(all_rows(*before) + all_rows(first, first + 1))
+
+
+def test_a_query_that_replaces_another_one_may_bring_a_new_store_even_if_its_adoption_failed(
+    owned: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has the other query's decisions, and none of this query's."""
+    owned.start().run(0)
+    monkeypatch.setattr(FakeCommitter, "lacks_decisions", lambda _, scan_start: bool(scan_start))
+    monkeypatch.setattr(FakeCommitter, "inspect", lambda committer: Owner(OTHER, committer._store.driver_epoch))
+    overriding = Settings(overrides=Overrides(adopt_query_id=OTHER, end_query_id=QUERY_ID))
+    arm("driver.confirmed", _refuse_rows)
+    with pytest.raises(FatalError, match="a bad row"):
+        owned.start(settings=overriding).run(5, query_id=OTHER)
+    owned.start(settings=overriding).run(5, query_id=OTHER)
+    assert owned.store.visible() == all_rows(0, 5)
+
+
+def test_an_adoption_that_crashes_before_its_first_attempt_starts_again(cluster: Cluster) -> None:
+    adopting = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))
+    die_at(cluster, cluster.start(settings=adopting), "driver.bound", 5)
+    assert records(cluster, Begin) == []
+    cluster.start(settings=adopting).run(5)
+    assert cluster.store.visible() == all_rows(5)
 
 
 def test_an_override_for_another_query_has_no_effect(cluster: Cluster) -> None:
