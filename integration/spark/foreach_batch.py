@@ -15,7 +15,7 @@ from twopc.integration.spark.batch_number import require_number
 from twopc.integration.spark.interceptors import InterceptedBatch, pass_through
 from twopc.integration.spark.options import Options, participants
 from twopc.integration.spark.py4j_log import hide_functions
-from twopc.integration.spark.several import Call, any_frame, by_frame
+from twopc.integration.spark.several import Call, any_frame, by_frame, taken_once
 from twopc.override import Overrides
 
 if TYPE_CHECKING:
@@ -152,6 +152,7 @@ class ExactlyOnce:
             raise error.with_traceback(None) from None
 
     def _write(self, frames: Frames, batch_id: int) -> None:
+        frames = taken_once(frames)
         given = any_frame(frames)
         if given is None:
             by_frame(frames, self._sinks, batch_id)  # raises an error, because no DataFrame was passed

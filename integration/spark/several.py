@@ -42,6 +42,11 @@ def any_frame(frames: object) -> DataFrame | None:
     return next((one for one in given if isinstance(one, DataFrame)), None)
 
 
+def taken_once(frames: Frames) -> Frames:
+    """Take each DataFrame from the user's mapping once, and keep it, because a mapping may make a new one at each access."""
+    return dict(frames) if isinstance(frames, Mapping) else frames
+
+
 def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id: int) -> list[SinkFrame]:
     """Group the sinks by the DataFrame that they take. A DataFrame that is passed twice is evaluated once.
 
@@ -54,8 +59,8 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
         ConfigurationError: a sink has no DataFrame, a key is not a sink name, or a value is not a DataFrame from a classic
             session.
     """
-    given = frames.values() if isinstance(frames, Mapping) else (frames,)
-    for one in given:
+    frames = taken_once(frames)
+    for one in frames.values() if isinstance(frames, Mapping) else (frames,):
         require_own_frame(one, batch_id)
     if isinstance(frames, DataFrame):
         return [SinkFrame("", frames, tuple(sinks))]

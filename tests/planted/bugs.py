@@ -637,6 +637,15 @@ BUGS: Final = (
         protocol="tests/unit/test_spark_several.py",
     ),
     _bug(
+        "a sink receives the rows of another one from a mapping that makes its DataFrames on access",
+        0,
+        "integration/spark/several.py",
+        "return dict(frames) if isinstance(frames, Mapping) else frames",
+        "return frames",
+        model=False,
+        protocol="tests/unit/test_spark_several.py -k on_access",
+    ),
+    _bug(
         "a failed call for other sinks counts as the same call",
         0,
         "integration/spark/several.py",

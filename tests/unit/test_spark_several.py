@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -15,6 +16,8 @@ from twopc.integration.spark.query_runs import QueryRun
 from twopc.integration.spark.several import Call, SinkFrame, by_frame
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Self
 
 
@@ -32,6 +35,40 @@ def test_a_dataframe_of_spark_connect_is_refused_in_the_driver_of_a_classic_sess
     frame = ConnectFrame()
     with pytest.raises(ConfigurationError, match=r"Spark Connect.*classic session.*Nothing was written"):
         by_frame({"fake": frame} if of_sink else frame, [FakeSink(World(), "fake")], 0)
+
+
+class OwnFrame(DataFrame):
+    """Stands in for a DataFrame of a classic session."""
+
+    def __new__(cls, name: str) -> Self:
+        made = object.__new__(cls)
+        made.name = name
+        return made
+
+    def __init__(self, name: str) -> None:
+        pass
+
+
+class OnAccess(Mapping[str, Any]):
+    """Makes each DataFrame when it is asked for it, and keeps none. CPython gives the next one the same id."""
+
+    def __getitem__(self, name: str) -> DataFrame:
+        return OwnFrame(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("one", "two"))
+
+    def __len__(self) -> int:
+        return 2
+
+
+def test_each_sink_takes_its_own_dataframe_from_a_mapping_that_makes_them_on_access() -> None:
+    """Fails if one sink receives the other's rows, because the first DataFrame was released."""
+    found = by_frame(OnAccess(), [ONE, TWO], 0)
+    assert [(one.frame.name, [sink.name for sink in one.sinks]) for one in found] == [
+        ("one", ["one"]),
+        ("two", ["two"]),
+    ]
 
 
 class Frame:
