@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twopc.sink import listed
-from twopc.sinks.postgres.staged_indexes import may_reject
+from twopc.sinks.postgres.staged_indexes import may_reject, may_reject_together, stages_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -122,14 +122,7 @@ def _unusable(index: Index) -> str:
 
 def _not_staged(publishing: Publishing) -> Iterator[str]:
     table = publishing.table
-    for index in table.indexes:
-        if index.is_unique and index not in publishing.key_indexes and not _is_numbered(index, publishing):
-            yield _unique(index, publishing)
-        elif not index.is_own and not index.is_unique and may_reject(index, table):
-            yield (
-                f"the index {index.name} exists on only one partition, so a stage does not include it and cannot "
-                f"reject a row that is too wide for the index. Create the index on {table.title}"
-            )
+    yield from filter(None, (_index(index, publishing) for index in table.indexes))
     for constraint in table.constraints:
         if objection := _constraint(constraint, publishing):
             yield objection
@@ -147,6 +140,24 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
             f"row-level security on {table.title} applies to the role {table.role!r}, and a policy may reject rows after the "
             "decision: use a role with BYPASSRLS, or the table's owner"
         )
+
+
+def _index(index: Index, publishing: Publishing) -> str:
+    table = publishing.table
+    if index.is_unique and index not in publishing.key_indexes and not _is_numbered(index, publishing):
+        return _unique(index, publishing)
+    if may_reject_together(index, table):
+        return (
+            f"the BRIN index {index.name} may reject a row after the decision, because the row's value and another row's "
+            "value may be too wide together: drop the index, or create it with a Bloom operator class (such as "
+            "text_bloom_ops)"
+        )
+    if may_reject(index, table) and not stages_check(index, table):
+        return (
+            f"the index {index.name} exists on only one partition, so a stage lacks it and cannot catch a row that the "
+            f"index rejects. Create the index on {table.title}"
+        )
+    return ""  # a stage has the same index
 
 
 def _unique(index: Index, publishing: Publishing) -> str:

@@ -1,7 +1,7 @@
 """Find the table's indexes that a stage also needs, because these indexes may reject a row when a batch is published.
 
-An index rejects a row that is too wide, or that makes the index's expression or predicate fail. A copy of the index on the
-stage, without uniqueness, rejects this row before the vote.
+An index rejects a row whose stored columns are too wide together, or that makes the index's expression or predicate fail. A
+copy of the index on the stage, without uniqueness, rejects this row before the vote.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 #: An entry of this size always fits. A B-tree accepts about a third of a page, minus headers.
 _ALWAYS_FITS_BYTES: Final = 2_000
-#: These access methods keep only a hash, or a summary of many rows.
-_ANY_WIDTH: Final = frozenset({"hash", "brin"})
+#: A hash index stores only a hash. A stage has no use for a BRIN index, see :func:`may_reject_together`.
+_NEVER_TOO_WIDE: Final = frozenset({"hash", "brin"})
 _BYTES_PER_CHARACTER: Final = 4
 #: More than any value of a fixed-width type, and more than any of Spark's decimals.
 _FIXED_BYTES: Final = 64
@@ -37,8 +37,30 @@ def may_reject(index: Index, table: Table) -> bool:
     """Return whether the index may reject a row because of the row's own values."""
     if index.has_expressions or index.is_partial:
         return True
-    widths = [_widest(table.column(name).type) for name in index.columns]
-    return index.method not in _ANY_WIDTH and sum(widths) > _ALWAYS_FITS_BYTES
+    return index.method not in _NEVER_TOO_WIDE and _is_wide(index, table)
+
+
+def stages_check(index: Index, table: Table) -> bool:
+    """Return whether a stage has this index, or one that rejects the same rows."""
+    if index.is_own:
+        return True
+    if index.is_partial or index.has_expressions:
+        return False
+    own = [one for one in table.indexes if one.is_own and not (one.is_partial or one.has_expressions)]
+    return (index.method, index.stored) in [(one.method, one.stored) for one in own]
+
+
+def may_reject_together(index: Index, table: Table) -> bool:
+    """Return whether the index may reject a row because of another row's values.
+
+    A BRIN index stores two values of many rows in one entry, and only for rows that are already summarized. So an index on
+    a stage would check nothing.
+    """
+    return index.has_extremes and _is_wide(index, table)
+
+
+def _is_wide(index: Index, table: Table) -> bool:
+    return sum(_widest(table.column(name).type) for name in index.stored) > _ALWAYS_FITS_BYTES
 
 
 def _widest(kind: ColumnType) -> int:

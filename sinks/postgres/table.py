@@ -116,6 +116,15 @@ SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique A
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
     WHERE k.place <= i.indnkeyatts ORDER BY k.place
   ) AS columns,
+  ARRAY(
+    SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
+    JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number ORDER BY k.place
+  ) AS stored,
+  m.amname = 'brin' AND EXISTS (
+    SELECT FROM unnest(i.indclass::oid[]) k(oid) JOIN pg_opclass o USING (oid)
+    JOIN pg_amproc f ON f.amprocfamily = o.opcfamily AND f.amprocnum = 1
+    WHERE f.amproc <> 'brin_bloom_opcinfo'::regproc -- a Bloom filter has a fixed size
+  ) AS has_extremes,
   CASE WHEN %(locked)s THEN substr(pg_get_indexdef(i.indexrelid), length(
     'CREATE ' || CASE WHEN i.indisunique THEN 'UNIQUE ' ELSE '' END || 'INDEX ' || quote_ident(x.relname) || ' ON '
     || CASE WHEN x.relkind = 'I' THEN 'ONLY ' ELSE '' END
@@ -284,6 +293,8 @@ def _index(row: Row) -> Index:
         has_expressions=row["has_expressions"],
         compares_otherwise=row["compares_otherwise"],
         is_own=row["is_own"],
+        stored=tuple(row["stored"]),
+        has_extremes=row["has_extremes"],
         definition=definition.replace(" NULLS NOT DISTINCT", "", 1) if row["is_strict"] else definition,
     )
 

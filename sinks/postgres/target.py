@@ -94,6 +94,8 @@ class Index:
             class is not the type's own, or the collation is not the column's own and one of the two collations is not
             deterministic.
         is_own: whether the index is on the table itself, not just on a partition.
+        stored: the names of all columns that the index stores: the key columns, and the ``INCLUDE`` columns of a covering index.
+        has_extremes: whether the index stores the smallest and the largest value of many rows (BRIN).
         definition: the text after ``USING`` in the ``CREATE INDEX`` statement, without clauses that only a unique index may
             have; empty if it was not read.
     """
@@ -109,6 +111,8 @@ class Index:
     has_expressions: bool = False
     compares_otherwise: bool = False
     is_own: bool = True
+    stored: tuple[str, ...] = ()
+    has_extremes: bool = False
     definition: str = ""
 
 

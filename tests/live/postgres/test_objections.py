@@ -114,6 +114,61 @@ def test_what_can_reject_a_publish_after_the_decision_is_refused_at_the_start(
     assert isinstance(failed.value, (psycopg.IntegrityError, psycopg.errors.RaiseException))
 
 
+def test_the_keys_index_on_a_partition_is_refused_if_it_also_stores_a_wide_column(typed: Connection) -> None:
+    run(
+        typed,
+        "CREATE TABLE target (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE p PARTITION OF target DEFAULT",
+        "CREATE UNIQUE INDEX i ON p (id) INCLUDE (v)",
+    )
+    [objection] = objections(typed, _WIDE_ROWS, mode="upsert", key=("id",))
+    assert objection.startswith("the index i exists on only one partition")
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), _WIDE_ROWS, "upsert", key=("id",)))
+    txn = staging.stage(_WIDE_ROWS)
+    with pytest.raises(psycopg.Error, match="index row"):
+        staging.publish(txn)
+
+
+def test_an_index_on_a_partition_is_not_refused_if_the_stage_has_the_same_index(typed: Connection) -> None:
+    """So a wide index on a partition may be built again while a query starts."""
+    run(
+        typed,
+        "CREATE TABLE target (id int, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE p PARTITION OF target DEFAULT",
+        "CREATE INDEX ON ONLY target (v)",
+        "CREATE INDEX i ON p (v)",
+    )
+    assert objections(typed, _WIDE_ROWS) == []
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), _WIDE_ROWS))
+    with pytest.raises(psycopg.Error, match="index row"):
+        staging.stage(_WIDE_ROWS)
+
+
+def test_a_brin_index_on_wide_values_is_refused_because_the_stage_has_no_summary(typed: Connection) -> None:
+    run(typed, "CREATE TABLE target (id int, v text)", "INSERT INTO target VALUES (0, 'a')")
+    run(typed, "CREATE INDEX b ON target USING brin (v)")
+    [objection] = objections(typed, _WIDE_ROWS)
+    assert objection.startswith("the BRIN index b may reject a row after the decision")
+    assert objections(typed, _WIDE_ROWS, vote="prepared") == []
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), _WIDE_ROWS))
+    txn = staging.stage(_WIDE_ROWS)
+    with pytest.raises(psycopg.Error, match="index row"):
+        staging.publish(txn)
+
+
+def test_a_brin_index_that_stores_only_small_values_or_hashes_is_not_refused(typed: Connection) -> None:
+    run(
+        typed,
+        "CREATE TABLE target (id int, v text)",
+        "INSERT INTO target VALUES (0, 'a')",
+        "CREATE INDEX ON target USING brin (id)",
+        "CREATE INDEX ON target USING brin (v text_bloom_ops)",
+    )
+    assert objections(typed, _WIDE_ROWS) == []
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), _WIDE_ROWS))
+    staging.publish(staging.stage(_WIDE_ROWS))
+
+
 def test_row_level_security_that_applies_to_the_role_is_refused(typed: Connection) -> None:
     run(
         typed,
@@ -130,6 +185,9 @@ def test_row_level_security_that_applies_to_the_role_is_refused(typed: Connectio
     run(typed, "RESET ROLE", "DROP OWNED BY clerk", "DROP ROLE clerk")
 
 
+_WIDE = "".join(chr(0x4E00 + n * 7 % 20_000) for n in range(3_000))
+_WIDE_ROWS = batch(id=pa.array([1]), v=pa.array([_WIDE]))
+
 #: Tables whose stages find every rejection, and a row that the stage rejects.
 _SAFE = [
     (f"{_TARGET}, CHECK (v < 5))", _ROWS),
@@ -140,10 +198,10 @@ _SAFE = [
     ("CREATE DOMAIN small AS int CHECK (value < 5); CREATE TABLE target (id int, v small)", _ROWS),
     (f"{_TARGET}); CREATE INDEX ON target ((10 / (v - 5)))", _ROWS),
     (f"{_TARGET}); CREATE INDEX ON target (id) WHERE 10 / (v - 5) > 0", _ROWS),
-    ("CREATE TABLE target (id int, v text); CREATE INDEX ON target (v)", batch(id=pa.array([1]), v=pa.array(["".join(
-        chr(0x4E00 + n * 7 % 20_000) for n in range(3_000))]))),
-    ("CREATE TABLE target (id int, v text[]); CREATE INDEX ON target USING gin (v)", batch(id=pa.array([1]), v=pa.array([["".join(
-        chr(0x4E00 + n * 7 % 20_000) for n in range(3_000))]]))),
+    ("CREATE TABLE target (id int, v text); CREATE INDEX ON target (v)", _WIDE_ROWS),
+    ("CREATE TABLE target (id int, v text); CREATE INDEX ON target (id) INCLUDE (v)", _WIDE_ROWS),
+    ("CREATE TABLE target (id int, v text[]); CREATE INDEX ON target USING gin (v)", batch(
+        id=pa.array([1]), v=pa.array([[_WIDE]]))),
     (f"{_TARGET}, CHECK (v < 5)) PARTITION BY LIST (v); CREATE TABLE p PARTITION OF target DEFAULT", _ROWS),
 ]  # fmt: skip
 
