@@ -157,6 +157,12 @@ def _index(index: Index, publishing: Publishing) -> str:
             f"the index {index.name} exists on only one partition, so a stage lacks it and cannot catch a row that the "
             f"index rejects. Create the index on {table.title}"
         )
+    if may_reject(index, table) and _is_mixed((*index.stored, *index.sources), publishing):
+        return (
+            f"the index {index.name} uses columns that an upsert changes and columns that the upsert keeps, so the index may "
+            "reject the new and old values together after the decision: include all these columns in the DataFrame, or drop "
+            "the index"
+        )
     return ""  # a stage has the same index
 
 

@@ -120,6 +120,12 @@ SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique A
     SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
     JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number ORDER BY k.place
   ) AS stored,
+  ARRAY(
+    SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = i.indrelid AND EXISTS (
+      SELECT FROM pg_depend p WHERE p.classid = 'pg_class'::regclass AND p.objid = i.indexrelid
+      AND p.refclassid = 'pg_class'::regclass AND p.refobjid = i.indrelid AND p.refobjsubid = a.attnum
+    ) ORDER BY a.attnum
+  ) AS sources,
   m.amname = 'brin' AND EXISTS (
     SELECT FROM unnest(i.indclass::oid[]) k(oid) JOIN pg_opclass o USING (oid)
     JOIN pg_amproc f ON f.amprocfamily = o.opcfamily AND f.amprocnum = 1
@@ -294,6 +300,7 @@ def _index(row: Row) -> Index:
         compares_otherwise=row["compares_otherwise"],
         is_own=row["is_own"],
         stored=tuple(row["stored"]),
+        sources=tuple(row["sources"]),
         has_extremes=row["has_extremes"],
         definition=definition.replace(" NULLS NOT DISTINCT", "", 1) if row["is_strict"] else definition,
     )

@@ -95,6 +95,8 @@ class Index:
             deterministic.
         is_own: whether the index is on the table itself, not just on a partition.
         stored: the names of all columns that the index stores: the key columns, and the ``INCLUDE`` columns of a covering index.
+        sources: the names of the columns on which the index depends, with the columns in its expressions and predicate, but
+            without the key columns of a constraint's index.
         has_extremes: whether the index stores the smallest and the largest value of many rows (BRIN).
         definition: the text after ``USING`` in the ``CREATE INDEX`` statement, without clauses that only a unique index may
             have; empty if it was not read.
@@ -112,6 +114,7 @@ class Index:
     compares_otherwise: bool = False
     is_own: bool = True
     stored: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
     has_extremes: bool = False
     definition: str = ""
 

@@ -114,6 +114,53 @@ def test_what_can_reject_a_publish_after_the_decision_is_refused_at_the_start(
     assert isinstance(failed.value, (psycopg.IntegrityError, psycopg.errors.RaiseException))
 
 
+@pytest.mark.parametrize(
+    "index",
+    [
+        "((100 / (most - n)))",
+        "(n) WHERE 100 / (most - n) > 0",
+        "(title, body)",
+        "(title) INCLUDE (body)",
+        "((title || body))",
+    ],
+)
+def test_an_upsert_of_some_columns_is_refused_if_an_index_may_reject_them_together_with_the_others(
+    typed: Connection, index: str
+) -> None:
+    """The stage has a copy of the index, but its rows have other values in the kept columns."""
+    half = _WIDE[:700]
+    run(
+        typed,
+        "CREATE TABLE target (id int PRIMARY KEY, n int, most int DEFAULT 100, title text, body text DEFAULT '')",
+        f"CREATE INDEX i ON target {index}",
+        f"INSERT INTO target VALUES (1, 0, 5, 'a', '{half}')",
+    )
+    some = batch(id=pa.array([1]), n=pa.array([5]), title=pa.array([half]))
+    [objection] = objections(typed, some, mode="upsert", key=("id",))
+    assert objection.startswith("the index i uses columns that an upsert changes and columns that the upsert keeps")
+    assert objections(typed, some, mode="upsert", key=("id",), vote="prepared") == []
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), some, "upsert", key=("id",)))
+    txn = staging.stage(some)
+    with pytest.raises(psycopg.Error, match=r"division by zero|index row size"):
+        staging.publish(txn)
+    whole = some.append_column("most", pa.array([9])).append_column("body", pa.array(["b"]))
+    assert objections(typed, whole, mode="upsert", key=("id",)) == []
+
+
+def test_an_index_on_columns_that_an_upsert_all_keeps_or_all_changes_is_not_refused(typed: Connection) -> None:
+    run(
+        typed,
+        "CREATE TABLE target (id text PRIMARY KEY, n int, most int, title text, body text)",
+        "CREATE INDEX ON target (id, title)",
+        "CREATE INDEX ON target (id, body)",
+        "CREATE INDEX ON target (n, most)",
+        "CREATE INDEX ON target (lower(title)) WHERE n > 0",
+        "CREATE INDEX ON target (lower(body)) WHERE most > 0",
+    )
+    some = batch(id=pa.array(["a"]), n=pa.array([5]), title=pa.array(["b"]))
+    assert objections(typed, some, mode="upsert", key=("id",)) == []
+
+
 def test_the_keys_index_on_a_partition_is_refused_if_it_also_stores_a_wide_column(typed: Connection) -> None:
     run(
         typed,
