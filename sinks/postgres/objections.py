@@ -32,6 +32,8 @@ _KINDS: Final = {
 }
 #: These defaults give every row a different value, which can collide only with a value that was set explicitly.
 _EACH_ONCE: Final = ("gen_random_uuid()", "uuidv7()", "uuidv4()")
+#: The only type that the sink can write and PostgreSQL cannot sort.
+_UNORDERED: Final = frozenset({"json"})
 _INSTEAD: Final = "vote='prepared', so that the table itself checks the rows before the decision"
 _RIGHTS: Final = {"append": frozenset({"INSERT", "SELECT"}), "upsert": frozenset({"INSERT", "SELECT", "UPDATE"})}
 
@@ -98,6 +100,11 @@ def _key(publishing: Publishing) -> Iterator[str]:
         return
     if missing := [name for name in publishing.order_by if name not in publishing.written]:
         yield f"order_by contains {listed(missing)}, but the DataFrame has no such column: include this column in the DataFrame"
+    if unordered := [name for name in publishing.order_by if table.column(name).type.kind in _UNORDERED]:
+        yield (
+            f"order_by contains {listed(unordered)}, but PostgreSQL cannot order values of type json, so every publish would "
+            "fail: remove the column from order_by, or change its type to jsonb"
+        )
     if publishing.mode == "upsert" and publishing.key_index is None:
         columns = ", ".join(key)
         same = [index for index in table.indexes if index.is_unique and set(index.columns) == set(key)]

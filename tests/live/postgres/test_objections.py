@@ -333,6 +333,23 @@ def test_missing_key_and_order_columns_are_reported(typed: Connection) -> None:
     ]
 
 
+@pytest.mark.parametrize(("kind", "value"), [("json", "{}"), ("json[]", ["{}"])])
+@pytest.mark.parametrize("vote", ["staged", "prepared"])
+def test_an_upsert_cannot_order_the_rows_of_a_key_by_a_json_column(
+    typed: Connection, kind: str, value: Any, vote: Any
+) -> None:
+    run(typed, f"CREATE TABLE target (id int PRIMARY KEY, v {kind})")
+    rows = batch(id=pa.array([1]), v=pa.array([value]))
+    [objection] = objections(typed, rows, mode="upsert", key=("id",), order_by=("v",), vote=vote)
+    assert objection.startswith("order_by contains 'v', but PostgreSQL cannot order values of type json")
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), rows, "upsert", key=("id",), order_by=("v",)))
+    txn = staging.stage(rows)
+    with pytest.raises(psycopg.Error, match="could not identify an ordering operator"):
+        staging.publish(txn)
+    run(typed, f"ALTER TABLE target ALTER v TYPE {kind.replace('json', 'jsonb')} USING NULL")
+    assert objections(typed, rows, mode="upsert", key=("id",), order_by=("v",), vote=vote) == []
+
+
 @pytest.mark.parametrize(
     ("statements", "refused"),
     [
