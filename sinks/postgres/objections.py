@@ -272,6 +272,12 @@ def _partitioned(table: Table) -> Iterator[str]:
             f"the partitioned table {name} has no default partition, so it rejects a row that fits no partition, even "
             f"after the decision: run CREATE TABLE … PARTITION OF {name} DEFAULT"
         )
+    for name in table.lacking_remainders:
+        yield (
+            f"the hash-partitioned table {name} has no partition for some remainders, so after the decision it rejects a row "
+            f"with such a remainder: for each missing remainder, run CREATE TABLE … PARTITION OF {name} FOR VALUES WITH "
+            "(MODULUS …, REMAINDER …)"
+        )
     for name in table.stricter:
         yield (
             f"a column is NOT NULL in the partition {name} but nullable in {table.title}, so the staging table does not check "

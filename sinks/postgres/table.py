@@ -41,9 +41,17 @@ WITH RECURSIVE tree(oid) AS (
   WHERE c.relispartition
 )
 """
-_PARTITIONS: Final = """
+_PARTITIONS: Final = r"""
 SELECT c.oid::regclass::text AS name, c.relkind::text AS kind,
-  c.relkind = 'p' AND p.partdefid = 0 AS is_unrouted,
+  p.partstrat <> 'h' AND p.partdefid = 0 AS is_unrouted,
+  p.partstrat = 'h' AND NOT coalesce(( -- every modulus is a factor of the greatest
+    SELECT sum(h.greatest / h.modulus) = max(h.greatest) FROM (
+      SELECT b.modulus, max(b.modulus) OVER () AS greatest
+      FROM pg_inherits i JOIN pg_class x ON x.oid = i.inhrelid,
+        CAST(substring(pg_get_expr(x.relpartbound, 0) FROM 'modulus (\d+)') AS bigint) b(modulus)
+      WHERE i.inhparent = c.oid AND NOT i.inhdetachpending
+    ) h
+  ), false) AS lacks_remainders,
   c.relkind = 'r' AND c.relpersistence <> 'p' AND c.oid <> %(oid)s::oid AS is_unlogged, -- only a leaf has rows
   EXISTS (
     SELECT FROM pg_attribute a JOIN pg_attribute o ON o.attrelid = %(oid)s::oid AND o.attname = a.attname
@@ -203,6 +211,7 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         rules=tuple(own["rules"]),
         is_partition=own["is_partition"],
         unrouted=tuple(row["name"] for row in partitions if row["is_unrouted"]),
+        lacking_remainders=tuple(row["name"] for row in partitions if row["lacks_remainders"]),
         stricter=tuple(row["name"] for row in partitions if row["is_stricter"]),
         foreign=tuple(row["name"] for row in partitions if row["kind"] == "f"),
         unlogged=tuple(row["name"] for row in partitions if row["is_unlogged"]),

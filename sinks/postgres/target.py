@@ -178,6 +178,8 @@ class Table:
         rules: the names of the rewrite rules.
         is_partition: whether the table is a partition of another table.
         unrouted: the partitioned tables in the tree that reject some rows, because they have no default partition.
+        lacking_remainders: the hash-partitioned tables in the tree that reject some rows, because some remainders have no
+            partition. These tables cannot have a default partition.
         stricter: the partitions that forbid nulls in a column that may be null in the table.
         foreign: the partitions on another server.
         unlogged: the partitions that a server crash empties.
@@ -200,6 +202,7 @@ class Table:
     rules: tuple[str, ...] = ()
     is_partition: bool = False
     unrouted: tuple[str, ...] = ()
+    lacking_remainders: tuple[str, ...] = ()
     stricter: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     unlogged: tuple[str, ...] = ()

@@ -70,6 +70,14 @@ _DANGEROUS = [
         "the partitioned table target has no default partition",
     ),
     (
+        [
+            f"{_TARGET}) PARTITION BY LIST (v)",
+            "CREATE TABLE p PARTITION OF target DEFAULT PARTITION BY HASH (id)",
+            "CREATE TABLE q PARTITION OF p FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
+        ],
+        "the hash-partitioned table p has no partition for some remainders",
+    ),
+    (
         [f"{_TARGET}) PARTITION BY LIST (v)", "CREATE TABLE p PARTITION OF target DEFAULT", "ALTER TABLE p ADD CHECK (v < 5)"],
         "the constraint p_v_check of p exists on only one partition",
     ),

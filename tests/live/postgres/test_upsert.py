@@ -160,6 +160,22 @@ def test_a_partitioned_table_accepts_a_batch_for_all_of_its_partitions(
         assert (content(connection, "low"), content(connection, "rest")) == ([(1, 1), (1, 2)], [(11, 1)])
 
 
+@pytest.mark.parametrize("moduli", [[(2, 0), (2, 1)], [(2, 0), (4, 1), (12, 3), (12, 7), (12, 11)]])
+def test_a_hash_partitioned_table_accepts_a_batch_if_each_remainder_has_a_partition(
+    moduli: list[tuple[int, int]], database: str, connection: Connection
+) -> None:
+    """Such a table cannot have a default partition."""
+    run(connection, "CREATE TABLE target (id bigint PRIMARY KEY, n int) PARTITION BY HASH (id)")
+    for number, (modulus, remainder) in enumerate(moduli):
+        with pytest.raises(ConfigurationError, match="the hash-partitioned table target has no partition for some rem"):
+            apply(upserting(database), rows([1], [1]))
+        bounds = f"FOR VALUES WITH (MODULUS {modulus}, REMAINDER {remainder})"
+        run(connection, f"CREATE TABLE p{number} PARTITION OF target {bounds}")
+    ids = list(range(50))
+    assert apply(upserting(database), rows(ids, ids)) == [Evidence.COMMITTED]
+    assert content(connection) == [(one, one) for one in ids]
+
+
 @pytest.mark.parametrize(
     ("statement", "table"),
     [
