@@ -15,10 +15,10 @@ from twopc.sink import listed
 from twopc.sinks.postgres.staged_indexes import may_reject, may_reject_together, stages_check
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from twopc.sinks.postgres.publishing import Publishing
-    from twopc.sinks.postgres.target import Constraint, Index, Table
+    from twopc.sinks.postgres.target import Constraint, Index, Obstacle, Table
 
 _KINDS: Final = {
     "v": "a view",
@@ -34,6 +34,28 @@ _KINDS: Final = {
 _EACH_ONCE: Final = ("gen_random_uuid()", "uuidv7()", "uuidv4()")
 #: The only type that the sink can write and PostgreSQL cannot sort.
 _UNORDERED: Final = frozenset({"json"})
+#: The reason why a published table accepts no updates, and what to do.
+_OBSTACLES: Final[Mapping[Obstacle, tuple[str, str]]] = {
+    "no identity": (
+        "and has no replica identity",
+        "run ALTER TABLE {name} REPLICA IDENTITY FULL, or REPLICA IDENTITY USING INDEX with the key's index",
+    ),
+    "column list": (
+        "with a column list that does not fit its replica identity",
+        (
+            "include the replica identity's columns in the publication's column list. With REPLICA IDENTITY FULL, remove the "
+            "list, or run ALTER TABLE {name} REPLICA IDENTITY DEFAULT"
+        ),
+    ),
+    "row filter": (
+        "with a row filter that uses columns outside its replica identity",
+        "run ALTER TABLE {name} REPLICA IDENTITY FULL, or remove the publication's row filter",
+    ),
+    "generated columns": (
+        "and its replica identity contains generated columns, which the publication omits",
+        "run ALTER TABLE {name} REPLICA IDENTITY USING INDEX with the key's index",
+    ),
+}
 _INSTEAD: Final = "vote='prepared', so that the table itself checks the rows before the decision"
 _RIGHTS: Final = {"append": frozenset({"INSERT", "SELECT"}), "upsert": frozenset({"INSERT", "SELECT", "UPDATE"})}
 
@@ -70,10 +92,10 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
                 f"the role {table.role!r} may not use the sequence {sequence}, which fills {table.title}.{column.name}: run "
                 f"GRANT USAGE ON SEQUENCE {sequence} TO {table.role}"
             )
-    for name in table.rejecting_updates if publishing.mode == "upsert" else ():
+    for name, obstacle in table.rejecting_updates if publishing.mode == "upsert" else ():
+        reason, advice = _OBSTACLES[obstacle]
         yield (
-            f"{name} is published to subscribers and has no replica identity, so the server rejects every update: run ALTER "
-            f"TABLE {name} REPLICA IDENTITY FULL, or REPLICA IDENTITY USING INDEX with the key's index"
+            f"{name} is published to subscribers {reason}, so the server rejects every update: {advice.format(name=name)}"
         )
     for name in table.rules:
         yield (

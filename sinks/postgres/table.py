@@ -57,18 +57,38 @@ SELECT c.oid::regclass::text AS name, c.relkind::text AS kind,
     SELECT FROM pg_attribute a JOIN pg_attribute o ON o.attrelid = %(oid)s::oid AND o.attname = a.attname
     WHERE a.attrelid = c.oid AND a.attnotnull AND NOT o.attnotnull AND o.attnum > 0
   ) AS is_stricter,
-  c.relkind = 'r' AND EXISTS (
-    SELECT FROM pg_publication p
+  (
+    SELECT min(CASE -- as the server itself decides for each publication
+      WHEN c.relreplident <> 'f' AND identity.columns = '{}' THEN 'no identity'
+      WHEN l.prattrs IS NOT NULL AND (c.relreplident = 'f' OR NOT identity.columns <@ ARRAY(
+        SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = u.oid AND a.attnum = ANY(l.prattrs)
+      )) THEN 'column list'
+      WHEN c.relreplident <> 'f' AND NOT identity.columns @> ARRAY(
+        SELECT a.attname::text FROM pg_attribute a JOIN regexp_matches(l.prqual::text, ':varattno (\d+)', 'g') used
+          ON a.attnum = used[1]::int2 WHERE a.attrelid = u.oid
+      ) THEN 'row filter'
+      WHEN l.prattrs IS NULL AND EXISTS (
+        SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> ''
+        AND (c.relreplident = 'f' OR a.attname::text = ANY(identity.columns))
+        AND (a.attgenerated, to_jsonb(p) ->> 'pubgencols') <> ('s', 's') -- PostgreSQL 18 has the column
+        AND to_jsonb(p) ? 'pubgencols'
+      ) THEN 'generated columns'
+    END)
+    FROM pg_publication p
     JOIN pg_class u ON u.oid = c.oid OR u.oid IN (SELECT pg_partition_ancestors(c.oid)) -- these publish the partition, too
-    WHERE p.pubupdate AND (
-      p.puballtables
-      OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = u.oid)
+    LEFT JOIN pg_publication_rel l ON l.prpubid = p.oid AND l.prrelid = u.oid
+    CROSS JOIN (
+      SELECT ARRAY(
+        SELECT a.attname::text FROM pg_index i, generate_series(0, i.indnkeyatts - 1) k, pg_attribute a
+        WHERE i.indrelid = c.oid AND a.attrelid = c.oid AND a.attnum = i.indkey[k]
+        AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+      ) AS columns
+    ) identity
+    WHERE c.relkind = 'r' AND p.pubupdate AND (
+      p.puballtables OR l.oid IS NOT NULL
       OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = u.relnamespace)
     )
-  ) AND c.relreplident <> 'f' AND NOT EXISTS (
-    SELECT FROM pg_index i WHERE i.indrelid = c.oid
-    AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
-  ) AS rejects_updates
+  ) AS update_obstacle
 FROM tree JOIN pg_class c ON c.oid = tree.oid LEFT JOIN pg_partitioned_table p ON p.partrelid = c.oid
 ORDER BY 1
 """
@@ -215,7 +235,7 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         stricter=tuple(row["name"] for row in partitions if row["is_stricter"]),
         foreign=tuple(row["name"] for row in partitions if row["kind"] == "f"),
         unlogged=tuple(row["name"] for row in partitions if row["is_unlogged"]),
-        rejecting_updates=tuple(row["name"] for row in partitions if row["rejects_updates"]),
+        rejecting_updates=tuple((row["name"], row["update_obstacle"]) for row in partitions if row["update_obstacle"]),
         has_row_security=own["has_row_security"],
         role=own["role"],
         missing_rights=frozenset(own["missing"]),

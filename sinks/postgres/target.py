@@ -10,6 +10,8 @@ from typing import Literal
 
 #: How the table computes a column's value. ``ALWAYS`` and ``BY DEFAULT`` are identities; ``EXPRESSION`` is a generated column.
 Generated = Literal["", "ALWAYS", "BY DEFAULT", "EXPRESSION"]
+#: Why the server rejects every update of a published table.
+Obstacle = Literal["no identity", "column list", "row filter", "generated columns"]
 
 
 @dataclass(frozen=True)
@@ -183,8 +185,8 @@ class Table:
         stricter: the partitions that forbid nulls in a column that may be null in the table.
         foreign: the partitions on another server.
         unlogged: the partitions that a server crash empties.
-        rejecting_updates: the table or its partitions in which every update fails, because updates are published and there is no
-            replica identity.
+        rejecting_updates: the table or its partitions in which every update fails, because updates are published and the
+            replica identity is missing or does not fit the publication. Each has the :data:`Obstacle`.
         has_row_security: whether row-level security applies to the current role.
         role: the current role.
         missing_rights: the privileges that the role does not have on the table, out of INSERT, SELECT and UPDATE.
@@ -206,7 +208,7 @@ class Table:
     stricter: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     unlogged: tuple[str, ...] = ()
-    rejecting_updates: tuple[str, ...] = ()
+    rejecting_updates: tuple[tuple[str, Obstacle], ...] = ()
     has_row_security: bool = False
     role: str = ""
     missing_rights: frozenset[str] = field(default_factory=frozenset)

@@ -448,3 +448,75 @@ def test_a_published_partition_without_a_replica_identity_accepts_no_upserts(
         staging.publish(staging.stage(_ROWS))
     finally:
         run(typed, "DROP PUBLICATION everything")
+
+
+_KEYED = f"{_TARGET}, PRIMARY KEY (id))"
+#: A published table that rejects every update, the reason, and a statement that removes the reason.
+_REJECTING = [
+    ([_KEYED], "TABLE target WHERE (v > 3)", "a row filter that uses columns", "ALTER TABLE target REPLICA IDENTITY FULL"),
+    (
+        [_KEYED, "ALTER TABLE target REPLICA IDENTITY FULL"],
+        "TABLE target (id, v)",
+        "a column list that does not fit",
+        "ALTER TABLE target REPLICA IDENTITY DEFAULT",
+    ),
+    (
+        [_KEYED],
+        "TABLE target (v)",
+        "a column list that does not fit",
+        "ALTER PUBLICATION everything SET TABLE target (id) WHERE (id > 0)",
+    ),
+    (
+        [f"{_TARGET}, PRIMARY KEY (id)) PARTITION BY LIST (id)", "CREATE TABLE p PARTITION OF target DEFAULT"],
+        "TABLE target WHERE (v > 3) WITH (publish_via_partition_root = true)",
+        "a row filter that uses columns",
+        "ALTER TABLE p REPLICA IDENTITY FULL",
+    ),
+    (
+        [
+            f"{_TARGET}, n int GENERATED ALWAYS AS (v + 1) STORED, PRIMARY KEY (id))",
+            "ALTER TABLE target REPLICA IDENTITY FULL",
+        ],
+        "TABLE target",
+        "its replica identity contains generated columns",
+        "ALTER PUBLICATION everything SET (publish_generated_columns = stored)",
+    ),
+    (
+        [
+            f"{_TARGET}, n int GENERATED ALWAYS AS (v + 1) VIRTUAL, PRIMARY KEY (id))",
+            "ALTER TABLE target REPLICA IDENTITY FULL",
+        ],
+        "ALL TABLES",
+        "its replica identity contains generated columns",
+        "ALTER TABLE target REPLICA IDENTITY DEFAULT",
+    ),
+    (
+        [
+            f"{_TARGET}, n int GENERATED ALWAYS AS (v + 1) STORED NOT NULL, PRIMARY KEY (id))",
+            "CREATE UNIQUE INDEX u ON target (n)",
+            "ALTER TABLE target REPLICA IDENTITY USING INDEX u",
+        ],
+        "TABLE target",
+        "its replica identity contains generated columns",
+        "ALTER PUBLICATION everything SET TABLE target (id, n)",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("statements", "published", "reason", "cure"), _REJECTING, ids=map(str, range(7)))
+def test_a_published_table_whose_replica_identity_does_not_fit_the_publication_accepts_no_upserts(
+    typed: Connection, statements: Sequence[str], published: str, reason: str, cure: str
+) -> None:
+    run(typed, *statements, f"CREATE PUBLICATION everything FOR {published}", _ALREADY)
+    try:
+        staging = Staging(typed, publishing_of(read_table(typed, "target"), _ROWS, "upsert", key=("id",)))
+        txn = staging.stage(_ROWS)
+        with pytest.raises(psycopg.Error, match="cannot update table"):
+            staging.publish(txn)
+        [objection] = objections(typed, mode="upsert", key=("id",), vote="prepared")
+        assert reason in objection
+        run(typed, cure)
+        assert objections(typed, mode="upsert", key=("id",), vote="prepared") == []
+        staging.publish(staging.stage(_ROWS))
+    finally:
+        run(typed, "DROP PUBLICATION everything")
