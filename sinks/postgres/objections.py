@@ -183,8 +183,8 @@ def _index(index: Index, publishing: Publishing) -> str:
         )
     if may_reject(index, table) and not stages_check(index, table):
         return (
-            f"the index {index.name} exists on only one partition, so a stage lacks it and cannot catch a row that the "
-            f"index rejects. Create the index on {table.title}"
+            f"the index {index.name} exists on only one partition, so a stage does not include it and cannot catch a row "
+            f"that the index rejects. Create the index on {table.title}"
         )
     if may_reject(index, table) and _is_mixed((*index.stored, *index.sources), publishing):
         return (
