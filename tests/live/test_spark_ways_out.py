@@ -104,7 +104,11 @@ def test_an_adopted_query_does_not_skip_a_batch_whose_error_the_function_swallow
 ) -> None:
     """Spark has recorded the failed batch as complete. Fails if the next batch becomes the adopted query's first one."""
     sink = kafka_sink(kafka.bootstrap_servers)
-    query = Query(spark, tmp_path, (sink,), function=lambda _: lambda batch, _: batch.count())
+
+    def count(batch: DataFrame, _: int) -> None:
+        batch.count()
+
+    query = Query(spark, tmp_path, (sink,), function=lambda _: count)
     query.feed(*BATCHES[0])
     query.run()  # without the sink
     query_id = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]

@@ -40,9 +40,11 @@ def test_a_dataframe_of_spark_connect_is_refused_in_the_driver_of_a_classic_sess
 class OwnFrame(DataFrame):
     """Stands in for a DataFrame of a classic session."""
 
+    label: str
+
     def __new__(cls, name: str) -> Self:
         made = object.__new__(cls)
-        made.name = name
+        made.label = name
         return made
 
     def __init__(self, name: str) -> None:
@@ -65,7 +67,7 @@ class OnAccess(Mapping[str, Any]):
 def test_each_sink_takes_its_own_dataframe_from_a_mapping_that_makes_them_on_access() -> None:
     """Fails if one sink receives the other's rows, because the first DataFrame was released."""
     found = by_frame(OnAccess(), [ONE, TWO], 0)
-    assert [(one.frame.name, [sink.name for sink in one.sinks]) for one in found] == [
+    assert [(vars(one.frame)["label"], [sink.name for sink in one.sinks]) for one in found] == [
         ("one", ["one"]),
         ("two", ["two"]),
     ]
