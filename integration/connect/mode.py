@@ -164,9 +164,8 @@ class ConnectMode:
     def _kept_since_ms(self, files: Files, batch: Batch, attempt: Attempt) -> float | None:
         frames = self._plans(attempt)
         is_kept = any(plan.keeps_data for plan in (self._query.plan(), *frames))
-        is_hidden = any(
-            plan.hides_rows for plan in frames
-        )  # an RDD's rows may come from a broadcast table, for example
+        # An RDD's rows may come from a broadcast table, for example.
+        is_hidden = any(plan.hides_rows or plan.may_replace_batch for plan in frames)
         return planning_time_ms(files, batch.batch_id) if is_kept or is_hidden else None
 
     def _state(self, files: Files, batch: Batch) -> ConnectState | None:

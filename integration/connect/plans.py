@@ -95,6 +95,8 @@ _SECTION: Final = re.compile(r"^(?:\+- )?== (?P<title>[\w ]+) ==$")
 _INNER_SECTION: Final = re.compile(r"^[\s:|+-]*== [\w ]+ ==$")
 #: An RDD in an analyzed plan. The end of the text says whether the RDD belongs to a stream.
 _RDD: Final = re.compile(r"^[\s:|+~-]*\w+RDD \[(?P<columns>.*)\](?P<is_streaming>, true)?")
+#: Rows that an analyzed plan itself contains.
+_ROWS: Final = re.compile(r"\bLocalRelation ")
 #: A view in an analyzed plan.
 _VIEW: Final = re.compile(r"^[\s:|+~-]*View \((?P<name>`.*`), \[(?P<columns>.*)\]\)")
 #: The end of a plan that is longer than ``spark.sql.maxPlanStringLength``.
@@ -195,6 +197,11 @@ class Plan:
     def hides_rows(self) -> bool:
         """Whether the plan reads an RDD that is not the batch. The plan does not show how the RDD's rows were computed."""
         return self.is_cut or len(self.rdds) > self.known
+
+    @property
+    def may_replace_batch(self) -> bool:
+        """Whether the plan contains rows and does not read the batch. The function may have collected the batch before."""
+        return not self.known and bool(_ROWS.search(self.analyzed))
 
     @property
     def _nodes(self) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from twopc.integration.spark.budget import Budget
 from twopc.integration.spark.engine import SparkEngine
 from twopc.integration.spark.hadoop_files import open_files
 from twopc.integration.spark.jobs import interruptible_pause
-from twopc.integration.spark.kept_data import planned_ms, uses_kept_data
+from twopc.integration.spark.kept_data import Unused, planned_ms, unused, uses_kept_data
 from twopc.integration.spark.lasting import require_lasting
 from twopc.integration.spark.one_clock import at_one_instant
 from twopc.integration.spark.overwritten import require_not_overwritten
@@ -53,11 +53,13 @@ class ClassicMode:
     Args:
         context: Spark's context.
         query: the query, as seen from the query's own thread.
+        since: numbers that Spark had not used before the query began.
     """
 
-    def __init__(self, context: SparkContext, query: RunningQuery) -> None:
+    def __init__(self, context: SparkContext, query: RunningQuery, since: Unused) -> None:
         self._context = context
         self._query = query
+        self._since = since
         self._budget = Budget()
         self._state_sizes = StateSizes()
         self._repeated = Repeated()
@@ -111,7 +113,7 @@ class ClassicMode:
     def _kept_since_ms(self, attempt: Attempt) -> float | None:
         execution = self._query.execution
         try:
-            return planned_ms(execution) if uses_kept_data(execution, attempt.rows) else None
+            return planned_ms(execution) if uses_kept_data(execution, attempt.rows, self._since) else None
         except Py4JError:  # another release of Spark: assume the worst
             return 0
 
@@ -133,6 +135,7 @@ class ClassicCalls:
         if context is not None:
             # Record a moment before the query begins, so that no earlier job can have computed its batches.
             history_of(context)
+        self._since = Unused() if context is None else unused(context)
         self._writer: RunWriter | None = None
         self._changing = threading.Lock()  # two queries that share the object by mistake may call concurrently
 
@@ -155,7 +158,9 @@ class ClassicCalls:
                 _require_ended(previous.run.query, run.query)
                 previous.close()
             location = query.checkpoint_location if self._location is None else self._location
-            self._writer = RunWriter(run, ClassicMode(context, query), location, self._sinks, self._options)
+            self._writer = RunWriter(
+                run, ClassicMode(context, query, self._since), location, self._sinks, self._options
+            )
             return self._writer
 
     def close(self) -> None:

@@ -1,16 +1,20 @@
 """Find out whether a batch uses data that Spark computes in separate jobs and keeps outside the RDDs of the plan.
 
-Such data are broadcast tables and the results of subqueries. A cached plan may contain them, and a DataFrame that was made from
-an RDD may hide them. Spark's reports do not show which jobs computed them.
+Such data are broadcast tables, the results of subqueries, and rows that the user's function has collected and given back to
+Spark. A cached plan may contain them, and a DataFrame that was made from an RDD may hide them. Spark's reports do not show
+which jobs computed them.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark import SparkContext
 
     from twopc.integration.spark.frame import Rows
 
@@ -18,47 +22,77 @@ if TYPE_CHECKING:
 _KEPT: Final = re.compile("Broadcast|Subquery|more characters")
 
 
+@dataclass(frozen=True)
+class Unused:
+    """Numbers that Spark had not used before a query began. Data with lower numbers contain no rows of the query's batches.
+
+    Attributes:
+        rdd: the number of an RDD.
+        column: the number of a column. The JVM numbers the columns of all plans in order.
+    """
+
+    rdd: int = 0
+    column: int = 0
+
+
+def unused(context: SparkContext) -> Unused:
+    """Return numbers that Spark has not used yet. Each call uses them up."""
+    java: Any = context._jsc  # noqa: SLF001 - no public API returns these numbers
+    jvm: Any = context._jvm  # noqa: SLF001 - see above
+    columns = getattr(jvm.org.apache.spark.sql.catalyst.expressions, "NamedExpression$")
+    return Unused(int(java.sc().newRddId()), int(getattr(columns, "MODULE$").newExprId().id()))
+
+
 def keeps_data(plans: Iterable[str]) -> bool:
     """Whether one of these physical plans, as text, may use such data."""
     return any(map(_KEPT.search, plans))
 
 
-def uses_kept_data(execution: Any, batch: Sequence[Rows]) -> bool:
+def uses_kept_data(execution: Any, batch: Sequence[Rows], since: Unused) -> bool:
     """Whether a batch may use such data from before an attempt. Spark recomputes all other data in each attempt.
 
     Args:
         execution: Spark's plan for the batch (``IncrementalExecution``).
         batch: the DataFrames.
+        since: numbers from before the query began.
     """
     number = execution.toRdd().id()
-    return _keeps_data(execution.executedPlan()) or any(_reads_kept_data(rows, number) for rows in batch)
+    return _keeps_data(execution.executedPlan()) or any(_reads_kept_data(rows, number, since) for rows in batch)
 
 
 def planned_ms(execution: Any) -> float:
     """Return when Spark began to plan the batch in this run, in milliseconds since 1970."""
-    phases = execution.tracker().phases().values().iterator()
-    return min(_each(phases), default=0.0)
+    phases = _each(execution.tracker().phases().values().iterator())
+    return min((float(phase.startTimeMs()) for phase in phases), default=0.0)
 
 
 def _keeps_data(plan: Any) -> bool:
     return keeps_data([str(plan.toString())])
 
 
-def _each(phases: Any) -> Iterator[float]:
-    while phases.hasNext():
-        yield float(phases.next().startTimeMs())
+def _each(iterator: Any) -> Iterator[Any]:
+    while iterator.hasNext():
+        yield iterator.next()
 
 
-def _reads_kept_data(rows: Rows, batch: int) -> bool:
+def _reads_kept_data(rows: Rows, batch: int, since: Unused) -> bool:
     execution = rows.source._jdf.queryExecution()  # noqa: SLF001 - no public API returns the plan
     if rows.is_run_unchanged and _keeps_data(execution.executedPlan()):
         return True  # the user's program may have run this very DataFrame
-    leaves = execution.withCachedData().collectLeaves()
-    return any(_is_kept(leaves.apply(index), batch) for index in range(leaves.size()))
+    return _has_kept_leaf(execution.withCachedData(), batch, since)
 
 
-def _is_kept(leaf: Any, batch: int) -> bool:
+def _has_kept_leaf(plan: Any, batch: int, since: Unused) -> bool:
+    plans = (plan, *_each(plan.subqueriesAll().iterator()))
+    leaves = (leaf for one in plans for leaf in _each(one.collectLeaves().iterator()))
+    return any(_is_kept(leaf, batch, since) for leaf in leaves)
+
+
+def _is_kept(leaf: Any, batch: int, since: Unused) -> bool:
     name = str(leaf.nodeName())
     if name == "InMemoryRelation":
-        return _keeps_data(leaf.cacheBuilder().cachedPlan())
-    return name == "LogicalRDD" and leaf.rdd().id() != batch
+        cache = leaf.cacheBuilder()
+        return _keeps_data(cache.cachedPlan()) or _has_kept_leaf(cache.logicalPlan(), batch, since)
+    if name == "LocalRelation":  # the plan itself contains the rows, as createDataFrame() makes it through Arrow
+        return bool(leaf.output().head().exprId().id() >= since.column)
+    return name == "LogicalRDD" and leaf.rdd().id() != batch and leaf.rdd().id() >= since.rdd

@@ -5,17 +5,18 @@ that write the shuffle, and those that read it, stop themselves as long as the w
 ``readers``. Before that, each task writes its name into the directory ``tasks``. ``Options.plan`` says when the other job runs,
 and ``Options.filled_by`` who runs it:
 
-============ ======================================================================
-``before``   it has ended before our call; the batch has two shuffles
-``earlier``  it starts before our call's job, and runs as long as our job does
-``later``    the same, but it starts after our call's job
-``cached``   one thread fills a cache of the batch and another counts the batch, before our call writes the cache
-``cut``      the same with a local checkpoint, which hides the shuffle from our call's job
-``after``    as ``later``, but it starts once the directory has a file ``go``; in a session of Spark Connect, too
-``union``    there is no other job; two stages of ours read the shuffle, one after the other
-``joined``   there is no other job; the function joins a table with the batch, which is broadcast
-``planned``  the same, but the join is a part of the query
-============ ======================================================================
+============= ======================================================================
+``before``    it has ended before our call; the batch has two shuffles
+``earlier``   it starts before our call's job, and runs as long as our job does
+``later``     the same, but it starts after our call's job
+``cached``    one thread fills a cache of the batch and another counts the batch, before our call writes the cache
+``cut``       the same with a local checkpoint, which hides the shuffle from our call's job
+``after``     as ``later``, but it starts once the directory has a file ``go``; in a session of Spark Connect, too
+``union``     there is no other job; two stages of ours read the shuffle, one after the other
+``joined``    there is no other job; the function joins a table with the batch, which is broadcast
+``planned``   the same, but the join is a part of the query
+``collected`` there is no other job; the function collects the batch and gives its rows back to Spark
+============= ======================================================================
 
 ============ ======================================================================
 ``thread``   a thread of the function
@@ -91,7 +92,7 @@ def _stopping(stage: str, here: str) -> Callable[[Iterable[pa.RecordBatch]], Ite
 
 def planned(frame: DataFrame, options: Options, here: Path) -> DataFrame:
     scattered = frame.select("key", "value").mapInArrow(_stopping(MAPS, str(here)), _SCHEMA)
-    if options.plan in {"union", "joined"}:
+    if options.plan in {"union", "joined", "collected"}:
         return scattered.repartition(_PARTITIONS, "place")
     read = scattered.repartition(_PARTITIONS, "place").mapInArrow(_stopping(READERS, str(here)), _SCHEMA)
     if options.plan == "planned":
@@ -115,6 +116,9 @@ def alone(each: ExactlyOnce, plan: str, here: str) -> Callable[[DataFrame, int],
             batch = batch.where("place % 2 = 0").unionByName(odd)
         elif plan == "joined":
             batch = _joined(batch.mapInArrow(stop, _SCHEMA))
+        elif plan == "collected":
+            rows = batch.mapInArrow(stop, _SCHEMA).select("key", "value").toPandas()
+            batch = batch.sparkSession.createDataFrame(rows, "key BINARY, value BINARY")
         each(batch.select("key", "value"), batch_id)
 
     return write
@@ -246,7 +250,7 @@ def main() -> int:
         name=options.name, topic=options.topic, bootstrap_servers=options.bootstrap_servers, timeout_ms=20_000
     )
     each = exactly_once(sink, checkpoint_location=options.checkpoint, **options.settings)
-    if options.plan in {"union", "joined", "planned"}:
+    if options.plan in {"union", "joined", "planned", "collected"}:
         write = alone(each, options.plan, str(here))
     elif options.plan == "after":
         write = counted_after(each, str(here))

@@ -47,6 +47,14 @@ Project [key#1, value#2]
 == Physical Plan ==
 *(1) Scan ExistingRDD[key#1,value#2]
 """
+#: The rows of a DataFrame that the function has made with createDataFrame().
+_COLLECTED = """== Analyzed Logical Plan ==
+key: string, value: string
+LocalRelation [key#8, value#9]
+
+== Physical Plan ==
+LocalTableScan [key#8, value#9]
+"""
 _ALIAS = "_pyspark_connect_temp_view_68b9"
 
 
@@ -225,17 +233,34 @@ def test_an_assertion_about_the_plan_does_not_vouch_for_a_view(monkeypatch: pyte
 def test_an_rdd_that_is_not_the_batch_may_hide_a_broadcast_table(
     number: str, since_ms: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert kept_since_ms(Frame(by_id(number), _VIEW), monkeypatch) == since_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "since_ms"),
+    [
+        pytest.param(_COLLECTED, 5.0, id="rows that the function may have collected"),
+        pytest.param(_VIEW + "".join(_COLLECTED.splitlines(keepends=True)[2:3]), None, id="a table beside the batch"),
+    ],
+)
+def test_rows_in_place_of_the_batch_may_be_collected_rows(
+    text: str, since_ms: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = "b" if since_ms is None else "no batch"
+    assert kept_since_ms(Frame(by_id(number), text), monkeypatch) == since_ms
+
+
+def kept_since_ms(given: Any, monkeypatch: pytest.MonkeyPatch) -> float | None:
     called: Any = Frame(by_id("b"))
     monkeypatch.setattr(mode, "called_batch", lambda: CalledBatch(called, 7))
     monkeypatch.setattr(mode, "planning_time_ms", lambda _files, _batch_id: 5.0)
-    given: Any = Frame(by_id(number), _VIEW)
     query: Any = SimpleNamespace(plan=lambda: _QUERY)
     connect = mode.ConnectMode(given.session, query, NOT_KNOWN)
     attempt: Any = SimpleNamespace(rows=[SimpleNamespace(name="a", frame=lambda: given)])
     batch: Any = SimpleNamespace(batch_id=7)
     files: Any = None
     with connect.resolved([SinkFrame("a", given, ())]):
-        assert connect._kept_since_ms(files, batch, attempt) == since_ms
+        return connect._kept_since_ms(files, batch, attempt)
 
 
 def test_a_query_in_a_sinks_expression_is_refused() -> None:
