@@ -234,11 +234,14 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
     def _record_decision(self, version: int, then: Callable[[StepT], None] = lambda _: None) -> None:
         """Record the owner's newest decision, and call ``then`` in the same step.
 
+        The record gets a new revision even if it already has this decision, as it does in a repair, which keeps its batch's
+        version. Otherwise, the running driver could not notice that the store has lost this step's rows.
+
         A failover may lose this step, and no row is lost with it: until the proof has succeeded, the rows are applied again. So
         only the proof remembers the record's revision. In a staged sink, the check before the next decision looks for the
         proof's markers instead.
         """
-        self._change(lambda record: control.decided(self._owned(record), version), then)
+        self._change(lambda record: control.renewed(control.decided(self._owned(record), version)), then)
 
     def _owned(self, record: Control) -> Control:
         """Return the record if this driver owns the sink.

@@ -215,8 +215,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
             self._record_decision(version)
             for _ in finish_votes(self._database, votes, "COMMIT"):
                 crash_point("driver.committing")
-            # The proof remembers this revision. If a failover loses COMMIT PREPARED, the record is older, so the loss is noticed.
-            self._change(lambda record: control.renewed(self._owned(record)))
+        # This step writes the record after COMMIT PREPARED. If a failover loses COMMIT PREPARED, it loses this revision, too.
         super().commit_once(handles, version)
 
     def abort(self, handles: Sequence[PostgresHandle]) -> None:

@@ -112,6 +112,20 @@ def test_a_commit_that_only_its_proof_has_shown_is_missed_when_it_is_gone(store:
         owner.confirm([other], 0)
 
 
+def test_a_repair_is_missed_when_it_is_gone(store: Store) -> None:
+    """A repair keeps its batch's decision, so only the revision shows that its rows were published later."""
+    owner = Markers(store, list)
+    owner.acquire(FIRST, NOBODY)
+    lost, again, attempt = prepared(0), prepared(1), owner.begin_attempt()
+    owner.roll_back(store, lost.transaction, 0)
+    assert owner.commit([lost], attempt) == {lost: Evidence.ABORTED}
+    backup, markers = store.held, dict(owner.markers)
+    assert owner.commit([again], attempt) == {again: Evidence.COMMITTED}
+    store.held, owner.markers = backup, markers
+    with pytest.raises(RestoredError):
+        owner.begin_attempt()
+
+
 def test_a_decision_that_a_failover_loses_before_its_proof_is_recorded_again(store: Store) -> None:
     """On Redis, only the proof waits for the replicas. Its rows are not proven, so they are applied again."""
     owner = Markers(store, list)

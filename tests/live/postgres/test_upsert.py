@@ -17,8 +17,9 @@ from tests.live.postgres.votes import votes
 from twopc import crash_points
 from twopc.attempt import Evidence
 from twopc.coordinator import Coordinator
-from twopc.errors import BadRecordError, ConfigurationError
+from twopc.errors import BadRecordError, ConfigurationError, RestoredError
 from twopc.files import LocalFiles
+from twopc.sinks.postgres.committer import PostgresCommitter
 from twopc.testing.contract import numbers
 from twopc.testing.contract.drivers import Driver, batch_of, opened
 
@@ -110,6 +111,47 @@ def test_the_greatest_row_wins_although_one_tasks_stage_was_lost_after_the_decis
     assert content(connection) == [(1, 5), (2, 6)]
     assert content(connection, "others") == [(1, 1), (1, 5), (2, 6)][: 3 * len(others)]
     assert left_behind(database)["stages"] == 0
+
+
+def test_a_running_query_notices_that_a_failover_lost_only_a_repair(
+    database: str, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(connection, _TARGET, "CREATE TABLE others (id bigint, n int)")
+    sinks = [upserting(database), sink_of(database, "others", name="others")]
+    coordinator = Coordinator(sinks, LocalFiles(tmp_path))
+    opened.append(coordinator)
+    commit_once = PostgresCommitter.commit_once
+
+    def saving(self: PostgresCommitter, handles: Any, version: int) -> None:
+        if self.name == "orders":
+            run(
+                connection,
+                "DROP SCHEMA IF EXISTS saved CASCADE",
+                "CREATE SCHEMA saved",
+                "CREATE TABLE saved.target AS TABLE target",
+                "CREATE TABLE saved.marker AS TABLE twopc.marker",
+                "CREATE TABLE saved.control AS SELECT * FROM twopc.control WHERE sink = 'orders'",
+            )
+        commit_once(self, handles, version)
+
+    def lose() -> None:
+        for (name,) in connection.execute("SELECT right(txn, 32) FROM twopc.slice WHERE sink = 'orders'").fetchall():
+            connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier("twopc", f"stage_{name}")))
+
+    monkeypatch.setattr(PostgresCommitter, "commit_once", saving)
+    crash_points.arm("driver.decided", lose)
+    coordinator.process(batch_of(0), Tasks(sinks, rows([1], [1])))
+    assert content(connection) == content(connection, "others") == [(1, 1)]
+    run(
+        connection,
+        "TRUNCATE target, twopc.marker",
+        "INSERT INTO target TABLE saved.target",
+        "INSERT INTO twopc.marker TABLE saved.marker",
+        "UPDATE twopc.control c SET record = s.record FROM saved.control s WHERE c.sink = s.sink",
+    )
+    assert content(connection) == []
+    with pytest.raises(RestoredError, match="sink 'orders': its store was restored to an older state"):
+        coordinator.process(batch_of(1), Tasks(sinks, rows([2], [2])))
 
 
 def test_a_batch_of_nothing_but_keys_inserts_what_is_missing(database: str, connection: Connection) -> None:
