@@ -14,6 +14,7 @@ import msgspec
 
 from twopc.errors import DecisionLogDamagedError
 from twopc.records import LogEntry, Record
+from twopc.sealed import UNDAMAGED, OtherVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -60,7 +61,8 @@ def decoding(frames: Iterable[tuple[int, bytes]]) -> Iterator[LogEntry]:
     can leave an incomplete record behind (KAFKA-17754). A record without its first frame is damaged.
 
     Raises:
-        DecisionLogDamagedError: a frame is missing, foreign, altered, or of an unknown format.
+        OtherVersionError: a frame is in another format.
+        DecisionLogDamagedError: a frame is missing, foreign or altered.
     """
     pending: list[bytes] = []
     first, expected = 0, ("", 0, 0)
@@ -87,9 +89,9 @@ def _parse(offset: int, frame: bytes) -> tuple[str, int, int, bytes]:
         raise DecisionLogDamagedError(f"the record at offset {offset} was not written by this toolkit, or is torn")
     written, digest, index, total, check = (group.decode() for group in match.groups())
     if written != FORMAT:
-        raise DecisionLogDamagedError(
+        raise OtherVersionError(
             f"the record at offset {offset} is in format {written}, but this version reads only {FORMAT}. Use the version "
-            "that wrote the record"
+            f"that wrote the record. {UNDAMAGED}"
         )
     if _check(f"{written} {digest} {index}/{total}", body) != check:
         raise DecisionLogDamagedError(f"the record at offset {offset} does not match its checksum")

@@ -17,7 +17,7 @@ import msgspec
 from twopc import register_id
 from twopc.errors import DecisionLogDamagedError, FencedError, RetriableError
 from twopc.records import Acquired, Entries, LogContents, LogEntry, Record, truncated_to
-from twopc.sealed import seal, unseal
+from twopc.sealed import UNDAMAGED, OtherFormatError, OtherVersionError, seal, unseal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -161,6 +161,8 @@ class RegisterReader:
             return None
         try:
             found = unseal(data, _Register, of_format=FORMAT)
+        except OtherFormatError as error:
+            raise OtherVersionError(f"{self.where(number)}: {error}. {UNDAMAGED}") from error
         except msgspec.DecodeError as error:
             raise DecisionLogDamagedError(f"{self.where(number)} cannot be read: {error}") from error
         return [LogEntry(number, record) for record in found.records]

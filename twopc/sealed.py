@@ -12,9 +12,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from twopc.errors import ConfigurationError
+from twopc.errors import ConfigurationError, DecisionLogDamagedError
 
 _T = TypeVar("_T")
+#: Ends the message of an :class:`OtherVersionError`.
+UNDAMAGED: Final = "The decision log is not damaged. Nothing was written"
 _SEAL: Final = re.compile(rb',"check":"([0-9a-f]{64})"\}\Z')
 
 
@@ -34,6 +36,13 @@ class AlteredError(msgspec.DecodeError):
 
 class OtherFormatError(msgspec.DecodeError):
     """Another version of the toolkit wrote the object."""
+
+
+class OtherVersionError(DecisionLogDamagedError):
+    """Another version of the toolkit wrote a record in the decision log. No record is lost or altered.
+
+    The advice for a damaged log, to start with a new checkpoint, would write rows twice.
+    """
 
 
 class _Versioned(msgspec.Struct):

@@ -17,6 +17,7 @@ from twopc.errors import DecisionLogDamagedError, FencedError, RefusedStartError
 from twopc.log_view import LogView, fold
 from twopc.recovery import Outcome, lookup
 from twopc.refusals import DEADLINE, damaged, refused
+from twopc.sealed import OtherVersionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,10 +37,15 @@ def recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
 
     Raises:
         RefusedStartError: this query must not start.
+        OtherVersionError: another version of the toolkit wrote the log.
         TwoPhaseCommitError: recovery failed; nothing was decided.
     """
     try:
         return _recover(setup, batch, pending)
+    except OtherVersionError as error:
+        if setup.participants.prepare_timeout_ms is None:
+            raise
+        raise OtherVersionError(f"{error}. {DEADLINE}") from None
     except RefusedStartError as error:
         # If the checkpoint is older than the sink, no transaction of this query is decided, so none can expire.
         if setup.participants.prepare_timeout_ms is None or error.case == Position.UNADOPTED.value:
@@ -100,9 +106,16 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
 
 
 def _view_of(log: DecisionLog, read: Callable[[], LogContents]) -> LogView:
-    """Read a log, and reduce it to a view. If the log is too damaged to read, raise the same error as for other damage."""
+    """Read a log, and reduce it to a view. If the log is too damaged to read, raise the same error as for other damage.
+
+    Raises:
+        OtherVersionError: the log is intact, but another version of the toolkit wrote it.
+        DecisionLogDamagedError: the log is damaged.
+    """
     try:
         return fold(read())
+    except OtherVersionError as error:
+        raise OtherVersionError(f"decision log {log.name}: {error}") from error
     except DecisionLogDamagedError as error:
         raise damaged(LogView(damage=str(error)), log.name) from error
 

@@ -21,6 +21,7 @@ from twopc.integration.verify.findings import Kind
 from twopc.integration.verify.history import history_of
 from twopc.integration.verify.markers import Markers, missing, wait_for_commits
 from twopc.integration.verify.transactions import check_missing, decided_in, topics_of
+from twopc.sealed import OtherVersionError
 from twopc.sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
 from twopc.sinks.kafka.settings import LEDGERS
 from twopc.sinks.kafka.transactions import TransactionClient
@@ -151,6 +152,8 @@ def observe(sink: KafkaSink, facts: QueryFacts = NOTHING_KNOWN) -> SinkState:
         try:
             with closing(Cluster(sink, facts)) as cluster:
                 return _observed(cluster)
+        except OtherVersionError as error:
+            return _without_log(sink, client, str(error))
         except DecisionLogDamagedError as error:
             return _without_log(sink, client, f"the decision log is damaged: {error}")
         except DecisionsElsewhereError as error:

@@ -637,6 +637,15 @@ BUGS: Final = (
         protocol="tests/unit/test_spark_several.py",
     ),
     _bug(
+        "a log from another version is reported as damaged",
+        11,
+        _START,
+        '    except OtherVersionError as error:\n        raise OtherVersionError(f"decision log',
+        '    except ZeroDivisionError as error:\n        raise OtherVersionError(f"decision log',
+        model=False,
+        protocol="tests/unit/test_coordinator_history.py -k another_version",
+    ),
+    _bug(
         "a sink receives the rows of another one from a mapping that makes its DataFrames on access",
         0,
         "integration/spark/several.py",

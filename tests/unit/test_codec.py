@@ -13,6 +13,7 @@ from twopc.attempt import Attempt
 from twopc.codec import FORMAT, decode, encode
 from twopc.errors import DecisionLogDamagedError
 from twopc.records import Acquired, Begin, Decision, LogEntry, Record, Repair, TaskReport, Truncation
+from twopc.sealed import OtherVersionError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 COUNTS = st.integers(0, 2**63 - 1)
@@ -187,7 +188,7 @@ def test_a_malformed_header_counts_as_damage(head: str) -> None:
 def test_a_newer_format_is_mentioned_in_the_error() -> None:
     later = ONE[0].replace(b"twopc/2", b"twopc/12", 1)
     with pytest.raises(
-        DecisionLogDamagedError,
+        OtherVersionError,
         match=r"twopc/12, but this version reads only twopc/2. Use the version that wrote the record",
     ):
         decode([(0, later)])

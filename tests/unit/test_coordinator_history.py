@@ -28,10 +28,11 @@ from tests.unit.fake_sink import (
 from twopc import crash_points
 from twopc.attempt import Owner
 from twopc.coordinator import Coordinator
-from twopc.errors import ConfigurationError, FatalError, FencedError, RefusedStartError
+from twopc.errors import ConfigurationError, DecisionLogDamagedError, FatalError, FencedError, RefusedStartError
 from twopc.files import LocalFiles
 from twopc.override import Abandon, Overrides, ResumeAt
 from twopc.records import Begin
+from twopc.sealed import with_check
 from twopc.settings import Settings
 from twopc.testing.crash_points import arm
 
@@ -359,6 +360,22 @@ def test_a_query_that_replaces_another_one_may_bring_a_new_store_even_if_its_fir
     assert owned.store.visible() == all_rows(0, 7)
     with pytest.raises(RefusedStartError, check=lambda error: error.case == "older store"):
         owned.start(settings=ending).run(1, query_id=OTHER)
+
+
+@pytest.mark.parametrize(("timeout_ms", "expires"), [(1000.0, True), (None, False)], ids=["expires", "does not expire"])
+def test_a_log_from_another_version_is_not_reported_as_damaged(
+    timeout_ms: float | None, *, expires: bool, cluster: Cluster
+) -> None:
+    """Fails if an upgrade that is rolled back is told to start with a new checkpoint, which would write rows twice."""
+    cluster.start().run(0)
+    cluster.files.put_if_absent("registers/" + "3".zfill(20), with_check(b'{"format":"twopc-register/2"}'))
+    before, sink = fingerprint(cluster), FakeSink(cluster.world, prepare_timeout_ms=timeout_ms)
+    with pytest.raises(DecisionLogDamagedError, match=r"is in format twopc-register/2.*Use the version") as refused:
+        Coordinator([sink], cluster.files).process(batch_of(1), FakeEngine(sink))
+    message = str(refused.value)
+    assert "is not damaged" in message and "Nothing was written" in message and "start with a new" not in message
+    assert ("will expire (kafka.transaction.timeout.ms)" in message) is expires
+    assert fingerprint(cluster) == before
 
 
 @dataclass(frozen=True)
