@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 #: One transaction of a batch: the sink name and the task's partition.
 TaskKey = tuple[str, int]
@@ -64,12 +67,15 @@ class Claim:
         deciding_log: the name of the log that stores the decisions for all of the query's sinks.
         deciding_cluster: the id of the cluster that stores this log, because another cluster may have a log with the same name;
             empty if the log is not on a cluster.
+        decides_in_checkpoint: whether this log is in the query's checkpoint. Then a copy of the checkpoint has a log of its own,
+            and a driver that uses the copy does not fence this one in the log.
     """
 
     query_id: str
     run: str
     deciding_log: str
     deciding_cluster: str = ""
+    decides_in_checkpoint: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,3 +108,20 @@ class Handle(Protocol):
 
 
 HandleT = TypeVar("HandleT", bound=Handle)
+
+
+@dataclass(frozen=True)
+class Known(Generic[HandleT]):
+    """One sink's transactions that the checkpoint's decisions contain, as far as a newer run could have added to them.
+
+    Attributes:
+        first_batch: in this batch and in later ones, ``handles`` are the query's only transactions that may be visible.
+        handles: the transactions of the last decision, with its repairs. All of them belong to ``first_batch``.
+        is_swept: whether this driver has acquired the sink and ended its open transactions. If so, the sink can prove what is
+            visible. If not, it must not change the store, because another driver may be healthy.
+    """
+
+    query_id: str
+    first_batch: int
+    handles: Collection[HandleT]
+    is_swept: bool

@@ -10,7 +10,7 @@ from twopc.attempt import Evidence, HandleT
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from twopc.attempt import Claim, Owner
+    from twopc.attempt import Claim, Known, Owner
     from twopc.decision_log import DecisionLog
     from twopc.observation import Observation
 
@@ -51,7 +51,18 @@ class SinkCommitter(ABC, Generic[HandleT]):
         copy, or one of two copies whose drivers have both made decisions. ``scan_start`` is the result of
         :meth:`begin_attempt` for the newest decision in the log; it is empty if the log has no decision.
         """
-        del scan_start  # a sink with a decision log need not check for copies, because that log has none
+        del scan_start  # a sink with a decision log has no such record; see has_unknown_commit
+        return False
+
+    def has_unknown_commit(self, known: Known[HandleT], scan_start: JsonObject) -> bool:
+        """Whether the sink's store shows a transaction of the query that is missing from the checkpoint's decisions.
+
+        This method is called only if this sink provides a decision log, but the decisions are in the checkpoint, because the
+        sink was added later. It is called before :meth:`acquire`, and again after this driver's first sweep. Before that
+        sweep, it only reads. ``scan_start`` is the result of :meth:`begin_attempt` for the newest decision in the
+        log; it is empty if the log has no decision that includes this sink.
+        """
+        del known, scan_start
         return False
 
     def lacks_decisions(self, scan_start: JsonObject) -> bool:

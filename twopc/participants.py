@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,7 @@ from twopc.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from twopc.attempt import Claim, Evidence, Owner, TaskKey
+    from twopc.attempt import Claim, Evidence, Known, Owner, TaskKey
     from twopc.committer import SinkCommitter
     from twopc.decision_log import DecisionLog
     from twopc.records import Decision, TaskReport
@@ -134,6 +135,18 @@ class Participants:
             found = committer.initialize_state(list(mine.values()), scan_start.get(name, {}))
             evidence |= {key: found[handle] for key, handle in mine.items()}
         return evidence
+
+    def with_unknown_commits(self, known: Known[Any], decided: Handles, scan_start: ScanStart) -> list[str]:
+        """List the sinks with a log that show a transaction of the query that is not among the ``decided`` ones.
+
+        Each sink gets ``known`` with its own handles.
+        """
+        return [
+            name
+            for name, committer, mine in self._each(decided)
+            if committer.decision_log() is not None
+            and committer.has_unknown_commit(replace(known, handles=tuple(mine.values())), scan_start.get(name, {}))
+        ]
 
     # -- the two phases ------------------------------------------------------------------------------------------------
 

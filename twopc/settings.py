@@ -56,3 +56,8 @@ class Setup:
     settings: Settings
     staging: StagedRows | None
     driver_run_id: str
+
+    @property
+    def decides_in_checkpoint(self) -> bool:
+        """Whether the decisions are in the checkpoint. Then a copy of the checkpoint has its own decisions."""
+        return self.log not in self.participants.decision_logs()

@@ -5,9 +5,9 @@ Another query, or an older copy of this query, must never take over a sink unnot
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from twopc.attempt import Claim
+from twopc.attempt import Claim, Known
 from twopc.batch import Position, locate
 from twopc.binding import FORMAT as BINDING_FORMAT
 from twopc.binding import Bound
@@ -60,7 +60,13 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
 
     pending.enter("acquire")
     name, cluster = setup.log.name, setup.log.cluster
-    claim = Claim(query_id=batch.query_id, run=setup.driver_run_id, deciding_log=name, deciding_cluster=cluster)
+    claim = Claim(
+        query_id=batch.query_id,
+        run=setup.driver_run_id,
+        deciding_log=name,
+        deciding_cluster=cluster,
+        decides_in_checkpoint=setup.decides_in_checkpoint,
+    )
     log_epoch = setup.log.acquire(claim)  # the previous driver can decide nothing after this
     driver_epochs = setup.participants.acquire(claim)
     if not setup.participants.are_fenced_by(setup.log):
@@ -77,6 +83,9 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     evidence = setup.participants.recover(handles, view.scan_start)
     crash_point("driver.recovered")
     run = DriverRun(setup, bound, log_epoch, driver_epochs, view, handles, evidence)
+    # After an unknown outcome, the query stops anyway, and the open transaction would hide the newer ones.
+    if run.outcome is not Outcome.UNKNOWN or run.is_abandoned:
+        _require_known(setup, view, batch, is_swept=True)
     highest = view.highest_batch_of(batch.query_id)
     if highest is not None and run.outcome is Outcome.COMMITTED:
         run.committed_through = highest
@@ -165,6 +174,7 @@ def _require_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners
         raise refused(case, position, view, batch, setup.log.name)
     _require_kept(setup, owners, view, batch)
     _require_newest(setup, owners, view, batch)
+    _require_known(setup, view, batch, is_swept=False)
 
 
 def _binding_of(view: LogView, batch: Batch) -> int:
@@ -230,13 +240,47 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
         # A sink that is not in the newest decision was added later.
         scan_start = view.scan_start.get(name) if view.kept else {}
         if owners[name] == mine and scan_start is not None and committer.has_newer_decision(scan_start):
-            raise RefusedStartError(
-                f"older copy: sink {name!r} shows a decision that this checkpoint (at batch {batch.batch_id}) does not "
-                "contain. The checkpoint was copied or restored, and another run continued from it. Continuing would write "
-                "batches twice. Use the checkpoint of the run that wrote last, or start with a new checkpoint and "
-                f"override=EndQuery({mine!r}). Nothing was written",
-                case="older copy",
-            )
+            raise _older_copy(name, batch)
+
+
+def _require_known(setup: Setup, view: LogView, batch: Batch, *, is_swept: bool) -> None:
+    """Refuse the start if the decisions are in the checkpoint, but lack a transaction that a sink with a log shows.
+
+    No log of such a sink contains the decisions, and no control record does, so only its transactions tell. They also tell in a
+    second way: if two copies have decided the same batch, one copy's transactions are missing from the other's decision.
+
+    The first check must not stop a healthy driver, so another run may still commit after it. The second check follows this
+    driver's sweep. After that, the other run can commit nothing more: its open transactions have ended, and the sink confirms
+    no new ones.
+
+    Raises:
+        RefusedStartError: a sink shows a transaction that is not in the log.
+    """
+    if not setup.decides_in_checkpoint:
+        return  # the copies use the same log
+    highest = view.highest_batch_of(batch.query_id)
+    if highest is None:  # the log's decisions, if any, are another query's
+        first, decision, starts = batch.batch_id, None, {}
+    elif (
+        view.decision is None or batch.batch_id > highest + 1
+    ):  # batches were abandoned, or skipped with the user's permission
+        first, decision, starts = max(batch.batch_id, highest + 1), None, view.scan_start
+    else:
+        first, decision, starts = highest, view.decision, view.scan_start
+    known = Known[Any](batch.query_id, first, (), is_swept)
+    for name in setup.participants.with_unknown_commits(known, setup.participants.decode_decided(decision), starts):
+        raise _older_copy(name, batch, has_fenced=is_swept)
+
+
+def _older_copy(name: str, batch: Batch, *, has_fenced: bool = False) -> RefusedStartError:
+    fenced = ". This start has stopped the other run, so restart that run" if has_fenced else ""
+    return RefusedStartError(
+        f"older copy: sink {name!r} shows a decision that this checkpoint (at batch {batch.batch_id}) does not "
+        "contain. The checkpoint was copied or restored, and another run continued from it. Continuing would write "
+        "batches twice. Use the checkpoint of the run that wrote last, or start with a new checkpoint and "
+        f"override=EndQuery({batch.query_id!r}). Nothing was written{fenced}",
+        case="older copy",
+    )
 
 
 def _require_unwritten(setup: Setup, batch: Batch) -> None:

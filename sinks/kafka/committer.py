@@ -27,7 +27,7 @@ from twopc.sinks.kafka.transactions import TransactionClient
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from twopc.attempt import Claim, Owner
+    from twopc.attempt import Claim, Known, Owner
     from twopc.sinks.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         self._unread: list[str] = []  # why the last search for markers proved nothing
         self._blockers: list[str] = []
         self._orphans_ended = 0
+        self._decides_in_checkpoint = False
 
     def binding(self) -> Mapping[str, str]:
         """See :class:`SinkCommitter`. Identify the cluster and the ledger by their ids."""
@@ -109,9 +110,16 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
                 self._log.name,
             )
 
+    def has_unknown_commit(self, known: Known[KafkaHandle], scan_start: Mapping[str, Any]) -> bool:
+        """See :class:`SinkCommitter`. The markers show every commit."""
+        if self._log.identity() == ABSENT:
+            return False
+        return markers.has_unknown(self._log, known, scan_start.get("markers", {}), timeout_ms=self._timeout_ms)
+
     def acquire(self, claim: Claim, seen: Owner | None = None) -> int:
         """See :class:`SinkCommitter`. The brokers fence the previous driver."""
         del seen
+        self._decides_in_checkpoint = claim.decides_in_checkpoint
         return self._log.acquire(claim)
 
     def begin_attempt(self) -> dict[str, Any]:
@@ -119,9 +127,14 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return self._scan_start.take()
 
     def confirm(self, handles: Sequence[KafkaHandle], age_ms: float) -> None:
-        """See :class:`SinkCommitter`. Apply rule 3."""
+        """See :class:`SinkCommitter`. Apply rule 3.
+
+        If the decisions are in the checkpoint, the log does not stop a driver that a copy has fenced, so this sink must.
+        """
         if handles:
             confirm(self._client, self._settings, handles, age_ms)
+            if self._decides_in_checkpoint:
+                self._log.require_unfenced(handles[0].marker_partition)
 
     def commit(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
         """See :class:`SinkCommitter`. A response of NONE proves the commit.

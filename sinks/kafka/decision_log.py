@@ -20,6 +20,7 @@ from twopc.errors import (
     DecisionInDoubtError,
     DecisionLogDamagedError,
     FencedError,
+    RetriableError,
     TwoPhaseCommitError,
     UnavailableError,
 )
@@ -136,6 +137,26 @@ class KafkaDecisionLog(DecisionLog):
                 f"the ledger {self.name}: another driver has started, and has fenced this driver while it was "
                 "starting. No data is at risk, and this driver has not changed any batch. Restart the query, unless "
                 "the other driver is the one that should run"
+            ) from error
+
+    def require_unfenced(self, partition: int) -> None:
+        """Prove, before a decision in the checkpoint, that no newer driver has acquired the sink. Write a barrier.
+
+        Raises:
+            FencedError: a newer driver has acquired the sink; this driver must not decide.
+            RetriableError: nothing is proven.
+        """
+        try:
+            self.write([(partition, f"barrier {self._run}".encode())])
+        except FencedError as error:
+            raise FencedError(
+                f"the ledger {self.name}: another driver has started, and has fenced this one. No data is at risk, and this "
+                "batch is not decided. Restart the query, unless the other driver is the one that should run"
+            ) from error
+        except DecisionInDoubtError as error:  # the barrier decides nothing
+            raise RetriableError(
+                f"the ledger {self.name}: this driver could not prove that it still owns the sink, so the batch is not decided: "
+                f"{error.__cause__ or error}"
             ) from error
 
     def append(self, records: Sequence[Record]) -> int:

@@ -20,9 +20,9 @@ from twopc.errors import ConfigurationError, DecisionInDoubtError, RetriableErro
 from twopc.sinks.kafka.reader import Row, offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from twopc.attempt import TaskAttempt
+    from twopc.attempt import Known, TaskAttempt
     from twopc.sinks.kafka.decision_log import KafkaDecisionLog
     from twopc.sinks.kafka.handle import KafkaHandle
 
@@ -96,17 +96,54 @@ def _evidence(handle: KafkaHandle, seen: set[bytes] | None) -> Evidence:
     return Evidence.COMMITTED if handle.uuid.encode() in seen else Evidence.ABORTED
 
 
-def _read_to_barrier(log: KafkaDecisionLog, partition: int, start: int, timeout_ms: float) -> set[bytes] | None:
-    """Read the committed records' keys from ``start`` up to a new barrier. Return None if some records were deleted."""
-    earliest = offsets(log.admin, log.name, [partition], OffsetSpec.earliest(), timeout_ms=timeout_ms)[partition]
-    if earliest > start:
-        return None
+def has_unknown(
+    log: KafkaDecisionLog, known: Known[KafkaHandle], scan_start: Mapping[str, int], *, timeout_ms: float
+) -> bool:
+    """Whether the ledger contains the marker of a transaction that the checkpoint's decisions do not contain.
+
+    After the sweep, the search ends at a barrier, because an open transaction or a stale leader could hide a marker.
+
+    Raises:
+        RetriableError: a partition cannot be read, so nothing is known.
+        FencedError: a newer driver has acquired the sink.
+    """
+    partitions = log.topic.marker_partitions()
+    earliest = offsets(log.admin, log.name, partitions, OffsetSpec.earliest(), timeout_ms=timeout_ms)
+    # A partition that was added after the decision is searched from its first record.
+    starts = {partition: scan_start.get(str(partition), first) for partition, first in earliest.items()}
+    if any(earliest[partition] > start for partition, start in starts.items()):
+        return True  # only a run with newer decisions deletes the newest decision's markers
+    is_last = _barred(log, partitions) if known.is_swept else None
+    decided = {handle.uuid.encode() for handle in known.handles}
+    return any(
+        row.key is not None
+        and row.key not in decided
+        and _is_of(decode_marker(row.value), known)  # a barrier has no key
+        for partition, start in starts.items()
+        for row in log.reader.rows(log.name, partition, start, is_last, timeout_ms=timeout_ms)
+    )
+
+
+def _is_of(marker: Marker, known: Known[KafkaHandle]) -> bool:
+    return marker.query_id == known.query_id and marker.batch_id >= known.first_batch
+
+
+def _barred(log: KafkaDecisionLog, partitions: Sequence[int]) -> Callable[[Row], bool]:
+    """Write a barrier to every partition. Return a function that recognizes the barrier."""
     barrier = f"barrier {uuid.uuid4().hex}".encode()
-    log.write([(partition, barrier)])
+    log.write([(partition, barrier) for partition in partitions])
     crash_point("driver.barred")
 
     def is_barrier(row: Row) -> bool:
         return row.value == barrier
 
-    rows = log.reader.rows(log.name, partition, start, is_barrier, timeout_ms=timeout_ms)
+    return is_barrier
+
+
+def _read_to_barrier(log: KafkaDecisionLog, partition: int, start: int, timeout_ms: float) -> set[bytes] | None:
+    """Read the committed records' keys from ``start`` up to a new barrier. Return None if some records were deleted."""
+    earliest = offsets(log.admin, log.name, [partition], OffsetSpec.earliest(), timeout_ms=timeout_ms)[partition]
+    if earliest > start:
+        return None
+    rows = log.reader.rows(log.name, partition, start, _barred(log, [partition]), timeout_ms=timeout_ms)
     return {row.key for row in rows if row.key is not None}

@@ -118,10 +118,9 @@ BUGS: Final = (
         "a missing marker counts without a barrier",
         4,
         (
-            Edit(_MARKERS, "    log.write([(partition, barrier)])\n", ""),
             Edit(
                 _MARKERS,
-                "log.reader.rows(log.name, partition, start, is_barrier, ",
+                "log.reader.rows(log.name, partition, start, _barred(log, [partition]), ",
                 "log.reader.rows(log.name, partition, start, None, ",
             ),
         ),
@@ -1202,8 +1201,8 @@ BUGS: Final = (
         "every run of a query acquires under one name",
         1,
         _START,
-        "run=setup.driver_run_id, deciding_log",
-        "run=batch.query_id, deciding_log",
+        "        run=setup.driver_run_id,\n",
+        "        run=batch.query_id,\n",
         model=False,
         protocol="tests/unit/test_coordinator.py -k its_own_name",
     ),

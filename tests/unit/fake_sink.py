@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
-    from twopc.attempt import Claim, Owner, TaskAttempt
+    from twopc.attempt import Claim, Known, Owner, TaskAttempt
     from twopc.decision_log import DecisionLog
     from twopc.engine import Work
     from twopc.files import Files
@@ -48,6 +48,8 @@ class Transaction:
     """One transaction outside any process."""
 
     driver_epoch: int
+    query_id: str = ""
+    batch_id: int = -1
     state: str = "open"
     rows: list[int] = field(default_factory=list)
 
@@ -105,7 +107,9 @@ class FakeWriter(SinkWriter[FakeHandle]):
         self._name = f"{sink}.{task.driver_epoch}.{len(self._store.transactions)}"
 
     def begin_transaction(self) -> None:
-        self._store.transactions[self._name] = Transaction(self._task.driver_epoch)
+        self._store.transactions[self._name] = Transaction(
+            self._task.driver_epoch, self._task.query_id, self._task.batch_id
+        )
 
     def write(self, rows: pa.RecordBatch) -> None:
         values: list[int] = rows.column("value").to_pylist()  # type: ignore[assignment]
@@ -132,6 +136,7 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
         self._sink, self._run = sink, ""
         self._log = OwnLog(world.logs[sink]) if sink in world.logs else None
         self.driver_epoch = -1
+        self.asked: list[tuple[Known[FakeHandle], Mapping[str, Any]]] = []
         self._orphans_ended = 0
 
     @property
@@ -148,6 +153,15 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
 
     def inspect(self) -> None:
         """Finds nothing wrong."""
+
+    def has_unknown_commit(self, known: Known[FakeHandle], scan_start: Mapping[str, Any]) -> bool:
+        self.asked.append((known, scan_start))
+        decided = {handle.transaction for handle in known.handles}
+        return any(
+            found.state == "committed" and found.query_id == known.query_id and found.batch_id >= known.first_batch
+            for name, found in self._store.transactions.items()
+            if name not in decided
+        )
 
     def acquire(self, claim: Claim, seen: Owner | None = None) -> int:
         del seen

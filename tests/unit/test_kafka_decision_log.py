@@ -99,6 +99,33 @@ def test_a_record_that_never_becomes_stable_is_in_doubt(log: KafkaDecisionLog, m
         read_back(log, Partition(OURS, stable=(OFFSET,)), monkeypatch)
 
 
+@pytest.mark.parametrize(
+    ("raised", "expected", "said"),
+    [
+        (FencedError("fenced"), FencedError, "another driver has started.*this batch is not decided"),
+        (DecisionInDoubtError("no response"), RetriableError, "could not prove that it still owns the sink"),
+        (RetriableError("no leader"), RetriableError, "no leader"),
+    ],
+    ids=["fenced", "unanswered", "refused"],
+)
+def test_a_driver_that_cannot_prove_that_it_owns_the_sink_decides_nothing(
+    raised: Exception,
+    expected: type[Exception],
+    said: str,
+    log: KafkaDecisionLog,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The decision itself would be in the checkpoint, so an unanswered barrier leaves nothing in doubt."""
+
+    def refuse(values: list[tuple[int, bytes]]) -> int:
+        assert [partition for partition, _ in values] == [2]
+        raise raised
+
+    monkeypatch.setattr(log, "write", refuse)
+    with pytest.raises(expected, match=said):
+        log.require_unfenced(2)
+
+
 def test_an_unanswered_request_leaves_the_decision_in_doubt(
     log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from twopc.attempt import Evidence
+from twopc.attempt import Attempt, Evidence, Known, TaskAttempt
 from twopc.errors import ConfigurationError, RetriableError
 from twopc.sinks.kafka import markers
 from twopc.sinks.kafka.handle import KafkaHandle
+from twopc.sinks.kafka.markers import encode_marker
 from twopc.sinks.kafka.reader import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 START = 40
 HANDLE = KafkaHandle("ours", "s.1.w.0", 7, 3, marker_partition=2, rows=1, partitions=())
@@ -32,15 +33,18 @@ class Log:
         self._held = list(rows)
         self._hidden = hidden
         self.reader = SimpleNamespace(rows=self._rows)
+        self.topic = SimpleNamespace(marker_partitions=lambda: [2])
 
     def write(self, values: list[tuple[int, bytes]]) -> int:
         [(_, barrier)] = values
         self._held.append(Row(START + 10, None, barrier))
         return START + 10
 
-    def _rows(self, _topic: str, _partition: int, start: int, last: Callable[[Row], bool], **_: Any) -> list[Row]:
+    def _rows(
+        self, _topic: str, _partition: int, start: int, last: Callable[[Row], bool] | None, **_: Any
+    ) -> list[Row]:
         found = [row for row in self._held if row.offset >= start]
-        if self._hidden or not any(map(last, found)):
+        if self._hidden or (last is not None and not any(map(last, found))):
             raise RetriableError("nothing came")
         return found
 
@@ -86,3 +90,75 @@ def test_why_a_partition_cannot_be_read_is_quoted_and_the_others_are_not_tried(m
     assert evidence == {HANDLE: Evidence.UNKNOWN, other: Evidence.UNKNOWN}
     assert reasons == ["the markers in twopc-ledger-s/2 cannot be read: TOPIC_AUTHORIZATION_FAILED: allow Read"]
     assert tried == [[2]]
+
+
+# -- a copy of the checkpoint --------------------------------------------------------------------------------------------
+
+
+def known(*, is_swept: bool = False) -> Known[KafkaHandle]:
+    return Known("query", 5, [HANDLE], is_swept)
+
+
+def has_unknown(
+    log: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    earliest: int = 0,
+    is_swept: bool = False,
+    starts: Mapping[str, int] = MappingProxyType({"2": START}),
+) -> bool:
+    monkeypatch.setattr(markers, "offsets", lambda *_, **__: {2: earliest})
+    return markers.has_unknown(log, known(is_swept=is_swept), starts, timeout_ms=1)
+
+
+def marker(uuid: str, query_id: str, batch_id: int, *, offset: int = START) -> Row:
+    task = TaskAttempt(query_id, batch_id, Attempt(1, 1), partition=0, driver_epoch=1, committed_through=-1)
+    return Row(offset, uuid.encode(), encode_marker(uuid, task, rows=1))
+
+
+@pytest.mark.parametrize("is_swept", [False, True])
+@pytest.mark.parametrize(
+    ("row", "is_unknown"),
+    [
+        (marker("ours", "query", 5), False),
+        (marker("theirs", "query", 5), True),
+        (marker("theirs", "query", 6), True),
+        (marker("earlier", "query", 4), False),
+        (marker("theirs", "another query", 6), False),
+        (marker("theirs", "query", 6, offset=START - 1), False),
+        (Row(START, None, b"barrier 0"), False),
+    ],
+    ids=[
+        "decided",
+        "the same batch",
+        "a later batch",
+        "an earlier batch",
+        "another query",
+        "before the start",
+        "a barrier",
+    ],
+)
+def test_a_marker_that_the_decisions_do_not_contain_reveals_another_run(
+    row: Row, *, is_unknown: bool, is_swept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert has_unknown(Log(row), monkeypatch, is_swept=is_swept) is is_unknown
+
+
+def test_an_open_transaction_may_hide_a_marker_only_before_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    log.reader = SimpleNamespace(rows=lambda *args, **_: log._rows(*args) if args[3] else [])
+    log._hidden = True
+    assert not has_unknown(log, monkeypatch)
+    with pytest.raises(RetriableError):
+        has_unknown(log, monkeypatch, is_swept=True)
+
+
+def test_deleted_markers_of_the_last_decision_reveal_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not has_unknown(Log(), monkeypatch, earliest=START)
+    assert has_unknown(Log(), monkeypatch, earliest=START + 1)
+
+
+def test_a_partition_that_the_decision_does_not_list_is_read_from_its_first_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert has_unknown(Log(marker("theirs", "query", 6)), monkeypatch, earliest=START, starts={})
