@@ -49,7 +49,8 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
         This method only reads. It is called before and after :meth:`acquire`, because the checkpoint may be an older
         copy, or one of two copies whose drivers have both made decisions. ``scan_start`` is the result of
-        :meth:`begin_attempt` for the newest decision in the log; it is empty if the log has no decision.
+        :meth:`begin_attempt` for the newest decision in the log; it is empty if the log has no decision that includes this
+        sink.
         """
         del scan_start  # a sink with a decision log has no such record; see has_unknown_commit
         return False

@@ -237,9 +237,8 @@ def _require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -
     """
     mine = batch.query_id
     for name, committer in setup.participants.committers.items():
-        # A sink that is not in the newest decision was added later.
-        scan_start = view.scan_start.get(name) if view.kept else {}
-        if owners[name] == mine and scan_start is not None and committer.has_newer_decision(scan_start):
+        # A sink that is not in the newest decision was added later. Any decision that it shows is then a newer one.
+        if owners[name] == mine and committer.has_newer_decision(view.scan_start.get(name, {})):
             raise _older_copy(name, batch)
 
 

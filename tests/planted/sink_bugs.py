@@ -266,6 +266,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/contract/test_contract.py -k older_copy",
     ),
     one_edit(
+        "a copy from before a sink was added is accepted",
+        10,
+        "twopc/start.py",
+        "committer.has_newer_decision(view.scan_start.get(name, {}))",
+        "name in view.scan_start and committer.has_newer_decision(view.scan_start[name])",
+        model=False,
+        protocol="tests/unit/test_coordinator_history.py -k from_before_a_sink",
+    ),
+    one_edit(
         "an older copy of the registers is accepted if only a sink with a log shows newer batches",
         10,
         "twopc/start.py",

@@ -286,6 +286,24 @@ def test_a_setting_left_in_the_code_does_not_let_an_older_copy_of_the_checkpoint
     assert owned.store.visible() == all_rows(*before, 5 + len(before), 6 + len(before))
 
 
+def test_a_copy_from_before_a_sink_was_added_counts_as_an_older_copy(owned: Cluster, tmp_path: Path) -> None:
+    """Fails if a sink that is missing from the copy's decisions is not asked: only this sink has rows of the later batches."""
+    owned.start("one").run(0)
+    backup = shutil.copytree(owned.files.location, tmp_path / "backup")
+    adding = Settings(overrides=Overrides(add_sink="two"))
+
+    def start(files: LocalFiles | None = None) -> Query:
+        query = owned.start("one", "two", settings=adding, files=files)
+        query.engine = FakeEngine(FakeSink(owned.world, "two"))
+        return query
+
+    start().run(1)
+    with pytest.raises(RefusedStartError, check=lambda error: error.case == "older copy"):
+        start(LocalFiles(backup)).run(1)
+    start().run(2)
+    assert owned.world.store("two").visible() == all_rows(1, 2)
+
+
 def test_a_start_alongside_a_driver_that_is_deciding_does_not_count_as_an_older_copy(
     owned: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
