@@ -34,9 +34,6 @@ _JSON: Final = (
     "'timestampNTZFormat', \"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\", 'ignoreNullFields', 'false')"
 )
 
-#: If this setting of Spark 4.1 and newer is on, Spark removes a plan's shuffle files after each evaluation of the plan.
-_CLEANUP: Final = "spark.sql.classic.shuffleDependency.fileCleanup.enabled"
-
 
 @dataclass(frozen=True)
 class TakenColumn:
@@ -115,9 +112,7 @@ class Rows:
     def for_driver(self) -> tuple[DataFrame, Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]]:
         """Return the driver's DataFrame, and a function that converts its batches to the batches of :meth:`frame`.
 
-        If possible, return the user's own DataFrame, because Spark would have to plan any other DataFrame. An earlier attempt
-        or the user's program may have evaluated this DataFrame. If Spark has removed its shuffle files since, Spark would write
-        the same shuffle twice, and rule 6 forbids that. A new plan has its own shuffle.
+        If possible, return the user's own DataFrame, because Spark would have to plan any other DataFrame.
         """
         order = self._order_of_own_columns()
         if order is None:
@@ -132,7 +127,7 @@ class Rows:
     def _order_of_own_columns(self) -> list[int] | None:
         """Find the position of each column of :meth:`frame` in the source.
 
-        Return None if Spark must compute or drop a column, or make a new plan.
+        Return None if Spark must compute or drop a column.
         """
         if self.is_hashed or self.base is not self.source or any(column.is_spark_needed for column in self.columns):
             return None
@@ -140,11 +135,7 @@ class Rows:
         taken = [column.sql for column in self.columns]
         if own.keys() != set(taken):
             return None
-        return None if self._loses_shuffle_files() else [own[sql] for sql in taken]
-
-    def _loses_shuffle_files(self) -> bool:
-        value = self.source.sparkSession.conf.get(_CLEANUP, "false") or ""
-        return value.strip().lower() == "true"
+        return [own[sql] for sql in taken]
 
     def _arranged(self, batch: pa.RecordBatch, order: Sequence[int]) -> pa.RecordBatch:
         columns = [

@@ -26,7 +26,6 @@ from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.writer import KafkaWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -200,12 +199,11 @@ def test_a_batch_of_few_records_that_are_larger_than_ever_does_not_stay_in_the_d
     assert [all(way) for way in ways(sink_of(pipeline))] == [True, True, False, False]
 
 
-def summed_up(frame: DataFrame) -> DataFrame:
-    return frame.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value")
-
-
-def failing_once(monkeypatch: pytest.MonkeyPatch) -> list[RetriableError]:
-    """Let the first writer fail at its end. The list is empty afterward."""
+@pytest.mark.parametrize("adaptive", ["true", pytest.param("false", marks=pytest.mark.whole)])
+def test_an_attempt_is_repeated_over_the_same_dataframe_and_its_shuffle(
+    adaptive: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt skips the stages that the first attempt has shuffled. It is decided, because each stage ran once."""
     flush, errors = KafkaWriter.pre_commit, [RetriableError("once")]
 
     def fail_once(writer: KafkaWriter) -> Any:
@@ -213,20 +211,12 @@ def failing_once(monkeypatch: pytest.MonkeyPatch) -> list[RetriableError]:
             raise errors.pop()
         return flush(writer)
 
-    monkeypatch.setattr(KafkaWriter, "pre_commit", fail_once)
-    return errors
-
-
-@pytest.mark.parametrize("adaptive", ["true", pytest.param("false", marks=pytest.mark.whole)])
-def test_an_attempt_is_repeated_over_the_same_dataframe_and_its_shuffle(
-    adaptive: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second attempt skips the stages that the first attempt has shuffled. It is decided, because each stage ran once."""
-
     def summed(each: ExactlyOnce) -> Any:
-        return lambda frame, batch: each(summed_up(frame), batch)
+        return lambda frame, batch: each(
+            frame.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value"), batch
+        )
 
-    errors = failing_once(monkeypatch)
+    monkeypatch.setattr(KafkaWriter, "pre_commit", fail_once)
     output = kafka_sink(kafka.bootstrap_servers)
     query = Query(spark, tmp_path, (output,), DIRECT, function=summed)
     query.feed(*numbered(40), *numbered(20))
@@ -238,48 +228,3 @@ def test_an_attempt_is_repeated_over_the_same_dataframe_and_its_shuffle(
     assert not errors
     assert values(output) == Counter({"1": 20, "2": 20})
     assert ways(output) == [[True]]
-
-
-#: Since Spark 4.1, this setting removes a plan's shuffle files after each evaluation, so a second one writes them again.
-CLEANUP = "spark.sql.classic.shuffleDependency.fileCleanup.enabled"
-
-
-@pytest.fixture
-def removing(spark: SparkSession) -> Iterator[SparkSession]:
-    """The session, with this setting on."""
-    spark.conf.set(CLEANUP, "True")
-    yield spark
-    spark.conf.unset(CLEANUP)
-
-
-def test_a_dataframe_whose_shuffle_files_spark_removes_is_planned_again_for_each_attempt(
-    removing: SparkSession,
-) -> None:
-    rows = arranged(removing.createDataFrame([("v",)], "value STRING"), sink(topic="t"))
-    assert not rows.is_run_unchanged
-    assert rows.for_driver()[0] is not rows.source
-    assert collected(rows).to_pylist() == made_by_spark(rows).to_pylist()
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("twice", ["evaluated by the function", "failed"])
-def test_removed_shuffle_files_do_not_stop_a_query_that_evaluates_its_dataframe_twice(
-    twice: str, kafka: KafkaService, removing: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    errors = failing_once(monkeypatch) if twice == "failed" else []
-
-    def summed(each: ExactlyOnce) -> Any:
-        def write(frame: DataFrame, batch: int) -> None:
-            sums = summed_up(frame)
-            if twice != "failed":
-                sums.collect()
-            each(sums, batch)
-
-        return write
-
-    output = kafka_sink(kafka.bootstrap_servers)
-    query = Query(removing, tmp_path, (output,), DIRECT, function=summed)
-    query.feed(*numbered(40), *numbered(20))
-    query.run("id AS key")
-    assert not errors
-    assert values(output) == Counter({"1": 20, "2": 20})

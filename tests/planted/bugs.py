@@ -967,15 +967,6 @@ BUGS: Final = (
         protocol="tests/unit/test_connect_frames.py -k in_place_of_the_batch",
     ),
     _bug(
-        "a DataFrame whose shuffle files Spark removes is evaluated twice",
-        6,
-        "integration/spark/frame.py",
-        "None if self._loses_shuffle_files() else ",
-        "",
-        model=False,
-        protocol="tests/live/test_spark_direct_frame.py -k planned_again",
-    ),
-    _bug(
         "no other job can have computed what is newer than the attempt",
         6,
         "integration/spark/shuffles.py",
