@@ -34,7 +34,7 @@ _GROWTH: Final = 1.5
 def _between_phases(window: Window) -> Evidence | None:
     """Check whether the checkpoint's files are slow to read.
 
-    A batch reads these files outside its phases. Skip retried batches.
+    None of a batch's phases includes the time spent reading these files. Skip retried batches.
     """
     judged = [one for one in window.written if not one.failed_attempts]
     taken = [one.took_ms - sum(one.phases.values()) for one in judged]

@@ -55,7 +55,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
-    """A hand-over, which the module's docstring describes.
+    """A hand-over; see the module's docstring.
 
     Attributes:
         query_id: the query id in the checkpoint.

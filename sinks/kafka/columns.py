@@ -110,7 +110,7 @@ def require_exact(rows: pa.RecordBatch) -> None:
     if earliest_ms is not None and earliest_ms <= 0:
         raise BadRecordError(
             "the 'timestamp' column contains a time at or before 1970-01-01 00:00:00.000 UTC, which the Kafka client cannot "
-            "write. Use null for the time of writing"
+            "write. Use null if you want the time of writing"
         )
     if "headers" in columns:
         _require_names(columns["headers"])

@@ -65,7 +65,7 @@ _READ_BACK_PAUSE_S: Final = 0.005
 #: (200 decisions, each with its control record).
 _PART: Final = 512
 #: A connected broker may be silent for this long, for example because it is paused or its host is lost. By then, another
-#: broker leads or coordinates. The librdkafka default is a minute, as long as the timeout of the driver's transaction.
+#: broker will have taken over as leader or coordinator. The librdkafka default is a minute, as long as the timeout of the driver's transaction.
 _SILENCE_MS: Final = 10_000
 _SHORTEST_SILENCE_MS: Final = 2_000
 

@@ -60,7 +60,7 @@ class DataFile(Protocol[EntryT_co]):
 
 
 class DataFiles(Protocol[EntryT_co]):
-    """Splits rows, and creates files in the table's format."""
+    """Splits the rows between files, and creates the files in the table's format."""
 
     @property
     def file_size(self) -> int:

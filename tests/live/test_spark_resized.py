@@ -47,7 +47,7 @@ _EXECUTORS = {"spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredSto
     [
         pytest.param("update", {}, id="hdfs"),
         pytest.param("update", _ROCKS_DB, id="rocksdb"),
-        pytest.param(  # Spark itself takes much longer for its batches
+        pytest.param(  # Spark's own batches take much longer
             "transformed",
             _ROCKS_DB,
             id="transformWithState",

@@ -1,6 +1,6 @@
 """The parts of Kafka's frames that a nemesis needs: whose request it is, what it asks, and the response.
 
-A frame is four bytes of length and its payload. A request's payload begins with api key, api version, correlation id and
+A frame is a four-byte length followed by the payload. A request's payload begins with api key, api version, correlation id and
 client id, a response's with the correlation id. Bodies are decoded by kafka-python's generated schemas, and only on demand,
 so that records pass through unread.
 

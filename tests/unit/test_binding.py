@@ -48,7 +48,7 @@ def test_the_next_run_finds_the_binding(bound: LocalFiles) -> None:
     assert binding.log == "ledger"
 
 
-def test_binding_the_same_again_writes_nothing(bound: LocalFiles) -> None:
+def test_binding_the_same_sinks_again_writes_nothing(bound: LocalFiles) -> None:
     Binding(bound).bind(BOUND, 0)
     assert bound.names("") == ["binding-000001.json"]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.browser import Tab
 
-#: The contrasts that WCAG's level AA requires for text and for drawings.
+#: The contrast ratios that WCAG level AA requires for text and for graphics.
 _TEXT: Final = 4.5
 _DRAWN: Final = 3.0
 _LONG: Final = "s3:" + "a_path_without_any_space_" * 12
