@@ -213,8 +213,8 @@ def _require_not_written_again(comparison: Comparison, later: Handover) -> None:
     """
     if again := comparison.written_again(later):
         raise ConfigurationError(
-            f"{counted(again, 'record that equals a row', 'records that equal rows')} of batch {later.batch_id} "
-            f"{'was' if again == 1 else 'were'} written since the hand-over was recorded, so the old query may still "
+            f"{counted(again, 'record identical to a row', 'records identical to rows')} of batch {later.batch_id} "
+            f"{'was' if again == 1 else 'were'} written after the hand-over was recorded, so the old query may still "
             f"be running. Make sure that the old query and its executors have stopped. {_AGAIN}"
         )
 

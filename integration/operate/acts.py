@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from twopc.integration.verify.deciding import QueryFacts
     from twopc.sinks.kafka import KafkaSink
 
-_NEVER: Final = "Nothing was done. --force does not allow this either"
+_NEVER: Final = "Nothing was done. --force cannot override this"
 _FORCE: Final = "Nothing was done. If you are sure, add --force --reason TEXT"
 _LOSS: Final = "if the transaction was decided, its rows will be lost"
 #: The possible effect of aborting a transaction that the decision record does not mention.

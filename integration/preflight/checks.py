@@ -31,8 +31,8 @@ class Check(NamedTuple):
     tries: bool = True
 
 
-#: As in a query, the check "start" comes before the check "ledger". The former makes a new cluster create
-#: ``__transaction_state``, and the ledger then receives the same number of replicas.
+#: As in a query, the check "start" comes before the check "ledger". On a new cluster, "start" makes
+#: the brokers create ``__transaction_state``, and the ledger then gets that topic's replication factor.
 CHECKS: Final = (
     Check("start", check_start),
     Check("transaction log", check_transaction_log, tries=False),

@@ -57,7 +57,7 @@ class HBaseHandle(StagedHandle):
 
     @property
     def further_ms(self) -> int:
-        """How many timestamps the slice takes after its first one.
+        """How many timestamps the slice uses in addition to its first.
 
         If chunks may share a row key, each chunk needs its own timestamp, so that the row of the last chunk wins.
         """

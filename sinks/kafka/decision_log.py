@@ -64,8 +64,9 @@ _READ_BACK_PAUSE_S: Final = 0.005
 #: A driver searches a longer ledger for its newest truncation, starting with this many offsets. A truncated ledger is shorter
 #: (200 decisions, each with its control record).
 _PART: Final = 512
-#: A connected broker may be silent for this long, for example because it is paused or its host is lost. By then, another
-#: broker will have taken over as leader or coordinator. The librdkafka default is a minute, as long as the timeout of the driver's transaction.
+#: A connected broker may be silent for this long, for example because it is paused or its host is lost. By then, another broker
+#: will have taken over as leader or coordinator. The librdkafka default is a minute, as long as the timeout of the driver's
+#: transaction.
 _SILENCE_MS: Final = 10_000
 _SHORTEST_SILENCE_MS: Final = 2_000
 

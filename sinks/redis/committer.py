@@ -122,7 +122,8 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         return sorted(failed | {str(answer) for answer in answers if isinstance(answer, Exception)})
 
     def _is_ordered(self, handle: RedisHandle) -> bool:
-        # Tasks may write the same key, so the last task's value must stay, and lists and streams keep the tasks' order.
+        # Several tasks may write the same key, so the last task's value must win, and lists and streams must keep the order
+        # of the tasks.
         del handle
         return True
 

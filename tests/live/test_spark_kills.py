@@ -62,7 +62,7 @@ def test_spark_retries_a_task_of_a_killed_worker_and_its_transaction_is_swept(
         # Each worker dies in its second task, and its replacement receives only one task.
         with worker_faults(spark, f"{point}@2=kill"):
             pipeline.run(spark)
-        # Before the flush, possibly only the client knows the transaction.
+        # Before the flush, the client may be the only one that knows about the transaction.
         if point in {"task.flushed", "task.prepared", "task.handed_over"}:
             assert "sweeping undecided transactions" in caplog.text, point
     pipeline.require_exactly_once()

@@ -39,7 +39,7 @@ def test_the_column_of_sparks_own_writer_is_chosen_if_two_differ_only_in_case() 
         (("Value", "Value"), "has 2 columns named 'Value'"),
     ],
 )
-def test_which_of_several_columns_is_meant_is_not_guessed(names: tuple[str, ...], named: str) -> None:
+def test_an_ambiguous_column_name_is_refused_and_not_guessed(names: tuple[str, ...], named: str) -> None:
     with pytest.raises(SchemaError, match=named):
         WITH_TOPIC.choose_columns(pa.schema([(name, pa.binary()) for name in names]))
 

@@ -127,7 +127,7 @@ def test_a_decided_transaction_may_be_committed_and_a_late_one_only_with_force()
 @pytest.mark.parametrize("standing", [Standing.DECIDED, Standing.DRIVER])
 @pytest.mark.parametrize("is_forced", [False, True])
 def test_a_decided_transaction_is_never_aborted(standing: Standing, *, is_forced: bool) -> None:
-    with pytest.raises(ForbiddenError, match="--force does not allow this either"):
+    with pytest.raises(ForbiddenError, match="--force cannot override this"):
         require_abortable([one(standing)], is_forced=is_forced)
 
 

@@ -275,7 +275,7 @@ def test_other_writers_go_on_writing_while_the_new_query_starts(pipeline: OldPip
     assert missing in pipeline.of_batch(1)
     pipeline.write_directly(missing, key=f"k{int(missing[1:]) % 23}")
     before = pipeline.visible()
-    assert "1 record that equals a row of batch 1 was written since the hand-over" in pipeline.fail_new(spark)
+    assert "1 record identical to a row of batch 1 was written after the hand-over" in pipeline.fail_new(spark)
     assert pipeline.visible() == before
     pipeline.cut_over("--apply", "--other-writers")
     pipeline.write_directly("yet another")

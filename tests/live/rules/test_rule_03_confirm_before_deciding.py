@@ -144,7 +144,7 @@ def test_one_unconfirmed_handle_fails_the_whole_attempt(play: Play) -> None:
     assert play.visible() == VISIBLE
 
 
-def test_a_batch_whose_transactions_could_expire_before_the_commit_is_not_decided(
+def test_no_batch_is_decided_if_its_transactions_could_expire_before_the_commit(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock jumps 15 minutes while the tasks vote. Fails if `confirm` ignores the remaining time."""
