@@ -133,14 +133,14 @@ def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> Log
     """Check that the query may start. Return the view on which the check is based.
 
     The previous driver may still be deciding. If it decides after the log was read but before a sink is read, the sink shows a
-    decision that is missing from the view. A refusal therefore counts only if the log has no new decision.
+    decision or a repair that is missing from the view. A refusal therefore counts only if the log has neither.
     """
     while True:
         try:
             _require_startable(setup, view, batch, owners)
         except RefusedStartError:
             newer = _view_of(setup.log, setup.log.inspect)
-            if newer.kept == view.kept:
+            if (newer.kept, newer.decision, newer.begin) == (view.kept, view.decision, view.begin):
                 raise
             view = newer
         else:

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -88,11 +90,19 @@ def _has_kept_leaf(plan: Any, batch: int, since: Unused) -> bool:
     return any(_is_kept(leaf, batch, since) for leaf in leaves)
 
 
+def _has_kept_leaf_below(cache: Any, batch: int, since: Unused) -> bool:
+    try:
+        plan = cache.logicalPlan()
+    except Py4JError:
+        return False  # Spark 3.5 does not keep the plan of a cache
+    return _has_kept_leaf(plan, batch, since)
+
+
 def _is_kept(leaf: Any, batch: int, since: Unused) -> bool:
     name = str(leaf.nodeName())
     if name == "InMemoryRelation":
         cache = leaf.cacheBuilder()
-        return _keeps_data(cache.cachedPlan()) or _has_kept_leaf(cache.logicalPlan(), batch, since)
+        return _keeps_data(cache.cachedPlan()) or _has_kept_leaf_below(cache, batch, since)
     if name == "LocalRelation":  # the plan itself contains the rows, as createDataFrame() makes it through Arrow
         return bool(leaf.output().head().exprId().id() >= since.column)
     return name == "LogicalRDD" and leaf.rdd().id() != batch and leaf.rdd().id() >= since.rdd

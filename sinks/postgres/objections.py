@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twopc.sink import listed
-from twopc.sinks.postgres.staged_indexes import may_reject, may_reject_together, stages_check
+from twopc.sinks.postgres.staged_indexes import may_reject, may_reject_together, rejected_together, stages_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -186,7 +186,7 @@ def _index(index: Index, publishing: Publishing) -> str:
             f"the index {index.name} exists on only one partition, so a stage does not include it and cannot catch a row "
             f"that the index rejects. Create the index on {table.title}"
         )
-    if may_reject(index, table) and _is_mixed((*index.stored, *index.sources), publishing):
+    if _is_mixed(rejected_together(index, table), publishing):
         return (
             f"the index {index.name} uses columns that an upsert changes and columns that the upsert keeps, so the index may "
             "reject the new and old values together after the decision: include all these columns in the DataFrame, or drop "

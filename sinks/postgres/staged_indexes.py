@@ -40,6 +40,23 @@ def may_reject(index: Index, table: Table) -> bool:
     return index.method not in _NEVER_TOO_WIDE and _is_wide(index, table)
 
 
+def rejected_together(index: Index, table: Table) -> tuple[str, ...]:
+    """Return the columns whose values the index may reject together, although it accepts each value with other values.
+
+    A GIN index stores the keys of each column separately. A value of a fixed width does not make an entry too wide.
+    """
+    if index.has_expressions:
+        return (*index.stored, *index.sources)
+    found = index.predicate if index.has_fallible_predicate else ()
+    if index.method in _NEVER_TOO_WIDE or index.method == "gin" or not _is_wide(index, table):
+        return found
+    return (
+        *found,
+        *index.predicate,
+        *(name for name in index.stored if _widest(table.column(name).type) > _FIXED_BYTES),
+    )
+
+
 def stages_check(index: Index, table: Table) -> bool:
     """Return whether a stage has this index, or one that rejects the same rows."""
     if index.is_own:
@@ -56,7 +73,7 @@ def may_reject_together(index: Index, table: Table) -> bool:
     A BRIN index stores two values of many rows in one entry, and only for rows that are already summarized. So an index on
     a stage would check nothing.
     """
-    return index.has_extremes and _is_wide(index, table)
+    return index.has_extremes and (index.has_expressions or _is_wide(index, table))
 
 
 def _is_wide(index: Index, table: Table) -> bool:

@@ -154,6 +154,12 @@ SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique A
       AND p.refclassid = 'pg_class'::regclass AND p.refobjid = i.indrelid AND p.refobjsubid = a.attnum
     ) ORDER BY a.attnum
   ) AS sources,
+  ARRAY(
+    SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum IN (
+      SELECT found[1]::int FROM regexp_matches(i.indpred::text, ':varattno (\\d+)', 'g') found
+    ) ORDER BY a.attnum
+  ) AS predicate,
+  COALESCE(i.indpred::text ~ '\\{(?!(VAR|CONST|BOOLEXPR|NULLTEST|BOOLEANTEST)\\y)', false) AS has_fallible_predicate,
   m.amname = 'brin' AND EXISTS (
     SELECT FROM unnest(i.indclass::oid[]) k(oid) JOIN pg_opclass o USING (oid)
     JOIN pg_amproc f ON f.amprocfamily = o.opcfamily AND f.amprocnum = 1
@@ -330,6 +336,8 @@ def _index(row: Row) -> Index:
         is_own=row["is_own"],
         stored=tuple(row["stored"]),
         sources=tuple(row["sources"]),
+        predicate=tuple(row["predicate"]),
+        has_fallible_predicate=row["has_fallible_predicate"],
         has_extremes=row["has_extremes"],
         definition=definition.replace(" NULLS NOT DISTINCT", "", 1) if row["is_strict"] else definition,
     )

@@ -99,6 +99,8 @@ class Index:
         stored: the names of all columns that the index stores: the key columns, and the ``INCLUDE`` columns of a covering index.
         sources: the names of the columns on which the index depends, with the columns in its expressions and predicate, but
             without the key columns of a constraint's index.
+        predicate: the names of the columns in the index's predicate.
+        has_fallible_predicate: whether the predicate does more than test columns for truth and for NULL.
         has_extremes: whether the index stores the smallest and the largest value of many rows (BRIN).
         definition: the text after ``USING`` in the ``CREATE INDEX`` statement, without clauses that only a unique index may
             have; empty if it was not read.
@@ -117,6 +119,8 @@ class Index:
     is_own: bool = True
     stored: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    predicate: tuple[str, ...] = ()
+    has_fallible_predicate: bool = False
     has_extremes: bool = False
     definition: str = ""
 

@@ -952,7 +952,7 @@ BUGS: Final = (
         "rows that the function collected, gave back and cached are not checked",
         6,
         "integration/spark/kept_data.py",
-        " or _has_kept_leaf(cache.logicalPlan(), batch, since)",
+        " or _has_kept_leaf_below(cache, batch, since)",
         "",
         model=False,
         protocol="tests/live/test_spark_kept_data.py -k given_back",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,8 +18,10 @@ from twopc.settings import Settings
 from twopc.testing.crash_points import arm
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from pathlib import Path
+
+    from twopc.attempt import Known
 
 ADDING = Settings(overrides=Overrides(add_sink="two"))
 
@@ -117,6 +119,25 @@ def test_a_restart_after_a_repair_is_not_an_older_copy(lost: int | None, added: 
     die_at(added, start(added), "driver.decided", 1)
     added.world.store("two").expire(lost)
     die_at(added, start(added), "driver.committed", 1)
+    start(added).run(1, 2)
+    assert added.world.store("two").visible() == all_rows(1, 2)
+
+
+@pytest.mark.parametrize("lost", [1, None], ids=["some", "all"])
+def test_a_driver_that_repairs_meanwhile_does_not_make_a_start_an_older_copy(
+    lost: int | None, added: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fails if the start reads the log again, but does not see that a repair is new."""
+    die_at(added, start(added), "driver.decided", 1)
+    added.world.store("two").expire(lost)
+    really = FakeCommitter.has_unknown_commit
+
+    def overtaken(committer: FakeCommitter, known: Known[FakeHandle], scan_start: Mapping[str, Any]) -> bool:
+        monkeypatch.undo()
+        start(added).run(1)
+        return really(committer, known, scan_start)
+
+    monkeypatch.setattr(FakeCommitter, "has_unknown_commit", overtaken)
     start(added).run(1, 2)
     assert added.world.store("two").visible() == all_rows(1, 2)
 

@@ -158,12 +158,18 @@ def test_an_upsert_of_some_columns_is_refused_if_an_index_may_reject_them_togeth
 def test_an_index_on_columns_that_an_upsert_all_keeps_or_all_changes_is_not_refused(typed: Connection) -> None:
     run(
         typed,
-        "CREATE TABLE target (id text PRIMARY KEY, n int, most int, title text, body text)",
+        "CREATE TABLE target (id text PRIMARY KEY, n int, most int, title text, body text, done bool)",
+        "ALTER TABLE target ADD words text[], ADD others text[]",
         "CREATE INDEX ON target (id, title)",
         "CREATE INDEX ON target (id, body)",
         "CREATE INDEX ON target (n, most)",
         "CREATE INDEX ON target (lower(title)) WHERE n > 0",
         "CREATE INDEX ON target (lower(body)) WHERE most > 0",
+        "CREATE INDEX ON target (n) WHERE body IS NULL",
+        "CREATE INDEX ON target (most) WHERE NOT done",
+        "CREATE INDEX ON target (most) WHERE n > 0",
+        "CREATE INDEX ON target (title, most)",
+        "CREATE INDEX ON target USING gin (words, others)",
     )
     some = batch(id=pa.array(["a"]), n=pa.array([5]), title=pa.array(["b"]))
     assert objections(typed, some, mode="upsert", key=("id",)) == []
