@@ -131,14 +131,10 @@ class KafkaDecisionLog(DecisionLog):
 
     def require_owner(self) -> None:
         """See :class:`DecisionLog`. Write a barrier, because a stale leader could hide a newer driver's record from a read."""
-        try:
-            self.write([(self.topic.marker_partitions()[0], f"barrier {self._run}".encode())])
-        except FencedError as error:
-            raise FencedError(
-                f"the ledger {self.name}: another driver has started, and has fenced this driver while it was "
-                "starting. No data is at risk, and this driver has not changed any batch. Restart the query, unless "
-                "the other driver is the one that should run"
-            ) from error
+        self._prove_owner(
+            self.topic.marker_partitions()[0],
+            "this driver while it was starting. No data is at risk, and this driver has not changed any batch",
+        )
 
     def require_unfenced(self, partition: int) -> None:
         """Prove, before a decision in the checkpoint, that no newer driver has acquired the sink. Write a barrier.
@@ -148,16 +144,20 @@ class KafkaDecisionLog(DecisionLog):
             RetriableError: nothing is proven.
         """
         try:
-            self.write([(partition, f"barrier {self._run}".encode())])
-        except FencedError as error:
-            raise FencedError(
-                f"the ledger {self.name}: another driver has started, and has fenced this one. No data is at risk, and this "
-                "batch is not decided. Restart the query, unless the other driver is the one that should run"
-            ) from error
+            self._prove_owner(partition, "this one. No data is at risk, and this batch is not decided")
         except DecisionInDoubtError as error:  # the barrier decides nothing
             raise RetriableError(
                 f"the ledger {self.name}: this driver could not prove that it still owns the sink, so the batch is not decided: "
                 f"{error.__cause__ or error}"
+            ) from error
+
+    def _prove_owner(self, partition: int, outcome: str) -> None:
+        try:
+            self.write([(partition, f"barrier {self._run}".encode())])
+        except FencedError as error:
+            raise FencedError(
+                f"the ledger {self.name}: another driver has started, and has fenced {outcome}. Restart the query, unless the "
+                "other driver is the one that should run"
             ) from error
 
     def append(self, records: Sequence[Record]) -> int:

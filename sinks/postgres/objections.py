@@ -12,7 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from twopc.sink import listed
-from twopc.sinks.postgres.staged_indexes import may_reject, may_reject_together, rejected_together, stages_check
+from twopc.sinks.postgres.staged_indexes import (
+    columns_rejected_together,
+    may_reject,
+    may_reject_with_other_rows,
+    stages_check,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -175,7 +180,7 @@ def _index(index: Index, publishing: Publishing) -> str:
     table = publishing.table
     if index.is_unique and index not in publishing.key_indexes and not _is_numbered(index, publishing):
         return _unique(index, publishing)
-    if may_reject_together(index, table):
+    if may_reject_with_other_rows(index, table):
         return (
             f"the BRIN index {index.name} may reject a row after the decision, because the row's value and another row's "
             "value may be too wide together: drop the index, or create it with a Bloom operator class (such as "
@@ -186,7 +191,7 @@ def _index(index: Index, publishing: Publishing) -> str:
             f"the index {index.name} exists on only one partition, so a stage does not include it and cannot catch a row "
             f"that the index rejects. Create the index on {table.title}"
         )
-    if _is_mixed(rejected_together(index, table), publishing):
+    if _is_mixed(columns_rejected_together(index, table), publishing):
         return (
             f"the index {index.name} uses columns that an upsert changes and columns that the upsert keeps, so the index may "
             "reject the new and old values together after the decision: include all these columns in the DataFrame, or drop "

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: An entry of this size always fits. A B-tree accepts about a third of a page, minus headers.
 _ALWAYS_FITS_BYTES: Final = 2_000
-#: A hash index stores only a hash. A stage has no use for a BRIN index, see :func:`may_reject_together`.
+#: A hash index stores only a hash. A stage has no use for a BRIN index, see :func:`may_reject_with_other_rows`.
 _NEVER_TOO_WIDE: Final = frozenset({"hash", "brin"})
 _BYTES_PER_CHARACTER: Final = 4
 #: More than any value of a fixed-width type, and more than any of Spark's decimals.
@@ -40,21 +40,16 @@ def may_reject(index: Index, table: Table) -> bool:
     return index.method not in _NEVER_TOO_WIDE and _is_wide(index, table)
 
 
-def rejected_together(index: Index, table: Table) -> tuple[str, ...]:
+def columns_rejected_together(index: Index, table: Table) -> tuple[str, ...]:
     """Return the columns whose values the index may reject together, although it accepts each value with other values.
 
     A GIN index stores the keys of each column separately. A value of a fixed width does not make an entry too wide.
     """
     if index.has_expressions:
         return (*index.stored, *index.sources)
-    found = index.predicate if index.has_fallible_predicate else ()
-    if index.method in _NEVER_TOO_WIDE or index.method == "gin" or not _is_wide(index, table):
-        return found
-    return (
-        *found,
-        *index.predicate,
-        *(name for name in index.stored if _widest(table.column(name).type) > _FIXED_BYTES),
-    )
+    is_wide = index.method not in {*_NEVER_TOO_WIDE, "gin"} and _is_wide(index, table)
+    wide = [name for name in index.stored if is_wide and _widest(table.column(name).type) > _FIXED_BYTES]
+    return (*index.predicate, *wide) if is_wide or index.has_fallible_predicate else ()
 
 
 def stages_check(index: Index, table: Table) -> bool:
@@ -67,7 +62,7 @@ def stages_check(index: Index, table: Table) -> bool:
     return (index.method, index.stored) in [(one.method, one.stored) for one in own]
 
 
-def may_reject_together(index: Index, table: Table) -> bool:
+def may_reject_with_other_rows(index: Index, table: Table) -> bool:
     """Return whether the index may reject a row because of another row's values.
 
     A BRIN index stores two values of many rows in one entry, and only for rows that are already summarized. So an index on

@@ -128,7 +128,7 @@ SELECT t.oid::int8 AS oid, t.typname AS name, t.typtype::text AS kind, t.typnotn
 FROM used JOIN pg_type t ON t.oid = used.oid JOIN pg_namespace n ON n.oid = t.typnamespace
 """
 #: The query omits a partition's indexes that are part of an index on the table.
-_INDEXES: Final = """
+_INDEXES: Final = r"""
 SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique AS is_unique, i.indisprimary AS is_primary,
   i.indimmediate AS is_immediate, i.indisvalid AS is_valid, i.indpred IS NOT NULL AS is_partial,
   i.indexprs IS NOT NULL AS has_expressions, i.indrelid = %(oid)s::oid AS is_own, i.indnullsnotdistinct AS is_strict,
@@ -156,10 +156,10 @@ SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique A
   ) AS sources,
   ARRAY(
     SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum IN (
-      SELECT found[1]::int FROM regexp_matches(i.indpred::text, ':varattno (\\d+)', 'g') found
+      SELECT found[1]::int FROM regexp_matches(i.indpred::text, ':varattno (\d+)', 'g') found
     ) ORDER BY a.attnum
   ) AS predicate,
-  COALESCE(i.indpred::text ~ '\\{(?!(VAR|CONST|BOOLEXPR|NULLTEST|BOOLEANTEST)\\y)', false) AS has_fallible_predicate,
+  COALESCE(i.indpred::text ~ '\{(?!(VAR|CONST|BOOLEXPR|NULLTEST|BOOLEANTEST)\y)', false) AS has_fallible_predicate,
   m.amname = 'brin' AND EXISTS (
     SELECT FROM unnest(i.indclass::oid[]) k(oid) JOIN pg_opclass o USING (oid)
     JOIN pg_amproc f ON f.amprocfamily = o.opcfamily AND f.amprocnum = 1
