@@ -171,8 +171,8 @@ def test_a_weaker_guarantee_is_logged_with_its_consequences(play: Play, caplog: 
     assert [
         record.getMessage().partition(" has ")[2] for record in caplog.records if "guarantee=" in record.getMessage()
     ] == [
-        "guarantee='AT_LEAST_ONCE', so readers see rows before the batch is decided, and a failure duplicates rows",
-        "guarantee='NONE', so readers see rows before the batch is decided, and a failure loses or duplicates rows",
+        "guarantee='AT_LEAST_ONCE', so readers see rows before the batch is decided, and a failure may duplicate rows",
+        "guarantee='NONE', so readers see rows before the batch is decided, and a failure may lose or duplicate rows",
     ]
 
 

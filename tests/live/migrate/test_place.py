@@ -91,7 +91,9 @@ def kafka_sink(name: str) -> KafkaSink:
 
 @pytest.mark.parametrize("names", [("a", "b"), ("b",)])
 def test_taking_over_with_other_sinks_is_refused_because_they_would_miss_rows(names: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigurationError, match="would miss the rows that 'a' already has"):
+    with pytest.raises(
+        ConfigurationError, match="would miss the rows that 'a' skips because they are already in its output"
+    ):
         exactly_once(*map(kafka_sink, names), interceptors=[TakeOver(kafka_sink("a"))])
 
 

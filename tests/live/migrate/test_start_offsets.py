@@ -114,7 +114,7 @@ def test_the_offsets_of_one_topic_say_nothing_about_the_times_in_another(kafka: 
     planned(tmp_path, 2, 4)
     code, output = cutover(servers, tmp_path, {named: {"0": 1}}, named, unnamed)
     assert code == 2
-    assert f"In {unnamed}, 1 record is after the batch's first offset" in " ".join(output.split())
+    assert f"In {unnamed}, 1 record comes after the batch's first offset" in " ".join(output.split())
     code, _ = cutover(servers, tmp_path, {named: {"0": 1}, unnamed: {"0": 1}}, named, unnamed)
     assert code == 0
 
