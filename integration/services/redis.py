@@ -29,6 +29,9 @@ DURABLE: Mapping[str, str] = {"appendonly": "yes", "appendfsync": "always"}
 
 _DEFAULTS: Mapping[str, str] = {"save": "", "maxmemory-policy": "noeviction", "repl-diskless-sync-delay": "0"}
 _PORT = "redis"
+#: The port on which the nodes of a cluster talk to each other. The default is port + 10000, which can be the port of an outgoing
+#: connection.
+_NODES_PORT = "nodes"
 _SLOTS = 16_384
 
 
@@ -58,8 +61,7 @@ class LocalRedis(LocalServer):
             data_dir: see `LocalServer`.
             arguments: further command-line arguments, such as `--sentinel`.
         """
-        # A cluster's node also uses port + 10000, which the range of `free_ports` allows for.
-        super().__init__("Redis", [_PORT], data_dir)
+        super().__init__("Redis", [_PORT, _NODES_PORT], data_dir)
         self.options = {**_DEFAULTS, **(options or {})}
         self._arguments = tuple(arguments)
 
@@ -67,6 +69,11 @@ class LocalRedis(LocalServer):
     def port(self) -> int:
         """The port; 0 before the first start. The first start chooses the port, and restarts keep it."""
         return self._ports.get(_PORT, 0)
+
+    @property
+    def nodes_port(self) -> int:
+        """The port for the other nodes of a cluster, which only a node of a cluster uses; 0 before the first start."""
+        return self._ports.get(_NODES_PORT, 0)
 
     @property
     def url(self) -> str:
@@ -94,6 +101,8 @@ class LocalRedis(LocalServer):
         config = self.data_dir / "server.conf"
         # The defaults are for servers with data, and a sentinel has no data.
         directives = {"bind": HOST, "port": str(self.port), "dir": str(self.data_dir), **self.options}
+        if directives.get("cluster-enabled") == "yes":
+            directives["cluster-port"] = str(self.nodes_port)
         if "--sentinel" in self._arguments:
             for name in _DEFAULTS:
                 directives.pop(name)
@@ -131,7 +140,7 @@ def cluster(
             server.execute("CLUSTER", "ADDSLOTSRANGE", number * share, last)
             server.execute("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             if number:
-                server.execute("CLUSTER", "MEET", HOST, servers[0].port)
+                server.execute("CLUSTER", "MEET", HOST, servers[0].port, servers[0].nodes_port)
         if not wait_until(lambda: all(_knows_all(server, nodes) for server in servers), timeout_s):
             raise ServiceError(f"{nodes} Redis nodes did not form a cluster within {timeout_s:g} s")
         yield servers

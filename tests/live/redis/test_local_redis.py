@@ -14,17 +14,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("offset", [0, 10_000], ids=["clients-port", "nodes-port"])
-def test_a_port_occupied_before_the_server_binds_it_is_replaced(offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Below the range of outgoing connections, even for the nodes' port.
-    occupied = next(port for port in free_ports(200) if port >= 30_000)
-    chosen_first = [occupied - offset]
-    monkeypatch.setattr(
-        local_server, "free_ports", lambda count: [chosen_first.pop()] if chosen_first else free_ports(count)
-    )
-    with socket.create_server((HOST, occupied)), LocalRedis(options={"cluster-enabled": "yes"}) as server:
-        assert not chosen_first
-        assert server.port != occupied - offset
+@pytest.mark.parametrize("position", [0, 1], ids=["clients-port", "nodes-port"])
+def test_a_port_occupied_before_the_server_binds_it_is_replaced(position: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = free_ports(2)
+    choices = [list(first)]
+    monkeypatch.setattr(local_server, "free_ports", lambda count: choices.pop() if choices else free_ports(count))
+    with (
+        socket.create_server((HOST, first[position])) as occupied,
+        LocalRedis(options={"cluster-enabled": "yes"}) as server,
+    ):
+        assert not choices
+        assert occupied.getsockname()[1] not in {server.port, server.nodes_port}
+
+
+def test_the_nodes_of_a_cluster_use_no_port_for_outgoing_connections() -> None:
+    with LocalRedis(options={"cluster-enabled": "yes"}) as server:
+        ports = {c.laddr.port for c in psutil.Process(server.pid).net_connections() if c.status == psutil.CONN_LISTEN}
+        assert ports == {server.port, server.nodes_port}
 
 
 def test_a_paused_server_can_be_stopped_and_restarted_with_the_same_port_and_data(tmp_path: Path) -> None:
