@@ -32,6 +32,7 @@ from twopc.integration.verify.transactions import (
     superseded_in,
     topics_of,
 )
+from twopc.sealed import OtherVersionError
 from twopc.sinks.kafka.handle import driver_epoch_of
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class Verifier(AbstractContextManager["Verifier"]):
             # Read these before the second read of the log, which misses batches that Spark finishes later.
             finished = () if options.checkpoint is None else finished_batches(options.checkpoint)
             after, ledger = self._history()
+        except OtherVersionError:
+            raise  # nothing is damaged, but this version cannot check
         except DecisionLogDamagedError as error:
             # Every comparison would use the damaged log, so compare nothing.
             name = self._cluster.ledger.name

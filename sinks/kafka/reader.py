@@ -182,6 +182,7 @@ class CommittedReader:
 
     def close(self) -> None:
         """Close the consumer."""
+        self._walk = None  # an abandoned walk may end later
         self._consumer.close()
 
 

@@ -24,6 +24,7 @@ from twopc.integration.verify.findings import Kind, Severity
 from twopc.integration.verify.output import Output, RecordChecks
 from twopc.integration.verify.verifier import Verifier, VerifyOptions
 from twopc.override import Abandon, Overrides
+from twopc.sealed import OtherVersionError
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
@@ -360,6 +361,15 @@ def test_a_damaged_ledger_is_the_only_finding(play: Play) -> None:
     producer.produce(play.sink.ledger, b"not ours", partition=0)
     assert producer.flush(10) == 0
     assert kinds(report_of(play)) == [Kind.LEDGER_DAMAGED]
+
+
+def test_a_ledger_from_another_version_is_not_called_damaged(play: Play) -> None:
+    write(play, ROWS)
+    producer = Producer({"bootstrap.servers": play.bootstrap_servers, "log_level": 0})
+    producer.produce(play.sink.ledger, f"twopc/9 {'0' * 64} 1/1 {'0' * 16}\n{{}}".encode(), partition=0)
+    assert producer.flush(10) == 0
+    with pytest.raises(OtherVersionError, match="Use the version that wrote the record"):
+        report_of(play)
 
 
 def test_the_command_prints_json_and_fails_if_it_finds_errors(play: Play) -> None:

@@ -645,6 +645,15 @@ BUGS: Final = (
         protocol="tests/unit/test_coordinator_history.py -k another_version",
     ),
     _bug(
+        "verify reports a log from another version as damaged",
+        11,
+        "integration/verify/verifier.py",
+        "        except OtherVersionError:",
+        "        except ZeroDivisionError:",
+        model=False,
+        protocol="tests/live/test_verify.py -k another_version",
+    ),
+    _bug(
         "a sink receives the rows of another one from a mapping that makes its DataFrames on access",
         0,
         "integration/spark/several.py",
