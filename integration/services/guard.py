@@ -35,6 +35,7 @@ class GuardedProcess:
 
     Attributes:
         pid: the child's process id, not the guard's.
+        session: the session's id, which stays valid after the child has exited.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class GuardedProcess:
             self.wait()
             raise OSError(f"cannot execute {command[0]}: see {log}")
         self.pid = int(reported)
+        self.session = self._guard.pid
 
     @property
     def exit_code(self) -> int | None:

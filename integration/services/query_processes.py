@@ -41,9 +41,9 @@ class QueryProcesses:
         """
         try:
             self._driver = GuardedProcess(command, log=log, cwd=cwd, ends_family=ends_family)
-            self._session = os.getsid(self._driver.pid)
         except OSError as error:
             raise ServiceError(f"Cannot start the query: {error}") from error
+        self._session = self._driver.session
         if self._session == os.getsid(0):
             raise AssertionError("the query runs in this process's session, so kill() would also kill this process")
 
