@@ -538,7 +538,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "PostgreSQL: a partition that a crash empties is accepted",
         0,
-        "sinks/postgres/table.py",
+        "sinks/postgres/catalog_queries.py",
         "AND c.relpersistence <> 'p' AND",
         "AND false AND",
         model=False,
@@ -592,7 +592,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "PostgreSQL: a hash-partitioned table must have a default partition",
         0,
-        "sinks/postgres/table.py",
+        "sinks/postgres/catalog_queries.py",
         "p.partstrat <> 'h' AND p.partdefid = 0",
         "p.partdefid = 0",
         model=False,
@@ -601,7 +601,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "PostgreSQL: a remainder without a partition is accepted",
         0,
-        "sinks/postgres/table.py",
+        "sinks/postgres/catalog_queries.py",
         "sum(h.greatest / h.modulus) = max(h.greatest)",
         "count(*) > 0",
         model=False,
@@ -610,7 +610,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "PostgreSQL: a publication's row filter may use every column",
         0,
-        "sinks/postgres/table.py",
+        "sinks/postgres/catalog_queries.py",
         "l.prqual::text, ':varattno (\\d+)'",
         "l.prqual::text, 'no column (\\d+)'",
         model=False,
@@ -619,7 +619,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "PostgreSQL: a publication's column list is not compared with the replica identity",
         0,
-        "sinks/postgres/table.py",
+        "sinks/postgres/catalog_queries.py",
         "WHEN l.prattrs IS NOT NULL AND (",
         "WHEN false AND (",
         model=False,
@@ -628,7 +628,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "PostgreSQL: a partition counts as published only if it is named itself",
         0,
-        "sinks/postgres/table.py",
+        "sinks/postgres/catalog_queries.py",
         " OR u.oid IN (SELECT pg_partition_ancestors(c.oid))",
         "",
         model=False,
