@@ -62,9 +62,9 @@ BUGS: Final = (
             Edit(
                 _START,
                 "    owners = _check_read_only(setup, batch)\n",
-                "    before = fold(setup.log.inspect())\n    owners = _check_read_only(setup, batch)\n",
+                "    before = view_of(setup.log, setup.log.inspect)\n    owners = _check_read_only(setup, batch)\n",
             ),
-            Edit(_START, "    view = _view_of(setup.log, setup.log.read)", "    view = before"),
+            Edit(_START, "    view = view_of(setup.log, setup.log.read)", "    view = before"),
         ),
     ),
     _bug(
@@ -638,7 +638,7 @@ BUGS: Final = (
     _bug(
         "a log from another version is reported as damaged",
         11,
-        _START,
+        "twopc/log_reader.py",
         '    except OtherVersionError as error:\n        raise OtherVersionError(f"decision log',
         '    except ZeroDivisionError as error:\n        raise OtherVersionError(f"decision log',
         model=False,
@@ -1218,7 +1218,7 @@ BUGS: Final = (
     _bug(
         "any end_query_id releases a sink",
         10,
-        _START,
+        "twopc/ownership.py",
         "overrides.end_query_id == last.query_id",
         "overrides.end_query_id is not None",
         model=False,

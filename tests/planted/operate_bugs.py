@@ -208,7 +208,7 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a start takes a log of the same name on another cluster for the sink's own",
         11,
-        "twopc/start.py",
+        "twopc/ownership.py",
         'decides = last.deciding_log == log.name and last.deciding_cluster in {"", log.cluster}',
         "decides = last.deciding_log == log.name",
         model=False,

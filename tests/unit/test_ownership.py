@@ -12,9 +12,9 @@ from twopc.batch import Batch
 from twopc.errors import RefusedStartError
 from twopc.log_view import fold
 from twopc.override import Overrides
+from twopc.ownership import require_same_log_owner, require_same_owner
 from twopc.records import Acquired, Begin, LogContents, LogEntry, Record
 from twopc.settings import Settings
-from twopc.start import require_same_log_owner, require_same_owner
 
 OURS, THEIRS, THIRD = "query-a", "query-b", "query-c"
 CHECKPOINT = Batch(OURS, 0, (), lambda _: None)
