@@ -12,8 +12,8 @@ from twopc.integration.topic_reader import read_topic
 from twopc.integration.verify.deciding import NOTHING_KNOWN, Where, find_log
 from twopc.log_view import fold
 from twopc.records import LogContents
-from twopc.sinks.kafka.decision_log import NotTheOwnerError
 from twopc.sinks.kafka.errors import on_ids
+from twopc.sinks.kafka.ledger_owner import NotTheOwnerError
 from twopc.sinks.kafka.ledger_topic import describe, settings_of
 from twopc.sinks.kafka.reader import offsets
 from twopc.sinks.kafka.reports import NOT_AUTHORIZED

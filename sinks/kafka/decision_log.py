@@ -16,7 +16,6 @@ from tenacity import wait_fixed
 from twopc.codec import decode, decoding, encode
 from twopc.decision_log import ABSENT, DecisionLog
 from twopc.errors import (
-    ConfigurationError,
     DecisionInDoubtError,
     DecisionLogDamagedError,
     FencedError,
@@ -24,32 +23,23 @@ from twopc.errors import (
     TwoPhaseCommitError,
     UnavailableError,
 )
-from twopc.records import Acquired, Decision, Entries, LogContents, Record, truncated_to
-from twopc.refusals import FAILOVER
+from twopc.records import Acquired, Entries, LogContents, Record, truncated_to
 from twopc.sinks.kafka.driver_producer import RETRY_BACKOFF_MS, DriverProducer
 from twopc.sinks.kafka.errors import is_retriable, on_topic, translate
+from twopc.sinks.kafka.ledger_owner import OwnerCheck
 from twopc.sinks.kafka.ledger_topic import DRIVER_PARTITION, LedgerTopic
 from twopc.sinks.kafka.oauth import require_token
 from twopc.sinks.kafka.reader import CommittedReader, Row, offsets
 from twopc.sinks.retry import retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from twopc.attempt import Claim
     from twopc.records import LogEntry
     from twopc.sinks.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
-
-
-class NotTheOwnerError(ConfigurationError):
-    """The ledger belongs to another sink."""
-
-    def __init__(self, text: str, owners: str) -> None:
-        """Keep the names of the sinks that may own the ledger."""
-        super().__init__(text)
-        self.owners = owners
 
 
 #: A frame and its headers stay below the brokers' and clients' default limit of about 1 MiB (rule 14). If the ledger's limit is
@@ -269,16 +259,10 @@ class KafkaDecisionLog(DecisionLog):
         return earliest
 
     def _entries(self, start: int, until: int | None, *, whoever: bool) -> Iterator[LogEntry]:
-        is_known = whoever
-        acquired = -2
+        check = OwnerCheck(self.name, self._settings.name, whoever=whoever)
+        # An error's traceback keeps this function's variables, so none of them may be the reader's generator.
         for entry in decoding(self._frames(start, until)):
-            self._require_original(acquired, entry)
-            acquired = entry.offset if isinstance(entry.record, Acquired) else -2
-            if not is_known and (owners := _owners(entry.record)):
-                is_known = True
-                self._require_own(owners)
-            # The first sink that acquired a ledger owns it. Every later sink was rejected, so its record does not count.
-            if whoever or not isinstance(entry.record, Acquired) or entry.record.sink in {"", self._settings.name}:
+            if check.accepts(entry):
                 yield entry
 
     def _frames(self, start: int, until: int | None) -> Iterator[tuple[int, bytes]]:
@@ -295,44 +279,9 @@ class KafkaDecisionLog(DecisionLog):
     def _rows(self, start: int, last: Callable[[Row], bool] | None) -> Generator[Row]:
         return self.reader.rows(self.name, DRIVER_PARTITION, start, last, timeout_ms=self._timeout_ms)
 
-    def _require_original(self, acquired: int, entry: LogEntry) -> None:
-        """Raise a DecisionLogDamagedError if a mirror wrote the record. ``acquired`` is the last ``Acquired`` record's offset.
-
-        A driver acquires the ledger in a separate transaction, so a control record follows. A mirror does not copy
-        control records. Also, records in a mirror have new offsets, so a search for evidence would look in the wrong
-        place.
-        """
-        if entry.offset == acquired + 1 and not isinstance(entry.record, Acquired):
-            raise DecisionLogDamagedError(
-                f"{self.name} on this cluster is a mirrored copy of a ledger. The offsets and transactions in this "
-                f"copy come from another cluster, so they prove nothing on this cluster. After a failover, {FAILOVER}"
-            )
-
-    def _require_own(self, owners: Collection[str]) -> None:
-        if self._settings.name not in owners:
-            named = " or ".join(map(repr, sorted(owners)))
-            raise NotTheOwnerError(
-                f"the ledger {self.name} belongs to sink {named}. Sink {self._settings.name!r} would damage that sink's "
-                f"decisions. Nothing was written. Remove ledger_topic from sink {self._settings.name!r}, or set a topic that "
-                "no other sink uses",
-                named,
-            )
-
     def _offset(self, spec: OffsetSpec, *, committed: bool, timeout_ms: float) -> int:
         found = offsets(self.admin, self.name, [DRIVER_PARTITION], spec, committed=committed, timeout_ms=timeout_ms)
         return found[DRIVER_PARTITION]
-
-
-def _owners(record: Record) -> Collection[str]:
-    """Return the sinks that may own a ledger with this first record.
-
-    The result is empty if the record does not identify any sink.
-
-    A truncated ledger begins with a decision, whose ``scan_start`` lists the query's sinks.
-    """
-    if isinstance(record, Decision):
-        return record.scan_start.keys()
-    return {record.sink} if isinstance(record, Acquired) and record.sink else ()
 
 
 def _is_below(offset: int, row: Row) -> bool:

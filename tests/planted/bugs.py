@@ -555,8 +555,8 @@ BUGS: Final = (
     _bug(
         "a mirror's copy of a ledger is read as the ledger",
         11,
-        "sinks/kafka/decision_log.py",
-        "            self._require_original(acquired, entry)\n",
+        "sinks/kafka/ledger_owner.py",
+        "        _require_original(self._ledger, self._acquired, entry)\n",
         "",
         model=False,
         whole="tests/live/operate/test_mirrored_cluster.py -k copy_of",

@@ -156,8 +156,8 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a ledger belongs to whichever sink comes",
         13,
-        _LOG,
-        "if self._settings.name not in owners:",
+        "sinks/kafka/ledger_owner.py",
+        "if sink not in owners:",
         "if False:",
         protocol="tests/live/rules/test_rule_13_ledgers.py tests/unit/test_kafka_decision_log.py",
         model=False,
