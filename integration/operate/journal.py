@@ -13,10 +13,9 @@ import msgspec
 
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles, UnlinkedFiles, is_unsupported
-from twopc.sealed import seal, unseal
+from twopc.sealed import seal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
 FORMAT: Final = 1
@@ -74,26 +73,6 @@ def _add(files: LocalFiles, act: Act) -> str:
         if files.put_if_absent(name, seal(act)):
             return f"{files.location}/{name}"
     raise ConfigurationError(f"another process is writing to {files.location}. Nothing was done. Run the command again")
-
-
-def acts_in(directory: Path) -> Sequence[Act]:
-    """Read all forced actions, oldest first.
-
-    Raises:
-        ConfigurationError: a file cannot be read.
-    """
-    files = LocalFiles(directory)
-    found = []
-    for number in sorted(_numbers(files)):
-        name = f"operator-{number:06d}.json"
-        try:
-            found.append(unseal(files.read(name) or b"", Act, of_format=FORMAT))
-        except msgspec.DecodeError as error:
-            raise ConfigurationError(
-                f"{directory}/{name} cannot be read: {error}. No data depends on the file. Restore the file from a "
-                "backup, or remove it"
-            ) from error
-    return found
 
 
 def _numbers(files: LocalFiles) -> set[int]:

@@ -21,7 +21,6 @@ from twopc.integration.history.reader import read
 from twopc.integration.history.writer import AppendingWriter
 from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
 from twopc.integration.operate.durable import write
-from twopc.integration.operate.journal import acts_in, write_down
 from twopc.integration.operate.manifest import Copied, Manifest, directory_name, newest_good
 from twopc.integration.operate.request import Request
 from twopc.integration.spark.handed_over import require_taken_over
@@ -167,16 +166,6 @@ def test_a_damaged_handover_is_never_mistaken_for_another_one() -> None:
             require_taken_over(files, batch)
         said = _error_of(lambda: _require_equal(Handovers(files).newest(), kept))
         assert said is None or re.search(r"handover-000001\.json cannot be read.*`twopc migrate cutover` again", said)
-
-
-def test_a_damaged_operator_act_is_reported(tmp_path: Path) -> None:
-    write_down(tmp_path, "abort", "s", {"t": "undecided"}, "why")
-    file = tmp_path / "operator-000001.json"
-    whole, known = file.read_bytes(), acts_in(tmp_path)
-    for data in _damaged(whole):
-        file.write_bytes(data)
-        said = _error_of(lambda: _require_equal(acts_in(tmp_path), known))
-        assert said is None or re.search(r"operator-000001\.json cannot be read: .*No data depends on the file", said)
 
 
 def test_a_damaged_line_of_the_history_is_skipped_and_reported_and_no_other_is_lost(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.operator_acts import acts_in
 from tests.unit.savepoint_support import saving
 from tests.unit.test_savepoint import checkpoint
 from tests.without_links import run_without_links
@@ -18,7 +19,7 @@ from twopc.files import LocalFiles
 from twopc.integration.migrate.handover import Handover, Handovers, Kind
 from twopc.integration.migrate.place import opened
 from twopc.integration.operate.boundary import StoppedWithSavepointError
-from twopc.integration.operate.journal import acts_in, write_down
+from twopc.integration.operate.journal import write_down
 from twopc.integration.operate.request import request_savepoint
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from tests.live.operate.support import ask, spark_files
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE
 from tests.live.rules.schedules import Play, at, crash, die
+from tests.operator_acts import acts_in
 from twopc.integration.operate import acts
-from twopc.integration.operate.journal import acts_in
 from twopc.integration.operate.observe import observe
 from twopc.integration.operate.opened import OpenTransaction, Standing
 from twopc.testing.crash_points import InjectedFault
