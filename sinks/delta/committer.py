@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twopc.errors import CheckpointExpiredError, ConfigurationError
+from twopc.errors import CheckpointExpiredError
 from twopc.sinks.delta.entries import Entry
 from twopc.sinks.delta.handle import DeltaHandle
 from twopc.sinks.delta.history import complete_decisions, read_history, rows_by_version, version_of_batch
-from twopc.sinks.delta.objections import find_objections, retention_ms
-from twopc.sinks.delta.prepared import find_misfit, require_whole
+from twopc.sinks.delta.objections import retention_ms
 from twopc.sinks.delta.record import newest_transaction
 from twopc.sinks.delta.step import Step
-from twopc.sinks.delta.table import definition_of
 from twopc.sinks.lake.committer import LakeCommitter
-from twopc.sinks.lake.errors import StoreError
 from twopc.sinks.lake.history import History
 from twopc.sinks.lake.words import Words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from deltalake import DeltaTable
 
     from twopc.sinks.delta.settings import DeltaSettings
     from twopc.sinks.delta.store import Store
@@ -68,10 +63,7 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         self, step: Step, found: Mapping[DeltaHandle, list[Entry] | None]
     ) -> Mapping[DeltaHandle, list[Entry] | None]:
         """See :class:`LakeCommitter`."""
-        kept = {handle: entries for handle, entries in found.items() if entries is not None}
-        step.additions = [entry for entries in kept.values() for entry in entries]
-        step.require_fit = lambda table: self._require_fit(table, kept)
-        step.require_whole = lambda: require_whole(self._store, list(kept))
+        step.additions = {handle: entries for handle, entries in found.items() if entries is not None}
         return found
 
     def history(self, step: Step) -> History | None:
@@ -97,24 +89,3 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
     def close(self) -> None:
         """See :class:`LakeCommitter`."""
         self._store.close()
-
-    def _require_fit(self, table: DeltaTable, kept: Mapping[DeltaHandle, list[Entry]]) -> None:
-        """Check that the table still accepts decided files, in case the table was altered after the decision.
-
-        Raises:
-            StoreError: the table no longer accepts the files.
-        """
-        definition = definition_of(table)
-        for objection in find_objections(definition):
-            raise StoreError(f"{self._table} {objection}", ConfigurationError)
-        for handle, entries in kept.items():
-            if handle.table == definition.fingerprint:
-                continue
-            for entry in entries:
-                if misfit := find_misfit(self._store, entry, definition):
-                    raise StoreError(
-                        f"{self._table} was altered after the batch was decided, and no longer accepts the batch's rows: "
-                        f"{misfit}",
-                        ConfigurationError,
-                        "Undo the change (RESTORE TABLE), and restart the query",
-                    )

@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING
 import msgspec
 from deltalake import CommitProperties, Transaction
 
+from twopc.errors import ConfigurationError
 from twopc.sinks.delta.errors import translated
+from twopc.sinks.delta.objections import find_objections
+from twopc.sinks.delta.prepared import find_misfit, require_whole
 from twopc.sinks.delta.record import Record, app_id, next_pointer, read_pointer, record_file, write_record
+from twopc.sinks.delta.table import definition_of
 from twopc.sinks.delta.view import DeltaView
 from twopc.sinks.lake.errors import OvertakenError, StoreError, shortened
 from twopc.sinks.lake.step import LakeStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from deltalake import DeltaTable
 
     from twopc.sinks.delta.entries import Entry
+    from twopc.sinks.delta.handle import DeltaHandle
     from twopc.sinks.delta.settings import DeltaSettings
     from twopc.sinks.delta.store import Store
 
@@ -28,22 +33,17 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
     """See :class:`LakeStep`. A commit moves the sink's pointer to the new record.
 
     Attributes:
-        additions: the files that the step adds to the table.
-        require_fit: checks that a version of the table accepts these files. The step calls this function before each
-            try to commit.
-        require_whole: checks that these files still exist. The step calls this function before each try except the
-            first. Before the first try, the files have just been checked.
+        additions: by transaction, the files that the step adds to the table; None if the step publishes no batch.
     """
 
     def __init__(self, store: Store, settings: DeltaSettings) -> None:
         super().__init__(settings.name, DeltaView(store, settings))
         self._store = store
+        self._title = settings.table_uri
         self._table = self.view.table
         self._before = self.view.record
         self._record: Record | None = None
-        self.additions: list[Entry] = []
-        self.require_fit: Callable[[DeltaTable], None] = lambda _: None
-        self.require_whole: Callable[[], None] = lambda: None
+        self.additions: Mapping[DeltaHandle, list[Entry]] | None = None
 
     def commit(self) -> StoreError | None:
         """See :class:`LakeStep`. The commit is based on the table version that the step has read.
@@ -57,8 +57,8 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
             write_record(self._store, self.sink, record)
         else:
             record = self._record
-            self.require_whole()
-        self.require_fit(self._table)
+            require_whole(self._store, list(self.additions or ()))  # before the first try, the caller has just checked
+        self._require_fit()
         table = self._table
         properties = CommitProperties(
             app_transactions=[Transaction(app_id(self.sink), record.pointer)],
@@ -71,7 +71,7 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         try:
             with translated(f"committing to table {self._store.uri}"):
                 table.create_write_transaction(
-                    [entry.action() for entry in self.additions],
+                    [entry.action() for entry in self._files()],
                     "append",
                     table.schema(),
                     partition_by=list(table.metadata().partition_columns),
@@ -105,12 +105,38 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         if self._before is not None and self._before.before is not None:
             self._forget(self._before.before)
 
+    def _files(self) -> list[Entry]:
+        return [entry for entries in (self.additions or {}).values() for entry in entries]
+
     def _said(self) -> dict[str, int]:
         """Describe the batch in the table's history, for operators and for :mod:`twopc.sinks.delta.history`."""
         if self.published is None or self.published.batch < 0:
             return {}
-        rows = sum(entry.rows for entry in self.additions)
+        rows = sum(entry.rows for entry in self._files())
         return {"twopc.batch": self.published.batch, "twopc.version": self.published.version, "twopc.rows": rows}
+
+    def _require_fit(self) -> None:
+        """Check that the table still accepts the files, in case the table was altered after the decision.
+
+        Raises:
+            StoreError: the table no longer accepts the files.
+        """
+        if self.additions is None:
+            return
+        definition = definition_of(self._table)
+        for objection in find_objections(definition):
+            raise StoreError(f"{self._title} {objection}", ConfigurationError)
+        for handle, entries in self.additions.items():
+            if handle.table == definition.fingerprint:
+                continue
+            for entry in entries:
+                if misfit := find_misfit(self._store, entry, definition):
+                    raise StoreError(
+                        f"{self._title} was altered after the batch was decided, and no longer accepts the batch's rows: "
+                        f"{misfit}",
+                        ConfigurationError,
+                        "Undo the change (RESTORE TABLE), and restart the query",
+                    )
 
     def _new_record(self) -> Record:
         before = self._before

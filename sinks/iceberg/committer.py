@@ -8,7 +8,6 @@ from twopc.errors import CheckpointExpiredError, ConfigurationError
 from twopc.fenced_committer import driver_epoch_of
 from twopc.sinks.iceberg.entries import Entry
 from twopc.sinks.iceberg.files import TableFiles
-from twopc.sinks.iceberg.fit import find_unreadable
 from twopc.sinks.iceberg.handle import IcebergHandle
 from twopc.sinks.iceberg.history import complete_decisions, is_in_main, rows_by_version, snapshot_of
 from twopc.sinks.iceberg.prepared import added_already
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-    from pyiceberg.table import Table
-
-    from twopc.sinks.iceberg.proposal import Additions
     from twopc.sinks.iceberg.settings import IcebergSettings
 
 #: A batch must be committed long before maintenance may delete its files as orphans.
@@ -100,7 +96,6 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         for handle, entries in found.items():
             if missing := [entry for entry in entries or () if entry.path not in added]:
                 step.additions.setdefault((handle.schema_id, handle.spec_id), []).extend(missing)
-        step.require_fit = lambda table: self._require_fit(table, step.additions)
         return found
 
     def history(self, step: Step) -> History | None:
@@ -126,24 +121,6 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
     def close(self) -> None:
         """See :class:`LakeCommitter`."""
         self._store.close()
-
-    def _require_fit(self, table: Table, additions: Additions) -> None:
-        """Check that readers of the table can still read decided files, in case the table was altered after the decision.
-
-        Raises:
-            StoreError: a column no longer fits the files.
-        """
-        now = table.schema()
-        for schema_id in {schema_id for schema_id, _ in additions} - {now.schema_id}:
-            written = table.metadata.schema_by_id(schema_id)
-            if written is not None and (misfit := next(find_unreadable(written, now), None)):
-                raise StoreError(
-                    f"{self._table} was altered after the batch was decided, and its readers could not read the batch's files: "
-                    f"{misfit}",
-                    ConfigurationError,
-                    "Undo the change, and restart the query. If the column's type cannot be changed back, drop the "
-                    "column and add it again. The column's values in this batch are then null",
-                )
 
     def _added_already(self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]) -> set[str]:
         """Find files that are in the table, but not in the tag's record, because the tag was recreated.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from twopc.errors import ConfigurationError
 from twopc.sinks.iceberg.files import TableFiles
+from twopc.sinks.iceberg.fit import find_unreadable
 from twopc.sinks.iceberg.proposal import Change, propose
 from twopc.sinks.iceberg.record import read_tag
 from twopc.sinks.iceberg.view import IcebergView
@@ -13,8 +15,6 @@ from twopc.sinks.lake.errors import OvertakenError, StoreError, shortened
 from twopc.sinks.lake.step import LakeStep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyiceberg.table import Table
 
     from twopc.sinks.iceberg.proposal import Additions, Proposal
@@ -27,23 +27,21 @@ class Step(LakeStep[IcebergView, "Table"]):
 
     Attributes:
         additions: the files that the step adds to the table.
-        require_fit: checks that the table's current columns accept these files. The step calls this function before each try
-            to commit.
     """
 
     def __init__(self, store: Store, settings: IcebergSettings) -> None:
         super().__init__(settings.name, IcebergView(store, settings))
         self._store = store
+        self._title = settings.table
         self._table = self.view.table
         self._tagged = self.view.tagged.snapshot_id if self.view.tagged else None
         self._tried: list[Proposal] = []
         self._landed: Proposal | None = None
         self.additions: Additions = {}
-        self.require_fit: Callable[[Table], None] = lambda _: None
 
     def commit(self) -> StoreError | None:
         """See :class:`LakeStep`."""
-        self.require_fit(self._table)
+        self._require_fit()
         change = Change(self.control or self.view.stored or b"", self.published or self.view.outcome, self.additions)
         proposal = propose(self._table, self.sink, self._tagged, change)
         self._tried.append(proposal)
@@ -84,3 +82,21 @@ class Step(LakeStep[IcebergView, "Table"]):
             for proposal in self._tried:
                 for path in () if proposal is self._landed else proposal.paths:
                     files.delete(path)
+
+    def _require_fit(self) -> None:
+        """Check that readers of the table can still read the files, in case the table was altered after the decision.
+
+        Raises:
+            StoreError: a column no longer fits the files.
+        """
+        now = self._table.schema()
+        for schema_id in {schema_id for schema_id, _ in self.additions} - {now.schema_id}:
+            written = self._table.metadata.schema_by_id(schema_id)
+            if written is not None and (misfit := next(find_unreadable(written, now), None)):
+                raise StoreError(
+                    f"{self._title} was altered after the batch was decided, and its readers could not read the batch's files: "
+                    f"{misfit}",
+                    ConfigurationError,
+                    "Undo the change, and restart the query. If the column's type cannot be changed back, drop the "
+                    "column and add it again. The column's values in this batch are then null",
+                )

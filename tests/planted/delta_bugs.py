@@ -42,7 +42,7 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a table that was altered between two tries is not looked at again",
         "step.py",
-        "        self.require_fit(self._table)\n",
+        "        self._require_fit()\n",
         "",
         f"{_COMMIT} -k do_not_fit",
     ),
@@ -112,7 +112,7 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a repeated commit names files that are gone",
         "step.py",
-        "            self.require_whole()\n",
+        "            require_whole(self._store, list(self.additions or ()))",
         "",
         f"{_COMMIT} -k between_two",
     ),

@@ -189,8 +189,8 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "Iceberg: files are added although the table has replaced a column's type",
         0,
-        "sinks/iceberg/committer.py",
-        "        step.require_fit = lambda table: self._require_fit(table, step.additions)\n",
+        "sinks/iceberg/step.py",
+        "        self._require_fit()\n",
         "",
         model=False,
         protocol=f"{_ALTERED} -k not_added",
