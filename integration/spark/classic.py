@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     from twopc.progress import StateSize
     from twopc.sink import TwoPhaseCommitSink
 
+#: If this setting of Spark 4.1 and newer is on, Spark removes a plan's shuffle files after each evaluation of the plan.
+_CLEANUP: Final = "spark.sql.classic.shuffleDependency.fileCleanup.enabled"
+
 
 class ClassicMode:
     """See :class:`~twopc.integration.spark.mode.Mode`.
@@ -54,12 +58,14 @@ class ClassicMode:
         context: Spark's context.
         query: the query, as seen from the query's own thread.
         since: numbers that Spark had not used before the query began.
+        keeps_shuffles: whether Spark keeps a plan's shuffle files after an evaluation of the plan.
     """
 
-    def __init__(self, context: SparkContext, query: RunningQuery, since: Unused) -> None:
+    def __init__(self, context: SparkContext, query: RunningQuery, since: Unused, *, keeps_shuffles: bool) -> None:
         self._context = context
         self._query = query
         self._since = since
+        self._keeps_shuffles = keeps_shuffles
         self._budget = Budget()
         self._state_sizes = StateSizes()
         self._repeated = Repeated()
@@ -95,6 +101,8 @@ class ClassicMode:
 
     def engine(self, files: Files, batch: Batch, attempt: Attempt) -> Engine:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
+        if not self._keeps_shuffles:
+            attempt = replace(attempt, rows=[rows.replanned() for rows in attempt.rows])
         return SparkEngine(
             batch=at_one_instant(attempt.rows, self._tell),
             sinks=attempt.sinks,
@@ -158,9 +166,8 @@ class ClassicCalls:
                 _require_ended(previous.run.query, run.query)
                 previous.close()
             location = query.checkpoint_location if self._location is None else self._location
-            self._writer = RunWriter(
-                run, ClassicMode(context, query, self._since), location, self._sinks, self._options
-            )
+            mode = ClassicMode(context, query, self._since, keeps_shuffles=_keeps_shuffles(session))
+            self._writer = RunWriter(run, mode, location, self._sinks, self._options)
             return self._writer
 
     def close(self) -> None:
@@ -172,6 +179,11 @@ class ClassicCalls:
         if not writer.run.query.is_active:
             drop(writer.run)
             self._writer = None
+
+
+def _keeps_shuffles(session: SparkSession) -> bool:
+    # Ask once per run. Spark copies the settings when it starts the query, and a batch should not pay for the question.
+    return (session.conf.get(_CLEANUP, "false") or "").strip().lower() != "true"
 
 
 def _require_ended(previous: Query, present: Query) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
@@ -112,12 +112,21 @@ class Rows:
     def for_driver(self) -> tuple[DataFrame, Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]]:
         """Return the driver's DataFrame, and a function that converts its batches to the batches of :meth:`frame`.
 
-        If possible, return the user's own DataFrame, because Spark would have to plan any other DataFrame.
+        If possible, return the user's own DataFrame, because Spark would have to plan any other DataFrame. An earlier attempt
+        or the user's program may have evaluated this DataFrame before.
         """
         order = self._order_of_own_columns()
         if order is None:
             return self.frame(), lambda batches: batches
         return self.source, lambda batches: [self._arranged(batch, order) for batch in batches]
+
+    def replanned(self) -> Rows:
+        """Return the same rows for a driver that makes a new plan in each attempt.
+
+        If Spark has removed a plan's shuffle files since an earlier evaluation, it would write the same shuffle again, which
+        rule 6 forbids. A new plan has its own shuffle.
+        """
+        return replace(self, base=self.base.select("*"))
 
     @property
     def is_run_unchanged(self) -> bool:

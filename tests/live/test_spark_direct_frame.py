@@ -26,6 +26,7 @@ from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.writer import KafkaWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -199,11 +200,12 @@ def test_a_batch_of_few_records_that_are_larger_than_ever_does_not_stay_in_the_d
     assert [all(way) for way in ways(sink_of(pipeline))] == [True, True, False, False]
 
 
-@pytest.mark.parametrize("adaptive", ["true", pytest.param("false", marks=pytest.mark.whole)])
-def test_an_attempt_is_repeated_over_the_same_dataframe_and_its_shuffle(
-    adaptive: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second attempt skips the stages that the first attempt has shuffled. It is decided, because each stage ran once."""
+def summed_up(frame: DataFrame) -> DataFrame:
+    return frame.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value")
+
+
+def failing_once(monkeypatch: pytest.MonkeyPatch) -> list[RetriableError]:
+    """Let the first writer fail at its end. The list is empty afterward."""
     flush, errors = KafkaWriter.pre_commit, [RetriableError("once")]
 
     def fail_once(writer: KafkaWriter) -> Any:
@@ -211,12 +213,20 @@ def test_an_attempt_is_repeated_over_the_same_dataframe_and_its_shuffle(
             raise errors.pop()
         return flush(writer)
 
-    def summed(each: ExactlyOnce) -> Any:
-        return lambda frame, batch: each(
-            frame.groupBy("key").count().selectExpr("key", "CAST(count AS STRING) AS value"), batch
-        )
-
     monkeypatch.setattr(KafkaWriter, "pre_commit", fail_once)
+    return errors
+
+
+@pytest.mark.parametrize("adaptive", ["true", pytest.param("false", marks=pytest.mark.whole)])
+def test_an_attempt_is_repeated_over_the_same_dataframe_and_its_shuffle(
+    adaptive: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt skips the stages that the first attempt has shuffled. It is decided, because each stage ran once."""
+
+    def summed(each: ExactlyOnce) -> Any:
+        return lambda frame, batch: each(summed_up(frame), batch)
+
+    errors = failing_once(monkeypatch)
     output = kafka_sink(kafka.bootstrap_servers)
     query = Query(spark, tmp_path, (output,), DIRECT, function=summed)
     query.feed(*numbered(40), *numbered(20))
@@ -228,3 +238,67 @@ def test_an_attempt_is_repeated_over_the_same_dataframe_and_its_shuffle(
     assert not errors
     assert values(output) == Counter({"1": 20, "2": 20})
     assert ways(output) == [[True]]
+
+
+#: From Spark 4.1 on, this setting removes a plan's shuffle files after each evaluation. A second one writes them again.
+CLEANUP = "spark.sql.classic.shuffleDependency.fileCleanup.enabled"
+
+
+@pytest.fixture
+def removing(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, with this setting on."""
+    spark.conf.set(CLEANUP, "True")
+    yield spark
+    spark.conf.unset(CLEANUP)
+
+
+def test_a_dataframe_whose_shuffle_files_spark_removes_is_not_evaluated_itself(
+    kafka: KafkaService, removing: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[DataFrame] = []
+    evaluated: list[DataFrame] = []
+
+    def remembering(each: ExactlyOnce) -> Any:
+        def write(frame: DataFrame, batch: int) -> None:
+            given.append(frame)
+            each(frame, batch)
+
+        return write
+
+    def noting(rows: Rows, **others: Any) -> Any:
+        evaluated.append(rows.for_driver()[0])
+        return collect(rows, **others)
+
+    monkeypatch.setattr(engine, "collect", noting)
+    output = kafka_sink(kafka.bootstrap_servers)
+    query = Query(removing, tmp_path, (output,), DIRECT, function=remembering)
+    query.feed(*numbered(4))
+    query.run("id AS key", "CAST(n AS STRING) AS value")
+    assert len(given) == len(evaluated) == 1
+    assert evaluated[0] is not given[0]
+    assert sum(values(output).values()) == 4
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark has the setting from 4.1 on")
+@pytest.mark.parametrize("twice", ["evaluated by the function", "failed"])
+def test_removed_shuffle_files_do_not_stop_a_query_that_evaluates_its_dataframe_twice(
+    twice: str, kafka: KafkaService, removing: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = failing_once(monkeypatch) if twice == "failed" else []
+
+    def summed(each: ExactlyOnce) -> Any:
+        def write(frame: DataFrame, batch: int) -> None:
+            sums = summed_up(frame)
+            if twice != "failed":
+                sums.collect()
+            each(sums, batch)
+
+        return write
+
+    output = kafka_sink(kafka.bootstrap_servers)
+    query = Query(removing, tmp_path, (output,), DIRECT, function=summed)
+    query.feed(*numbered(40), *numbered(20))
+    query.run("id AS key")
+    assert not errors
+    assert values(output) == Counter({"1": 20, "2": 20})

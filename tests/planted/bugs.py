@@ -976,6 +976,15 @@ BUGS: Final = (
         protocol="tests/unit/test_connect_frames.py -k in_place_of_the_batch",
     ),
     _bug(
+        "a DataFrame whose shuffle files Spark removes is evaluated twice",
+        6,
+        "integration/spark/classic.py",
+        "rows=[rows.replanned() for rows in attempt.rows]",
+        "rows=attempt.rows",
+        model=False,
+        protocol="tests/live/test_spark_direct_frame.py -k evaluated_itself",
+    ),
+    _bug(
         "no other job can have computed what is newer than the attempt",
         6,
         "integration/spark/shuffles.py",
