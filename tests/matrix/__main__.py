@@ -40,6 +40,7 @@ _KAFKA: Final = (
     "tests/live/test_spark_recovery.py",
     "tests/live/test_spark_input.py",
     "tests/live/test_spark_direct_frame.py",
+    "tests/live/test_spark_many_tasks.py",
 )
 #: Tests in which the function's process dies at each step of a batch, and in which servers and clients die.
 _CONNECT: Final = (
