@@ -14,6 +14,7 @@ from tests.live.dropped_reports import SMALL_QUEUE
 from tests.live.spark_hosts import two_hosts
 from tests.live.spark_query import SHUFFLED
 from tests.live.spark_support import BY_TASKS, Pipeline, processes_of, wait_until
+from tests.live.test_spark_many_tasks import log_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,14 +128,18 @@ def test_a_killed_executors_task_is_repeated_and_its_transaction_swept(kafka: Ka
     assert _SWEPT in run.text
 
 
+@pytest.mark.parametrize("partitions", [4, 24])
 def test_a_stage_repeated_because_an_executor_lost_its_shuffle_leads_to_a_new_attempt(
-    kafka: KafkaService, tmp_path: Path
+    partitions: int, kafka: KafkaService, tmp_path: Path
 ) -> None:
-    with query(kafka, tmp_path, plan="shuffle", partitions=4, **MANY_ROWS) as pipeline:
+    """With 24 partitions, each transaction has the rows of several of them."""
+    with query(kafka, tmp_path, plan="shuffle", **MANY_ROWS) as pipeline:
+        pipeline.change(partitions=partitions)
         run = pipeline.process("task.prepared=stop")
         executor_of(stopped(run, count=2)[0]).kill()
     assert "was rerun (attempt 1)" in run.text
     assert _SWEPT in run.text
+    assert max(len(one.tasks) for one in log_of(pipeline)) <= 4  # two for each core
 
 
 @pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark compares the rows of a shuffle from 4.1 on")
