@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import random
 import sqlite3
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -122,12 +124,18 @@ def test_the_kill_loop_finds_that_sparks_own_sink_duplicates_records(
 def test_exactly_once_passes_kills_at_crash_points_and_random_moments(
     kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
+    """The seed also chooses who writes, and how many partitions the source has. `local[2]` has four writers."""
+    seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 32))))
+    generator = random.Random(seed)
+    ways: tuple[Literal["auto", "tasks"], ...] = ("auto", "tasks")
+    partitions, way = generator.choice([3, 12]), generator.choice(ways)
+    add_summary(f"TWOPC_SEED={seed}, {partitions} partitions, write_by={way}")
     topic, spark = kafka_options(kafka)
     sink = KafkaSink(name=topic, bootstrap_servers=kafka.bootstrap_servers, topic=topic)
-    source = KafkaTopic(kafka.bootstrap_servers, f"{topic}-in")
+    source = KafkaTopic(kafka.bootstrap_servers, f"{topic}-in", partitions)
 
     def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
-        each = exactly_once(sink, checkpoint_location=checkpoint)
+        each = exactly_once(sink, checkpoint_location=checkpoint, write_by=way)
         return frame.select("key", "value").writeStream.foreachBatch(each)
 
     points: dict[str, Any] = {"crash_points": ["driver.decided", "task.flushed"], "moments": [Moment.RANDOM]}
@@ -138,6 +146,7 @@ def test_exactly_once_passes_kills_at_crash_points_and_random_moments(
         source=source,
         rows=80,
         kills=3,
+        seed=seed,
         spark=spark,
         **points,
     )

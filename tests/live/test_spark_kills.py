@@ -25,6 +25,8 @@ __all__ = ["spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 DRIVER = [point for point in POINTS if point.startswith("driver.")]
+#: Numbers of partitions. `local[2]` has four writers.
+FEW_OR_MANY = (3, 12)
 TASK = [point for point in POINTS if point.startswith("task.")]
 
 
@@ -92,12 +94,15 @@ def test_drivers_killed_at_random_times_lose_and_duplicate_nothing(
 ) -> None:
     """Kills either the driver alone, whose JVM and workers outlive it for a while, or everything together.
 
-    The driver writes the batches of a run, or tasks do, or the run chooses.
+    The driver writes the batches of a run, or tasks do, or the run chooses. The source and the shuffle have few partitions, one
+    for each task, or so many that a task writes several.
     """
     kills = int(os.environ.get("TWOPC_KILLS", "2"))
     seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 32))))
     generator = random.Random(seed)
-    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=15)
+    partitions = generator.choice(FEW_OR_MANY)
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, partitions=partitions, max_offsets=15)
+    pipeline.change(partitions=partitions)
     done = 0
     outcomes = []
     try:
@@ -125,7 +130,9 @@ def test_drivers_killed_at_random_times_lose_and_duplicate_nothing(
             pipeline.require_order()
     finally:
         pipeline.close()
-        add_summary(f"TWOPC_SEED={seed}, {done} kills, {sum(pipeline.given.values())} records: {outcomes}")
+        add_summary(
+            f"TWOPC_SEED={seed}, {partitions} partitions, {done} kills, {sum(pipeline.given.values())} records: {outcomes}"
+        )
 
 
 @contextlib.contextmanager
