@@ -39,7 +39,11 @@ if TYPE_CHECKING:
 
 __all__ = ["spark"]
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
+pytestmark = [
+    pytest.mark.whole,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
 
 PARTITIONS = 12
 #: The numbers of writers: of the decided attempt, of the first replay, and of the second one.
@@ -88,7 +92,6 @@ def lose_some(servers: str, *names: str) -> None:
 # -- staging -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize(("killed", "losses"), [("", 1), ("task.staged@2", 2)])
 def test_staged_rows_of_many_partitions_are_published_once_whatever_the_number_of_writers(
     killed: str, losses: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
@@ -110,7 +113,6 @@ def test_staged_rows_of_many_partitions_are_published_once_whatever_the_number_o
     assert not list(Path(pipeline.options.checkpoint, "twopc", "staging").rglob("*.arrow"))
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("point", ["driver.prepared", DECIDED, "driver.committing@2"])
 def test_a_table_contains_the_files_of_one_attempt_only(
     point: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
@@ -133,7 +135,6 @@ def test_a_table_contains_the_files_of_one_attempt_only(
 # -- several sinks and DataFrames --------------------------------------------------------------------------------------
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize(("killed", "points"), [("", [DECIDED]), (SECOND, ["driver.prepared", DECIDED])])
 def test_dead_letters_of_many_partitions_are_written_once(
     killed: str, points: list[str], kafka: KafkaService, tmp_path: Path, spark: SparkSession
@@ -157,7 +158,7 @@ def test_dead_letters_of_many_partitions_are_written_once(
     assert found == Counter(row["n"] for row in ROWS if not row["n"] % 3)
 
 
-@pytest.mark.parametrize(("killed", "losses"), [("", 1), pytest.param("task.flushed@2", 2, marks=pytest.mark.whole)])
+@pytest.mark.parametrize(("killed", "losses"), [("", 1), ("task.flushed@2", 2)])
 def test_two_dataframes_of_many_partitions_reach_their_own_sinks_once(
     killed: str, losses: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -184,7 +185,6 @@ def test_two_dataframes_of_many_partitions_reach_their_own_sinks_once(
 # -- the rest of a migrated batch --------------------------------------------------------------------------------------
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("point", ["driver.prepared", DECIDED])
 def test_the_rest_of_a_batch_that_sparks_own_sink_wrote_in_part_is_written_once(
     point: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
@@ -209,7 +209,6 @@ def test_the_rest_of_a_batch_that_sparks_own_sink_wrote_in_part_is_written_once(
 # -- another number of writers at a restart ----------------------------------------------------------------------------
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize(("before", "after", "plan"), [(BEFORE, FEWER, "rows"), (FEWER, BEFORE, "shuffle")])
 def test_a_killed_query_restarts_with_another_number_of_writers(
     before: int, after: int, plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
@@ -236,7 +235,6 @@ def test_a_killed_query_restarts_with_another_number_of_writers(
     assert any(isinstance(one, Repair) for one in found)
 
 
-@pytest.mark.whole
 @pytest.mark.parametrize("numbers", [(BEFORE, FEWER), (FEWER, BEFORE), (BEFORE, FEWER, MORE, 2)])
 def test_a_batch_that_is_lost_in_part_again_and_again_is_completed_by_any_number_of_writers(
     numbers: tuple[int, ...], kafka: KafkaService, tmp_path: Path, spark: SparkSession
@@ -257,7 +255,6 @@ def test_a_batch_that_is_lost_in_part_again_and_again_is_completed_by_any_number
     assert all(isinstance(one, Repair) for one in repairs)
 
 
-@pytest.mark.whole
 def test_a_batch_in_doubt_stays_in_doubt_with_any_number_of_writers(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
