@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from twopc.errors import UnavailableError
-from twopc.integration.spark.reports import Job, JobData, Moment, StageAttempt
+from twopc.integration.spark.reports import RETAINED_BY_DEFAULT, RETAINED_JOBS, Job, JobData, Moment, StageAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -32,6 +32,10 @@ _POLL_S: Final = 0.01
 
 class _Cached(msgspec.Struct, frozen=True):
     id: int
+
+
+class _Environment(msgspec.Struct, frozen=True, rename="camel"):
+    spark_properties: list[tuple[str, str]]
 
 
 class UiReports:
@@ -85,6 +89,14 @@ class UiReports:
         """See :class:`Reports`."""
         return 1 + max((job.job_id for job in self._jobs()), default=-1)
 
+    def retained_jobs(self) -> int:
+        """See :class:`Reports`."""
+        found = self._ui.one("environment", _Environment)  # a session's settings may differ from the application's
+        most = 0 if found is None else int(dict(found.spark_properties).get(RETAINED_JOBS, RETAINED_BY_DEFAULT))
+        # end_of_jobs() does not count a forgotten job with the highest number. Spark forgets a tenth at a time, so even then
+        # it counts more than this.
+        return most - most // 10
+
     def jobs_with_tag(self, tag: str) -> list[Job]:
         """See :class:`Reports`."""
         mine = [data.job for data in self._jobs() if any(one.endswith(f"{_OF_SESSION}{tag}") for one in data.job_tags)]
@@ -118,6 +130,11 @@ class UiReports:
         """See :class:`Reports`."""
         found = self._ui.one(f"jobs/{number}", JobData)
         return None if found is None else found.job
+
+    def is_over(self, number: int) -> bool:
+        """See :class:`Reports`."""
+        job = self.job(number)
+        return job is not None and job.is_over
 
     def last_attempt(self, stage: int) -> StageAttempt | None:
         """See :class:`Reports`."""

@@ -7,6 +7,7 @@ holds for RDDs.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from bisect import bisect_right
@@ -18,6 +19,7 @@ from msgspec import structs
 from twopc.errors import FatalError
 from twopc.integration.spark.number_ranges import NumberRanges
 from twopc.integration.spark.reports import BEGINNING, Moment
+from twopc.integration.spark.unbegun import Unbegun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +40,13 @@ _MAX_MOMENTS: Final = 4096
 _OLDER: Final = (
     "The batch reads RDD {rdd} from a cache or from shuffle files, and this RDD was created before the toolkit began "
     "to record Spark's jobs. If the RDD is a cached table, a restart alone does not help. First unpersist the table "
-    "(UNCACHE TABLE), or cache it in the foreachBatch function. "
+    "(UNCACHE TABLE), and cache it again, or cache it in the foreachBatch function. "
+)
+
+#: The advice if a later moment exists. Rows that are cached again are newer than the missing job or stage.
+_CACHED: Final = (
+    "If the batch reads cached tables, unpersist them first (UNCACHE TABLE), and cache them again, because a restart alone "
+    "does not help if the tables are older than the missing entry. "
 )
 
 
@@ -76,6 +84,7 @@ class JobHistory:
         self._dropped = NumberRanges()  # the RDDs whose stages were forgotten here
         self._last: int | None = None  # the last job that is known to be over
         self._examined = NumberRanges()
+        self._unbegun = Unbegun(store)
 
     def begin(self, *, exactly: bool = False) -> Moment:
         """Record a moment. No earlier job has computed an RDD that is created after this moment.
@@ -85,14 +94,21 @@ class JobHistory:
         """
         previous, known = self._moments[-1], None if exactly else self._last
         if known is None:
-            now = self.store.now()
+            over = self._over(previous)
+            now = structs.replace(self.store.now(), over=over)
         else:  # no finished job has computed RDDs that are created later, so do not ask Spark for the next job's number
             dropped = self.store.dropped()
-            now = Moment(self.store.next_rdd(), max(known + 1, previous.job), dropped)
+            now = Moment(self.store.next_rdd(), max(known + 1, previous.job), dropped, previous.over)
         if len(self._moments) > _MAX_MOMENTS:
             del self._moments[2 : _MAX_MOMENTS // 2 : 2]  # so the gaps between old moments widen with their age
         self._moments.append(now)
         return now
+
+    def _over(self, previous: Moment) -> int | None:
+        newest = previous.job - 1
+        if newest < 0 or newest == previous.over:
+            return previous.over
+        return newest if self.store.is_over(newest) else previous.over
 
     def before(self, rdd: int) -> Moment:
         """Return the last recorded moment before the RDD was created. No job before that moment has computed the RDD."""
@@ -129,9 +145,9 @@ class JobHistory:
         try:
             self._examine(oldest.job, own)
         except UnreportedError as error:
-            if oldest is BEGINNING:  # after a restart, this history would ask for the same jobs
-                raise UnreportedError(str(error), _OLDER.format(rdd=min(rdds))) from None
-            raise
+            # After a restart, this history would ask for the same jobs.
+            advice = _OLDER.format(rdd=min(rdds)) if oldest is BEGINNING else _CACHED
+            raise UnreportedError(str(error), advice) from None
 
     def _examine(self, first: int, own: Collection[int]) -> None:
         for job in self._others(self._examined.missing(first, self.store.end_of_jobs()), own):
@@ -155,8 +171,8 @@ class JobHistory:
         last = max(own, default=0)
         for number in numbers:
             if number not in own:
-                job = self.reported(number) if number < last else self.store.job(number)
-                if job is not None:  # otherwise, it began after the run's jobs were over
+                job = self.reported(number, last) if number < last else self.store.job(number)
+                if job is not None:  # otherwise, it begins after the run's jobs were over, or never
                     yield job
 
     def stages_of(self, job: Job) -> dict[int, list[StageAttempt]]:
@@ -232,12 +248,21 @@ class JobHistory:
                 raise _dropped(rdd)
         return found
 
-    def reported(self, number: int) -> Job:
-        """Return a job that Spark has begun.
+    def reported(self, number: int, last: int) -> Job | None:
+        """Return a job. Return None if Spark had not begun the job when the run's jobs were over.
+
+        Args:
+            number: the job.
+            last: the last of the run's jobs.
 
         Raises:
-            UnreportedError: the job is missing from the store.
+            UnreportedError: the job is missing from the store, and Spark may have forgotten it.
         """
+        if (job := self.store.job(number)) is not None:
+            return job
+        earlier = self._moments[bisect_right(self._moments, number, key=lambda moment: moment.job) - 1]
+        with contextlib.suppress(LookupError):
+            return self._unbegun.look(number, earlier.over, last)
         return _awaited(lambda: self.store.job(number), lambda: f"job {number}")
 
 

@@ -89,15 +89,20 @@ class Moment(msgspec.Struct, frozen=True):
 
     Attributes:
         dropped: how many reports Spark had dropped before this moment.
+        over: a job that Spark had reported as over before this moment; None if unknown.
     """
 
     rdd: int
     job: int
     dropped: int = 0
+    over: int | None = None
 
 
 #: Spark's status for a stage that has not run any tasks.
 _IDLE: Final = frozenset({"PENDING", "SKIPPED"})
+#: How many jobs Spark's status store contains before it forgets any, and the default.
+RETAINED_JOBS: Final = "spark.ui.retainedJobs"
+RETAINED_BY_DEFAULT: Final = 1000
 #: The moment before the application began.
 BEGINNING: Final = Moment(0, 0)
 
@@ -153,6 +158,9 @@ class Reports(Protocol):
     def end_of_jobs(self) -> int:
         """Return a number that is higher than the number of any reported job."""
 
+    def retained_jobs(self) -> int:
+        """Return how many jobs Spark's status store contains before it forgets any."""
+
     def jobs_with_tag(self, tag: str) -> list[Job]:
         """Return the jobs that have the tag."""
 
@@ -167,6 +175,9 @@ class Reports(Protocol):
 
     def job(self, number: int) -> Job | None:
         """Return the application's job with this number, or None if Spark does not report the job."""
+
+    def is_over(self, number: int) -> bool:
+        """Whether Spark reports that the job has ended. False if Spark does not report the job."""
 
     def last_attempt(self, stage: int) -> StageAttempt | None:
         """Return a stage's last attempt, or None if Spark does not report the stage."""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import structs
 from py4j.protocol import Py4JError
 
-from twopc.integration.spark.reports import Job, JobData, Moment, StageAttempt
+from twopc.integration.spark.reports import RETAINED_BY_DEFAULT, RETAINED_JOBS, Job, JobData, Moment, StageAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -51,6 +51,10 @@ class StatusStore:
         """Return the number that the next job will receive."""
         return int(self._scheduler.numTotalJobs())
 
+    def retained_jobs(self) -> int:
+        """Return how many jobs the store contains before it forgets any."""
+        return int(self._context.getConf().get(RETAINED_JOBS) or RETAINED_BY_DEFAULT)
+
     def jobs_with_tag(self, tag: str) -> list[Job]:
         """Return the jobs that have the tag."""
         # Make one call for all numbers, because py4j reads an array with one call per element.
@@ -75,6 +79,11 @@ class StatusStore:
             return None
         # Read the report as JSON, which takes a single call instead of one call per field.
         return msgspec.json.decode(self._json.writeValueAsString(data), type=JobData).job
+
+    def is_over(self, number: int) -> bool:
+        """Whether the store shows that the job has ended."""
+        job = self.job(number)
+        return job is not None and job.is_over
 
     def last_attempt(self, stage: int) -> StageAttempt | None:
         """Return a stage's last attempt, or None if the store does not contain the stage."""

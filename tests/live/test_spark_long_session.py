@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
 from tests.live.spark_support import spark, wait_until
@@ -125,4 +127,44 @@ def test_a_restarted_query_remembers_the_table_that_its_session_has_cached(
         query.feed(*batch)
         query.run()
         work(spark, MORE_THAN_KEPT * 6 // 10)
+    assert values(sink) == VALUES
+
+
+def require_job_that_never_begins(spark: SparkSession) -> None:
+    """Use up a job's number: Spark does not run a barrier stage that lacks some of its tasks, and reports no job."""
+    with pytest.raises(Py4JJavaError, match="SPARK-24820"):
+        spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(lambda rows: rows).take(1)
+
+
+@pytest.mark.whole
+def test_a_job_that_never_began_does_not_stop_a_query_that_reads_an_older_cached_table(
+    sink: KafkaSink, spark: SparkSession, lookup: DataFrame, tmp_path: Path
+) -> None:
+    """Also if Spark has forgotten other jobs since an earlier batch."""
+    query = Query(spark, tmp_path, (sink,), plan=lambda frame: frame.join(lookup.hint("merge"), "id"))
+    require_job_that_never_begins(spark)
+    for batch in BATCHES:
+        query.feed(*batch)
+        query.run()
+        work(spark, MORE_THAN_KEPT * 6 // 10)
+        require_job_that_never_begins(spark)
+    assert values(sink) == VALUES
+
+
+@pytest.mark.whole
+def test_a_table_that_is_cached_again_is_newer_than_a_job_that_never_began(
+    sink: KafkaSink, spark: SparkSession, lookup: DataFrame, tmp_path: Path
+) -> None:
+    """The advice of the error, if Spark may have forgotten the job."""
+    query = Query(spark, tmp_path, (sink,), plan=lambda frame: frame.join(lookup.hint("merge"), "id"))
+    require_job_that_never_begins(spark)
+    work(spark)
+    query.feed(*BATCHES[0])
+    message = query.refused()
+    assert "does not contain job" in message
+    assert re.search("UNCACHE TABLE.*cache (it|them) again", message)
+    lookup.unpersist()
+    lookup.cache().count()
+    query.feed(*BATCHES[1], *BATCHES[2])
+    query.run()
     assert values(sink) == VALUES

@@ -46,6 +46,7 @@ class Spark:
 
     def __post_init__(self) -> None:
         self.answers[f"{_BASE}/jobs"] = (200, "[]")
+        self.answers[f"{_BASE}/environment"] = (200, '{"sparkProperties": [["spark.ui.retainedJobs", "1"]]}')
         self.drop(0)
 
     def drop(self, count: int) -> None:
@@ -367,6 +368,14 @@ def test_cached_rdds_are_read_as_spark_shows_them() -> None:
 def test_the_counter_of_dropped_reports_is_read_as_spark_shows_it() -> None:
     with recorded() as reports:
         assert reports.dropped() == 0
+
+
+@pytest.mark.parametrize(("settings", "expected"), [([], 900), ([["spark.ui.retainedJobs", "45"]], 41)])
+def test_a_tenth_of_the_jobs_that_spark_keeps_does_not_count(settings: list[list[str]], expected: int) -> None:
+    """The UI does not show whether Spark has forgotten the job with the highest number, and Spark forgets a tenth at a time."""
+    environment = json.dumps({"sparkProperties": [["spark.app.id", _APP], *settings], "runtime": {"javaVersion": "17"}})
+    with serving({f"{_BASE}/environment": (200, environment)}) as address:
+        assert UiReports(SparkUi(address, _APP), None).retained_jobs() == expected
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:4040", "https://host/prefix", "http://[::1]:4040"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec import structs
@@ -70,6 +70,7 @@ class Store:
     moment: Moment = OLD
     lost: int = 0  #: how many reports Spark has dropped
     markers: set[int] = field(default_factory=set)
+    retained: int = 0  #: how many jobs it contains before it forgets any
 
     def dropped(self) -> int:
         return self.lost
@@ -82,6 +83,9 @@ class Store:
 
     def end_of_jobs(self) -> int:
         return 1 + max((job.job_id for jobs in self.jobs.values() for job in jobs), default=-1)
+
+    def retained_jobs(self) -> int:
+        return self.retained
 
     def forget_markers(self, before: int) -> None:
         self.markers = {number for number in self.markers if number >= before}
@@ -96,6 +100,9 @@ class Store:
     def job(self, number: int) -> Job | None:
         self.asked.append(number)
         return next((job for jobs in self.jobs.values() for job in jobs if job.job_id == number), None)
+
+    def is_over(self, number: int) -> bool:
+        return any(job.is_over for jobs in self.jobs.values() for job in jobs if job.job_id == number)
 
     def last_attempt(self, stage: int) -> StageAttempt | None:
         return self.stages[stage][-1] if stage in self.stages else None
@@ -631,6 +638,68 @@ def test_a_job_that_may_have_filled_a_cache_and_is_forgotten_stops_the_query(mon
     store = Store({"b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
     with pytest.raises(FatalError, match=f"does not contain job 0.*{SETTINGS}"):
         watching(store).check("b", {5})
+
+
+def without_job(number: int, last: int, **settings: Any) -> Store:
+    """Job 0 has filled a cache, and the last job reads it. In between, one job's number is not reported."""
+    others = [Job(0, (M1, 4), is_over=True), *(Job(one, (), is_over=True) for one in range(1, last) if one != number)]
+    stages = {M1: attempts_at(M1), **filled(4), 5: [StageAttempt("COMPLETE", 5, 0, (3, 30), 9, 0, 150)]}
+    return Store({"": others, "b": [Job(last, (5,), is_over=True)]}, stages, cached={3}, **settings)
+
+
+def forget(store: Store, *numbers: int) -> None:
+    store.jobs = {tag: [job for job in jobs if job.job_id not in numbers] for tag, jobs in store.jobs.items()}
+
+
+def test_a_number_that_spark_has_not_reported_is_not_needed_while_spark_has_forgotten_no_job() -> None:
+    store = without_job(2, 4, retained=5)
+    watching(store).check("b", {5})
+
+
+def test_a_number_that_spark_has_not_reported_stops_the_query_once_spark_may_have_forgotten_a_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
+    with pytest.raises(FatalError, match=f"does not contain job 2.*cache it again.*{SETTINGS}"):
+        watching(without_job(2, 4, retained=4)).check("b", {5})
+
+
+def test_a_number_that_had_not_begun_when_a_kept_job_was_over_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark forgets the jobs that ended first, so it has forgotten nothing that began after the kept job."""
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
+    store = without_job(2, 4, retained=5)
+    watched = watching(store)
+    watched.check("b", {5})
+    store.retained = 0
+    watched.check("b", {5})
+    store.jobs |= {"c": [Job(5, (5,), is_over=True)]}
+    watched.check("c", {5})
+    forget(store, 4)
+    watched.check("c", {5})
+    forget(store, 5)
+    store.jobs |= {"d": [Job(6, (5,), is_over=True)]}
+    with pytest.raises(FatalError, match="does not contain job 2"):
+        watched.check("d", {5})
+
+
+def test_a_number_assigned_after_a_kept_job_was_over_is_not_needed() -> None:
+    store = without_job(2, 1)
+    history = JobHistory(store)
+    for _ in range(2):
+        store.moment = Moment(0, 2)
+        history.begin(exactly=True)
+    store.jobs |= without_job(2, 4).jobs
+    Watched(history).check("b", {5})
+
+
+def test_a_job_that_begins_late_is_examined_then() -> None:
+    store = without_job(2, 4, retained=9)
+    watched = watching(store)
+    watched.check("b", {5})
+    store.jobs[""].append(Job(2, (6,), is_over=True))
+    store.stages |= {6: [StageAttempt("COMPLETE", 6, number, (3,), 9, 0, 160 + number) for number in range(2)]}
+    with pytest.raises(FatalError, match="Spark ran stage 6 again"):
+        watched.check("b", {5})
 
 
 def test_the_error_about_a_cache_older_than_the_query_says_what_to_do_before_a_restart(
