@@ -1138,7 +1138,7 @@ BUGS: Final = (
         "a job that Spark has forgotten counts as one that filled no cache",
         6,
         "integration/spark/job_history.py",
-        "                job = self.reported(number) if number < last else self.store.job(number)\n",
+        "                job = self.reported(number, last) if number < last else self.store.job(number)\n",
         "                job = self.store.job(number)\n",
         model=False,
         protocol="tests/unit/test_spark_shuffles.py -k forgotten",
