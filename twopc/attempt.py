@@ -112,13 +112,13 @@ HandleT = TypeVar("HandleT", bound=Handle)
 
 @dataclass(frozen=True)
 class Known(Generic[HandleT]):
-    """One sink's transactions that the checkpoint's decisions contain, as far as a newer run could have added to them.
+    """One sink's transactions in the checkpoint's decisions, to find transactions that only a newer run can have added.
 
     Attributes:
         first_batch: in this batch and in later ones, ``handles`` are the query's only transactions that may be visible.
-        handles: the transactions of the last decision, with its repairs. All of them belong to ``first_batch``.
+        handles: the transactions in the last decision and its repairs. All of them belong to ``first_batch``.
         is_swept: whether this driver has acquired the sink and ended its open transactions. If so, the sink can prove what is
-            visible. If not, it must not change the store, because another driver may be healthy.
+            visible. If not, the sink must not change the store, because another driver may be healthy.
     """
 
     query_id: str

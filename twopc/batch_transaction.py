@@ -211,7 +211,7 @@ class BatchTransaction:
                 prepared = prepared or self._participants.decode(error.late)
             with contextlib.ExitStack() as ending:
                 ending.callback(self._run.sweep)
-                ending.callback(self._participants.abort, prepared)  # the abort runs first: it lists no transactions
+                ending.callback(self._participants.abort, prepared)  # runs first, because it lists nothing
         except Exception as second:  # noqa: BLE001 - see above
             text = (
                 "batch %d: some open transactions could not be aborted. The next start, or the transactions' timeout, will abort "
@@ -241,7 +241,7 @@ class BatchTransaction:
             run.setup.binding.bind(run.bound, run.log_epoch)  # no earlier than the first decision (rule 11)
             self._append(self._decision(prepared), prepared)
             run.handles, run.evidence = dict(prepared.handles), {}
-        # A transaction counts as proven only once there is evidence for it, even if the commit is cut short.
+        # No transaction counts as proven without evidence. If the commit is cut short, these stay unproven.
         run.evidence |= dict.fromkeys(prepared.handles, Evidence.UNKNOWN)
         crash_point("driver.decided")
 

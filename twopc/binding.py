@@ -6,7 +6,7 @@ would be written twice.
 On a file system with an atomic put-if-absent, the file decides between two drivers. An object store does not offer that
 operation, so the log's fence decides. However, a fenced driver may still write a file at any time. Each driver therefore uses
 its own file name, every decision records the number of its binding, and only the last decision's binding counts. The first
-binding's file has a second name that every reader checks, because a store may list files late.
+binding is also stored under a fixed name that every reader checks, because a store may list files late.
 """
 
 from __future__ import annotations
@@ -217,12 +217,12 @@ def _is_same_log(bound: Bound, current: Bound) -> bool:
 
 
 def _is_same(bound: str | None, current: str) -> bool:
-    # A broker that was upgraded may give an id to a ledger that had none. A deleted ledger has not even that.
+    # An upgraded broker may give an id to a ledger that had none (NO_ID), but not to a deleted ledger (ABSENT).
     return bound == current or (NO_ID in {bound, current} and ABSENT not in {bound, current})
 
 
 def _with_known_ids(current: Bound, bound: Bound) -> Bound:
-    """Keep the ids that the binding knows, even if a broker that was not upgraded yet does not know them."""
+    """Keep the ids that the binding knows, even if a broker that has not been upgraded yet does not know them."""
     sinks = {
         name: {fact: _known(bound.sinks.get(name, {}).get(fact), value) for fact, value in facts.items()}
         for name, facts in current.sinks.items()

@@ -84,7 +84,7 @@ class Checkpoints:
                 return
 
     def close(self) -> None:
-        """Notify the listeners that the query has stopped or will start again with recovery."""
+        """Notify the listeners that the query has stopped, or will restart and recover."""
         self._listeners.close()
 
     def _pause(self) -> None:

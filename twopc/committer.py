@@ -56,7 +56,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         return False
 
     def has_unknown_commit(self, known: Known[HandleT], scan_start: JsonObject) -> bool:
-        """Whether the sink's store shows a transaction of the query that is missing from the checkpoint's decisions.
+        """Whether the store contains a transaction from this query that is missing from the checkpoint's decisions.
 
         This method is called only if this sink provides a decision log, but the decisions are in the checkpoint, because the
         sink was added later. It is called before :meth:`acquire`, and again after this driver's first sweep. Before that
@@ -111,8 +111,8 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
         Args:
             claim: the driver that wants to own the sink; the same value in every call.
-            seen: the result of the run's first :meth:`inspect`. A later result could show a newer driver, which must not be
-                fenced.
+            seen: the result of the run's first :meth:`inspect`. A later result could name a newer driver, which must
+                not be fenced.
 
         Returns:
             the driver epoch, a fencing token that is unique for this sink and increases with each acquisition.

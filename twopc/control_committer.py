@@ -147,7 +147,7 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
                     return Observation(record=record, bound={"id": ""})
                 return self.observed(step, record, decided, scan_start or NO_ATTEMPT)
         except self.failures as error:
-            kind = type(self.explain(error, ""))  # the text is about an attempt, and there is none
+            kind = type(self.explain(error, ""))  # the error's text is about an attempt, and here there is none
             raise kind(self.reason(error)) from error
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
@@ -234,12 +234,12 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
     def _record_decision(self, version: int, then: Callable[[StepT], None] = lambda _: None) -> None:
         """Record the owner's newest decision, and call ``then`` in the same step.
 
-        The record gets a new revision even if it already has this decision, as it does in a repair, which keeps its batch's
-        version. Otherwise, the running driver could not notice that the store has lost this step's rows.
+        The record gets a new revision even if it already contains this decision (a repair keeps its batch's version).
+        Otherwise, the running driver could not notice that the store has lost this step's rows.
 
-        A failover may lose this step, and no row is lost with it: until the proof has succeeded, the rows are applied again. So
-        only the proof remembers the record's revision. In a staged sink, the check before the next decision looks for the
-        proof's markers instead.
+        This step does not remember the record's revision, because losing the step in a failover loses no rows: they are
+        applied again until the proof has succeeded. Only the proof remembers the revision. In a staged sink, the check
+        before the next decision looks for the proof's markers instead.
         """
         self._change(lambda record: control.renewed(control.decided(self._owned(record), version)), then)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: The id of a log that does not exist.
 ABSENT: Final = "absent"
-#: The id of a log whose store gives it none: the zero UUID, which is a topic's id on brokers without topic ids.
+#: The id of a log to which its store assigns no id: the zero UUID. Brokers without topic ids report it for every topic.
 NO_ID: Final = "A" * 22
 
 
@@ -28,7 +28,7 @@ class DecisionLog(ABC):
     def identity(self) -> str:
         """Return the store's id, which changes when the store is recreated (rule 11). This method only reads.
 
-        Return :data:`NO_ID` if the store has no such id. An update of the store may bring one.
+        Return :data:`NO_ID` if the store has no such id. A later version of the store may assign one.
         """
 
     @abstractmethod

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
-    """Refuse the start if a sink's store was restored, and lacks decisions of this query.
+    """Refuse the start if a sink's store was restored and this query's decisions are missing from it.
 
-    This applies whichever owner the store names, because if this query took the sink over after the backup, the restored store
-    names an earlier owner.
+    The check does not depend on the owner that the store names, because the backup may be older than this query's first
+    start. The restored store then names an earlier owner.
 
     Raises:
-        RefusedStartError: a sink does not show a decision that is in the log.
+        RefusedStartError: a decision in the log is missing from a sink's store.
     """
     mine, begin = batch.query_id, view.begin
     if begin is None or begin.query_id != mine or (begin.ends is not None and view.decision is None):
@@ -41,32 +41,34 @@ def require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> N
 
 
 def require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
-    """Refuse the start if the log lacks a decision that a sink shows. The checkpoint is then outdated.
+    """Refuse the start if a sink's store contains a decision that is missing from the log.
 
-    ``owners`` was read before the sinks were acquired.
+    The checkpoint is then outdated. ``owners`` was read before the sinks were acquired.
 
     Raises:
-        RefusedStartError: a sink shows a decision that is not in the log.
+        RefusedStartError: a sink's store contains a decision that is missing from the log.
     """
     mine = batch.query_id
     for name, committer in setup.participants.committers.items():
-        # A sink that is not in the newest decision was added later. Any decision that it shows is then a newer one.
+        # A sink that is not in the newest decision was added later. If its store contains a decision, it is newer.
         if owners[name] == mine and committer.has_newer_decision(view.scan_start.get(name, {})):
             raise _older_copy(name, batch)
 
 
 def require_known(setup: Setup, view: LogView, batch: Batch, *, is_swept: bool) -> None:
-    """Refuse the start if the decisions are in the checkpoint, but lack a transaction that a sink with a log shows.
+    """Refuse the start if a sink with a log contains a transaction that is missing from the checkpoint's decisions.
 
-    No log of such a sink contains the decisions, and no control record does, so only its transactions tell. They also tell in a
-    second way: if two copies have decided the same batch, one copy's transactions are missing from the other's decision.
+    This check is made only if the decisions are in the checkpoint. A sink with its own log then stores neither the
+    decisions nor a control record, so only the sink's transactions reveal a newer copy of the checkpoint. They also
+    reveal two copies that have decided the same batch, because one copy's transactions are missing from the other
+    copy's decision.
 
-    The first check must not stop a healthy driver, so another run may still commit after it. The second check follows this
-    driver's sweep. After that, the other run can commit nothing more: its open transactions have ended, and the sink confirms
-    no new ones.
+    The first check must not stop a healthy driver, so another run may still commit after this check. The second check
+    follows this driver's sweep. By then, the other run can commit nothing more: its open transactions have ended, and
+    the sink confirms no new ones.
 
     Raises:
-        RefusedStartError: a sink shows a transaction that is not in the log.
+        RefusedStartError: a sink contains a transaction that is missing from the checkpoint's decisions.
     """
     if not setup.decides_in_checkpoint:
         return  # the copies use the same log

@@ -45,7 +45,7 @@ class Repair:
     def includes(self, transaction: TaskKey) -> bool:
         """Whether the attempt writes the rows of this transaction.
 
-        Call this method only if the batch has one DataFrame and each task has the number of its partition.
+        Call this method only if the batch has one DataFrame and each task's number is the number of its partition.
         """
         sink, partition = transaction
         return ("", partition) in self.lost.get(sink, ())

@@ -39,7 +39,7 @@ class Listener:
         """Handle a completed or failed checkpoint. The protocol has finished its work on that checkpoint."""
 
     def close(self) -> None:
-        """Handle the end of the query, or a failure after which the query starts again with recovery."""
+        """Handle the end of the query, or a failure after which the query restarts and recovers."""
 
 
 class Listeners:

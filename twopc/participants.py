@@ -102,8 +102,8 @@ class Participants:
         found: dict[str, str | None] = {}
         for name, committer in self.committers.items():
             owner = committer.inspect()
-            # Only the first result counts, because a later one could show a newer driver, which a retried acquisition must not
-            # fence.
+            # Only the first result counts, because a later one could name a newer driver, which a retried acquisition
+            # must not fence.
             self._seen.setdefault(name, owner)
             found[name] = owner.query_id if owner else None
         return found
@@ -137,9 +137,9 @@ class Participants:
         return evidence
 
     def with_unknown_commits(self, known: Known[Any], decided: Handles, scan_start: ScanStart) -> list[str]:
-        """List the sinks with a log that show a transaction of the query that is not among the ``decided`` ones.
+        """List the sinks with a log that contain one of the query's transactions although it is not in ``decided``.
 
-        Each sink gets ``known`` with its own handles.
+        Each sink receives a copy of ``known`` that contains the sink's own handles.
         """
         return [
             name

@@ -32,7 +32,7 @@ class Pending:
 
     Args:
         batch_id, query_id, run_id, failed_before: see :class:`Checkpoint`.
-        last_ended: when this run's last checkpoint ended, on the monotonic clock; None for the run's first checkpoint.
+        last_ended: when this run's previous checkpoint ended, on the monotonic clock; None if there was none.
         notify: called with each phase when the phase begins.
 
     Attributes:

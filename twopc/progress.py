@@ -89,7 +89,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         status: ``completed`` or ``failed``.
         triggered_ms: the Unix time at which the checkpoint was triggered, in milliseconds.
         took_ms: the time from the trigger to the end.
-        pause_ms: the time from the end of the run's last checkpoint to this trigger; None for the first checkpoint of a run.
+        pause_ms: the time from the end of the run's previous checkpoint to this trigger; None if there was none.
         failed_before: how many checkpoints of this batch had failed and been tolerated before this checkpoint.
         way: who wrote the rows: ``direct`` (the driver), ``tasks`` or ``both``; empty if no rows were written.
         steps: the steps from the recovery table, such as ``write`` or ``repair``; empty if a replay had no rows to

@@ -44,7 +44,7 @@ def recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
             raise
         raise OtherVersionError(f"{error}. {DEADLINE}") from None
     except RefusedStartError as error:
-        # If the checkpoint is older than the sink, no transaction of this query is decided, so none can expire.
+        # If the checkpoint is older than the sink, this query has decided no transaction that could expire.
         if setup.participants.prepare_timeout_ms is None or error.case == Position.UNADOPTED.value:
             raise
         raise RefusedStartError(f"{error}. {DEADLINE}", case=error.case) from None

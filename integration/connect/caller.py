@@ -75,7 +75,7 @@ class Callers:
         self._last_triggers: dict[str, object] = {}
 
     def look(self) -> frozenset[str]:
-        """Return the ids of the runs that may have made the call. Each call of this method may exclude more runs."""
+        """Return the ids of the runs that may have made the call. Each call may exclude more runs."""
         active = {str(query.runId): query for query in self._session.streams.active}
         self._others |= {
             run_id for run_id, query in active.items() if run_id not in self._others and self._is_other(query)

@@ -64,7 +64,7 @@ class UiReports:
         """See :class:`Reports`.
 
         Raises:
-            UnavailableError: the job has failed, or has had no free slot for ten minutes (four minutes at the start).
+            UnavailableError: the job failed, or found no free slot within ten minutes (four before the query starts).
         """
         limit = threading.Timer(self._timeout_s, self._session.interruptTag, (tag,))
         self._timeout_s = _JOB_TIMEOUT_S
@@ -93,8 +93,8 @@ class UiReports:
         """See :class:`Reports`."""
         found = self._ui.one("environment", _Environment)  # a session's settings may differ from the application's
         most = 0 if found is None else int(dict(found.spark_properties).get(RETAINED_JOBS, RETAINED_BY_DEFAULT))
-        # end_of_jobs() does not count a forgotten job with the highest number. Spark forgets a tenth at a time, so even then
-        # it counts more than this.
+        # If Spark has forgotten the job with the highest number, end_of_jobs() returns too low a number. But Spark
+        # forgets only a tenth of the jobs at a time, so that number still exceeds this result.
         return most - most // 10
 
     def jobs_with_tag(self, tag: str) -> list[Job]:

@@ -10,8 +10,8 @@ The file contains the batch number, the batch's source offsets, and *bounds*. Al
 these bounds. :class:`twopc.integration.migrate.TakeOver` comes before the new sink. ``TakeOver`` compares batch N with the
 records within the bounds, as multisets, and passes the remaining rows to the new sink. Every other batch passes unchanged.
 
-The protocol itself stays the same. The bounds are fixed before the new sink writes its first row. So no row of
-the new sink is ever within the bounds, and every replay of batch N passes the same rows to the new sink. To
+The protocol itself stays the same. The bounds are fixed before the new sink writes its first row. So no row from
+the new sink ever lies within the bounds, and every replay of batch N passes the same rows to the new sink. To
 ``exactly_once``, batch N simply contains fewer rows.
 
 The bounds come from ``offsets/N``, where Spark also records when it planned the batch. At that time, every row of batch N - 1

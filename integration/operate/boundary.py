@@ -47,7 +47,7 @@ class Savepoints(Interceptor):
     Args:
         directory: the directory for periodic savepoints.
         every: the number of batches between two savepoints. With None, savepoints are taken only on request.
-        num_retained: how many periodic savepoints of this query to keep: the newest ones that are good. With None, all
+        num_retained: how many of this query's good periodic savepoints to keep, counted from the newest. With None, all
             are kept. Requested savepoints are never deleted.
         sinks: Kafka sinks. Each savepoint records the position in each sink's decision log.
 

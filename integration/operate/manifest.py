@@ -29,7 +29,7 @@ _DIRECTORY: Final = "savepoint-"
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of the savepoint."""
+    """A file in the savepoint."""
 
     size: int
     sha256: str

@@ -119,7 +119,7 @@ def stop_with_savepoint(
     sinks: Sequence[KafkaSink] = (),
     timeout_s: float = 600,
 ) -> Savepoint:
-    """Stop a query of this process at the end of a batch, and take a savepoint.
+    """Stop a query in this process at the end of a batch, and take a savepoint.
 
     A query that waits for input is between two batches, so it stops immediately. If the query begins a batch just as it
     is stopped, that batch may still be decided after the savepoint is taken.

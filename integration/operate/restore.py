@@ -103,7 +103,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
         sinks: the sinks to query for output that will be duplicated. The sinks are only read.
 
     Raises:
-        ConfigurationError: no savepoint is good, batches of the savepoint are missing from a sink, or the checkpoint is
+        ConfigurationError: no savepoint is good, batches in the savepoint are missing from a sink, or the checkpoint is
             not empty or cannot be written.
         TwoPhaseCommitError: no broker responds.
     """
@@ -131,7 +131,7 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     """Find the visible output that the new query will write again, from the batches after the savepoint.
 
     Raises:
-        ConfigurationError: the sink's decisions cannot be read, or batches of the savepoint are not among them.
+        ConfigurationError: the sink's decisions cannot be read, or do not include all batches in the savepoint.
         TwoPhaseCommitError: no broker responds.
     """
     state = observe(sink)

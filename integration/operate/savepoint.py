@@ -97,7 +97,7 @@ def create_savepoint(
 
 
 def missing_batches(highest: int | None, batch: int, where: str) -> str | None:
-    """Say which batches are missing if ``highest`` is the last decided batch in ``where``; None if none is.
+    """Say which batches are missing if ``highest`` is the last decided batch in ``where``; None if none is missing.
 
     Spark moves past a batch as soon as the user's function returns, even if the function has swallowed the toolkit's
     error.

@@ -25,7 +25,7 @@ class Unbegun:
 
     def __init__(self, store: Reports) -> None:
         self._store = store
-        self._witnesses: dict[int, int] = {}  # by the job that had not begun when this witness was over
+        self._witnesses: dict[int, int] = {}  # by job number: a job that was over before that job began
 
     def look(self, number: int, witness: int | None, last: int) -> Job | None:
         """Return a job, or None if Spark has not begun the job. The job may still begin later.
@@ -33,12 +33,12 @@ class Unbegun:
         Args:
             number: the job.
             witness: a job that was over before Spark assigned the number; None if unknown.
-            last: a job that is probably over. It is the witness in a later call.
+            last: a job that is probably over. If it is, it is the witness in the next call for this number.
 
         Raises:
             LookupError: Spark may have forgotten the job.
         """
-        # In this order: a witness must be over before the job is missing, and must still be there afterward.
+        # In this order, because a witness must be over before the job is missing, and must still be stored afterward.
         is_over = self._store.is_over(last)
         if (job := self._store.job(number)) is not None:
             return job

@@ -47,7 +47,7 @@ class QueryFacts:
     bound: Where | None = None
 
     def where(self, acquired: Acquired) -> Where:
-        """Return the place of the decisions of the driver that acquired a sink.
+        """Return where the driver that acquired a sink stores its decisions.
 
         An older version did not record the cluster. The checkpoint's binding always names it.
         """
@@ -70,7 +70,7 @@ def cluster_of(sink: KafkaSink) -> str:
 
 
 def find_log(sink: KafkaSink, cluster: str, where: Where, facts: QueryFacts) -> KafkaDecisionLog:
-    """Open the log with the decisions. If the cluster that must store the log has lost it, the log's identity shows this.
+    """Open the log with the decisions. Its identity is :data:`ABSENT` if the cluster that stored the log has lost it.
 
     Args:
         sink: the sink whose decisions are wanted.

@@ -49,7 +49,7 @@ class History:
     batches: dict[BatchId, Batch]  #: every batch that the log still contains, oldest first
     acquisitions: Mapping[int, Acquired]  #: the acquisitions in the sink's own ledger, by driver epoch
     is_complete: bool  #: whether both ledgers contain every decision since their creation
-    #: query ids whose batches were decided in another log, with its name: the sink used to run alone, or alongside other sinks
+    #: by query id, the other log in which the query decided its batches, because it ran with a different set of sinks
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @property

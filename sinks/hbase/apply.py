@@ -2,9 +2,10 @@
 
 A mark in each row prevents the driver from applying the row twice. The mark changes in the same atomic step as the data:
 
-* ``Put``: the cells' timestamp, which follows the decision's version in the order of the tasks. Writing the cells again
-  changes nothing, and cells with a later version stay. If a slice may have the same key in two chunks, each chunk has its
-  own timestamp. The key's last row therefore wins, in whatever order and however often the chunks are applied.
+* ``Put``: the cells' timestamp. It begins at the decision's version and increases from task to task. Writing the cells
+  again changes nothing, and cells with a later timestamp stay. If two chunks of a slice may contain the same key, each
+  chunk has its own timestamp. The key's last row therefore wins, in whatever order and however often the chunks are
+  applied.
 * ``Delete``: the deletion's timestamp, which is the decision's version. A deletion never removes a newer cell, even if
   the deletion is applied again much later.
 * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. The marker contains the newest decision that changed the

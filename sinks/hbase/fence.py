@@ -101,9 +101,9 @@ class Fence:
 def starts_of(handles: Collection[HBaseHandle], base: int, tombstones: Mapping[str, int]) -> dict[HBaseHandle, int]:
     """Return each slice's first timestamp under the decision with version ``base``.
 
-    No two slices share a timestamp, and they follow each other in the order of their partitions. A slice that replaces a lost
-    slice has a higher partition number than all others. So it must also come after the timestamps that the lost slice would
-    have taken, which may lie between those of the other slices.
+    No two slices share a timestamp, and the timestamps increase in the order of the slices' partitions. A slice that
+    replaces a lost slice has a higher partition number than all others. So its timestamps must also be higher than
+    those that the lost slice would have used, which may lie between the timestamps of the other slices.
     """
     known = {handle.uuid for handle in handles}
     at_ms = base + sum(further_ms for uuid, further_ms in tombstones.items() if uuid not in known)

@@ -73,7 +73,7 @@ def find_misfits(column: Any, truncation: Truncation) -> Iterator[tuple[int, str
     values = _part(column, inner)
     truncate = field.transform.transform(kind)
     least = pc.min(values).as_py()
-    if least is None or _fits(truncate(least), kind):  # then all others fit, too
+    if least is None or _fits(truncate(least), kind):  # then all larger values fit, too
         return
     for row, value in enumerate(values.to_pylist()):
         if value is not None and not _fits(truncate(value), kind):

@@ -147,7 +147,7 @@ def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | 
     except (
         KafkaException,
         TwoPhaseCommitError,
-    ):  # the producer gets the same error, and describes it better
+    ):  # the producer runs into the same error, and describes it better
         return dict.fromkeys(topics)
     return found
 

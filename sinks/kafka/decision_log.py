@@ -51,12 +51,12 @@ _BATCH_OVERHEAD_BYTES: Final = 1_000
 #: the record back (rule 12).
 _SLOW_COMMIT_S: Final = RETRY_BACKOFF_MS / 2 / 1000
 _READ_BACK_PAUSE_S: Final = 0.005
-#: A driver searches a longer ledger for its newest truncation, starting with this many offsets. A truncated ledger is shorter
-#: (200 decisions, each with its control record).
+#: If a ledger has more offsets than this, a driver searches it backward for the newest truncation, beginning with this
+#: many offsets. A truncated ledger is shorter: it contains 200 decisions, each followed by a control record.
 _PART: Final = 512
 #: A connected broker may be silent for this long, for example because it is paused or its host is lost. By then, another broker
-#: will have taken over as leader or coordinator. The librdkafka default is a minute, as long as the timeout of the driver's
-#: transaction.
+#: will have taken over as leader or coordinator. The librdkafka default is a minute, as long as the driver's
+#: transaction timeout.
 _SILENCE_MS: Final = 10_000
 _SHORTEST_SILENCE_MS: Final = 2_000
 
@@ -80,7 +80,7 @@ class KafkaDecisionLog(DecisionLog):
         self._verified = verified
         self._settings = settings
         self._timeout_ms = settings.timeout_ms
-        # Wait for a third of the step's timeout, so that another broker can respond after a silent one.
+        # Wait for a silent broker for a third of the step's timeout, so that another broker can still respond.
         silence_ms = int(max(_SHORTEST_SILENCE_MS, min(_SILENCE_MS, settings.timeout_ms / 3)))
         self._silence = {"socket.timeout.ms": str(silence_ms)}
         connection = {**self._silence, **settings.connection_config()}

@@ -176,7 +176,7 @@ class CommittedReader:
         because the read needs the rest.
         """
         if not self._is_connected:
-            with contextlib.suppress(KafkaException):  # the next request gets the same error, and describes it better
+            with contextlib.suppress(KafkaException):  # the next request fails in the same way, with a better message
                 self._consumer.list_topics(topic, timeout=request_s(timeout_ms))
                 self._is_connected = True
 

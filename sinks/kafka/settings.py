@@ -162,7 +162,7 @@ class KafkaSettings:
         return -(-self.message_max_bytes // 1024)
 
     def _require_room(self) -> None:
-        """Reject a queue that is too small for one record. librdkafka would report a full queue for that record forever."""
+        """Reject a queue that cannot hold the largest record. librdkafka would report even the empty queue as full."""
         chosen = self.client_options.get("queue.buffering.max.kbytes")
         if chosen is not None and int(chosen) < self._largest_value_kib:
             raise ConfigurationError(
@@ -177,7 +177,7 @@ class KafkaSettings:
         return min(_RESERVE_MAX_MS, self.transaction_timeout_ms / 4)
 
     def producer_config(self) -> dict[str, Any]:
-        """Return the options for librdkafka clients that write."""
+        """Return the options for librdkafka clients that write in transactions."""
         return {
             # This is the Java client's partitioner, so keys stay in the same partitions as with Spark's own sink.
             "partitioner": "murmur2_random",
@@ -215,7 +215,7 @@ class KafkaSettings:
         return {
             **options.for_kafka_python(self.client_options),
             "bootstrap_servers": list(self.servers()),
-            # Half of the time, so that another broker can respond after a silent one.
+            # Wait for a silent broker for half of the time, so that another broker can still respond.
             "request_timeout_ms": self.timeout_ms / 2,
             "bootstrap_timeout_ms": self.timeout_ms,
         }

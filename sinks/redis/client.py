@@ -67,14 +67,14 @@ class Safety:
     def commands(self) -> list[tuple[str | int, ...]]:
         """Return the commands that wait for the copies. There are none if the primary's response is enough.
 
-        ``WAITAOF`` is never asked about the replicas, because it would demand that they have append-only files, too.
+        ``WAITAOF`` never waits for the replicas, because it would require append-only files on them, too.
         """
         replicas = ("WAIT", self.replicas, self.timeout_ms)
         file = ("WAITAOF", 1, 0, self.timeout_ms)
         return [command for command, is_wanted in ((replicas, self.replicas), (file, self.aof)) if is_wanted]
 
     def short(self, answers: Sequence[Any]) -> str:
-        """Say which response to :meth:`commands` does not prove that the write is safe. Return nothing if all responses do."""
+        """Say which response to :meth:`commands` fails to prove that the write is safe; return "" if there is none."""
         for command, answer in zip(self.commands(), answers, strict=True):
             copies = answer[0] if isinstance(answer, list) else answer
             if isinstance(answer, RedisError) or copies < command[1]:

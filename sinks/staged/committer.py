@@ -86,7 +86,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
                     raise ConfigurationError(f"sink {self.name!r}: {what}. Nothing was written")
 
     def begin_attempt(self) -> dict[str, Any]:
-        """See :class:`ControlCommitter`. Check that the store still has the last decision."""
+        """See :class:`ControlCommitter`. Check that the store still contains the last decision."""
         scan_start = super().begin_attempt()
         if decided_before(scan_start) < self._proven[1]:
             raise self._restored("its decision")
@@ -167,11 +167,11 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     # -- the flow's small parts -----------------------------------------------------------------------------------------
 
     def _require_kept(self) -> None:
-        """Check that the store still has the last decision's markers, as this driver has proven them.
+        """Check that the store still contains the last decision's markers, which this driver has already proven.
 
-        A failover may lose them even if it keeps the record's revision that this driver knows. After the next decision, no
-        start would look for these markers, and the sweep would remove the slices. No later decision has removed the markers
-        yet.
+        A failover may lose the markers even if the record keeps the revision that this driver knows. After the next
+        decision, no start would look for these markers, and the sweep would remove the slices. No later decision can
+        have removed the markers yet.
 
         Raises:
             FencedError: another driver owns the sink, so its decision may have removed the markers.

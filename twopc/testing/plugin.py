@@ -50,7 +50,7 @@ def crash_points() -> Iterator[ModuleType]:
 def kill_loop(
     request: pytest.FixtureRequest, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> Callable[..., Outcome]:
-    """Return :func:`twopc.testing.kill_loop.kill_loop` with a directory for this test and the options from the command line."""
+    """Return :func:`twopc.testing.kill_loop.kill_loop`, bound to this test's directory and the command-line options."""
     from twopc.testing.kill_loop import kill_loop as loop  # noqa: PLC0415 - see the module
 
     options = {name: request.config.getoption(f"twopc_{name}") for name in ("seed", "kills", "connect")}

@@ -141,7 +141,7 @@ class KillLoop:
         """Compare the input records with the output records.
 
         Args:
-            seed: the seed of the kills.
+            seed: the seed from which the kills were drawn.
             found: the records from another output of the same query; None to use the records from ``read``.
         """
         return judge(

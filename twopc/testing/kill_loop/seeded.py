@@ -56,7 +56,7 @@ def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them wi
         source: the source that the query reads; JSON files by default. See :mod:`twopc.testing.kill_loop.records`.
         rows: the total number of input records.
         kills: the number of kills.
-        seed: the seed of the kills; a random one by default.
+        seed: the seed from which the kills are drawn; a random seed by default.
         moments: the moments of the first kills, before the random ones.
         crash_points: the crash points at which to kill first, for queries that use this toolkit; see
             :data:`twopc.crash_points.POINTS`.
