@@ -35,7 +35,7 @@ class TaskAttempt:
     """One task of one attempt.
 
     The fields do not identify a writer's transaction: if Spark runs a task again, or twice at the same time, all runs of the
-    task have equal fields. So take the transaction's name from :func:`twopc.fenced_committer.transaction_name`.
+    task have identical fields. So take the transaction's name from :func:`twopc.fenced_committer.transaction_name`.
 
     Attributes:
         partition: the task number in the batch. A repair numbers its tasks above the tasks in the decision (see

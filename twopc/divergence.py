@@ -27,7 +27,7 @@ def require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> N
     if begin is None or begin.query_id != mine or (begin.ends is not None and view.decision is None):
         return  # a sink need not keep an ended query's decisions
     for name, committer in setup.participants.committers.items():
-        # A sink that is not in the newest decision was added later.
+        # A sink that is not in the newest decision was added after it.
         scan_start = view.scan_start.get(name)
         if scan_start is not None and committer.lacks_decisions(scan_start):
             raise RefusedStartError(
@@ -50,7 +50,7 @@ def require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) ->
     """
     mine = batch.query_id
     for name, committer in setup.participants.committers.items():
-        # A sink that is not in the newest decision was added later. If its store contains a decision, it is newer.
+        # A sink that is not in the newest decision was added after it. If its store contains a decision, it is newer.
         if owners[name] == mine and committer.has_newer_decision(view.scan_start.get(name, {})):
             raise _older_copy(name, batch)
 

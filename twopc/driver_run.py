@@ -114,7 +114,7 @@ class DriverRun:
                     error if isinstance(error, TwoPhaseCommitError) else _interrupted(self.setup.log.name, error)
                 )
                 if isinstance(error, FencedError) and self._is_proven_absent(records):
-                    self.undetermined = {}  # now a sweep may end these transactions, instead of hours later
+                    self.undetermined = {}  # so that the sweep need not wait until they time out
             raise
 
     def _is_proven_absent(self, records: Sequence[Record]) -> bool:

@@ -120,7 +120,7 @@ class Overrides:
 def _means(one: ResumeAt | Abandon | None, query_id: str, batch_id: int, ended: Collection[str]) -> bool:
     if one is None or one.batch_id != batch_id:
         return False
-    # A number alone may have been meant for a batch of an ended query.
+    # Without a query id, the batch number may have been meant for a query that has ended.
     return not ended if one.query_id is None else one.query_id == query_id
 
 

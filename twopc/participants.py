@@ -45,7 +45,7 @@ class Participants:
                 committers[name] = sink.create_committer()
                 opened.callback(committers[name].close)
             # Sinks with a log come first, always in the same order, because the log must contain a record before another sink
-            # shows a marker.
+            # contains a marker.
             order = sorted(named, key=lambda name: (committers[name].decision_log() is None, name))
             opened.pop_all()  # from here on, close() closes the committers
         self.sinks = {name: named[name] for name in order}

@@ -143,6 +143,6 @@ def in_doubt(decision: Decision, handles: Handles, evidence: Mapping[TaskKey, Ev
 
 
 def _way_out(decision: Decision) -> str:
-    # The number alone could later match a batch of a query that replaces this one.
+    # Without the query id, the number could match a batch of a query that later replaces this one.
     named = f"override=Abandon({decision.batch_id}, {decision.query_id!r})"
     return f"check the output, then restart with {named}. Visible rows stay, and the batch's other rows are abandoned"

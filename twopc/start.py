@@ -80,7 +80,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     evidence = setup.participants.recover(handles, view.scan_start)
     crash_point("driver.recovered")
     run = DriverRun(setup, bound, log_epoch, driver_epochs, view, handles, evidence)
-    # After an unknown outcome, the query stops anyway, and the open transaction would hide the newer ones.
+    # If the outcome is unknown, the query stops anyway, and the check would fail: an open transaction hides newer ones.
     if run.outcome is not Outcome.UNKNOWN or run.is_abandoned:
         require_known(setup, view, batch, is_swept=True)
     highest = view.highest_batch_of(batch.query_id)
@@ -114,8 +114,9 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
 def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> LogView:
     """Check that the query may start. Return the view on which the check is based.
 
-    The previous driver may still be deciding. If it decides after the log was read but before a sink is read, the sink shows a
-    decision or a repair that is missing from the view. A refusal therefore counts only if the log has neither.
+    The previous driver may still be deciding. If it decides after the log was read but before a sink is read, the
+    sink's store contains a decision or a repair that is missing from the view. A refusal therefore counts only if the
+    log contains neither.
     """
     while True:
         try:

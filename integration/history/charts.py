@@ -72,7 +72,7 @@ def rates(shown: Sequence[Checkpoint]) -> str:
     points = [(_middle(number, shown), _RATE_HEIGHT - _BOTTOM - value * up) for number, value in enumerate(values)]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     parts = [_axis(_RATE_HEIGHT, highest, lambda value: f"{value:,.0f}"), f'<polyline class="rate" points="{line}"/>']
-    if len(points) <= _DOTS:  # a single point would not show as a line
+    if len(points) <= _DOTS:  # a line with a single point would be invisible
         parts += [f'<circle class="dot" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in points]
     return _svg(_RATE_HEIGHT, "Rows per second", [*parts, *_ids(shown, _RATE_HEIGHT)])
 

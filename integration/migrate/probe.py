@@ -192,7 +192,7 @@ def _tried(wanted: Probe, writer: _Writer, group: _Group, partitions: Collection
         return offsets
 
     def commit_another() -> None:
-        if wanted.topic is None:  # in the user's topic, every reader would see these records
+        if wanted.topic is None:  # not in the user's topic, where every reader would see these records
             commit_to(partitions)
 
     passed: dict[int, int] = {}
@@ -200,7 +200,8 @@ def _tried(wanted: Probe, writer: _Writer, group: _Group, partitions: Collection
     took_s = 0.0
     read = group.until_behind(commit_to(partitions), wanted.wait_s, commit_another)
     if read:
-        # The group may have been about to commit when the first record came. The second record comes just after a commit.
+        # The group may have been about to commit when the first record arrived. The second record arrives just after a
+        # commit.
         began = time.monotonic()
         read = group.until_behind(commit_to(list(read)), wanted.wait_s)
         took_s = time.monotonic() - began

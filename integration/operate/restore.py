@@ -42,7 +42,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Repeated(NamedTuple):
-    """The output that a sink already shows and will receive again.
+    """The output that is already visible in a sink and will be written again.
 
     Attributes:
         first: the first batch that was decided after the savepoint; None if no batch was decided.

@@ -2,10 +2,10 @@
 
 The copy is consistent even while the query runs. Spark never changes a checkpoint's files. Spark only adds and deletes files.
 Spark writes ``commits/N`` after the offsets and the state (version N + 1) of batch N, and after ``foreachBatch`` has returned.
-By then, every sink shows the batch, unless the user's function swallows the toolkit's errors. So a copy also needs a
-decision for batch N. The files up to batch N form a consistent copy, even while Spark adds more files. Spark deletes
-files that are ``minBatchesToRetain`` batches old. If Spark deletes a file of batch N before the file is copied, the
-copy starts again.
+By then, the batch is visible in every sink, unless the user's function swallows the toolkit's errors. So a copy also
+needs a decision for batch N. The files up to batch N form a consistent copy, even while Spark adds more files. Spark
+deletes files that are ``minBatchesToRetain`` batches old. If Spark deletes a file from batch N before the file is
+copied, the copy starts again.
 
 Source logs (``sources/``) are copied completely. If a source log has an entry beyond batch N, the copy looks as if
 Spark had died before planning batch N + 1.

@@ -52,7 +52,7 @@ class Decisions(NamedTuple):
 
 
 def read_decisions(checkpoint: CheckpointState, kafka: Sequence[KafkaSink]) -> Decisions:
-    """Read the decisions of a checkpoint's query, from the checkpoint or from the ledger of one of the Kafka sinks."""
+    """Read a query's decisions, from its checkpoint or from the ledger of one of its Kafka sinks."""
     if checkpoint.log is None:
         return Decisions(checkpoint, _NOTHING)  # nothing is decided before the checkpoint is bound
     create_log = _log_of(checkpoint, kafka)
@@ -130,7 +130,7 @@ def _observed(sink: TwoPhaseCommitSink[Any], view: LogView, query_id: str) -> Ob
     decision = view.decision if view.decision is not None and view.decision.query_id == query_id else None
     tasks = () if decision is None else decision.tasks
     decided = [sink.decode_handle(task.handles[sink.name]) for task in tasks if sink.name in task.handles]
-    # As at startup: a sink that is not in the newest decision was added later.
+    # As at startup: a sink that is not in the newest decision was added after it.
     scan_start = view.scan_start.get(sink.name) if view.kept else {}
     with closing(sink.create_committer()) as committer:
         seen = committer.observe(decided, scan_start or {})

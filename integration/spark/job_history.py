@@ -145,7 +145,7 @@ class JobHistory:
         try:
             self._examine(oldest.job, own)
         except UnreportedError as error:
-            # After a restart, this history would ask for the same jobs.
+            # Even after a restart of the query, this history would need reports on the same jobs.
             advice = _OLDER.format(rdd=min(rdds)) if oldest is BEGINNING else _CACHED
             raise UnreportedError(str(error), advice) from None
 
@@ -212,7 +212,7 @@ class JobHistory:
             for rdd in attempt.rdd_ids:
                 self._stages.setdefault(rdd, {})[attempt.stage_id, attempt.attempt_id] = attempt
                 if attempt.shuffle_read_records:
-                    # An RDD's own input is older than the RDD. A batch that reads a cached table has newer shuffles.
+                    # An RDD's own input is older than the RDD. Newer shuffles belong to a batch that reads a cached table.
                     self._read.setdefault(rdd, set()).update(one for one in written if one[0] < rdd)
         while len(self._stages) > _MAX_RDDS:
             rdd, _ = self._stages.popitem(last=False)

@@ -55,7 +55,7 @@ class OutsideJobs:
         judge(OwnStages(last, (), in_several(jobs)), ran, (), self._history.store.cached_rdds)
 
     def pass_over(self, end: int) -> None:
-        """Record that the batch of the checked attempt has used all jobs before this one. No later batch needs them."""
+        """Record that no batch after the checked attempt's batch needs the jobs before this one."""
         self._first = max(end, self._first)
         self._ours.drop_before(self._first)
         self._history.store.forget_markers(self._first)

@@ -26,7 +26,7 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
 
     Raises:
         FatalError: the offsets differ.
-        ConfigurationError: this version of Spark does not show the running query's offsets.
+        ConfigurationError: this version of Spark does not expose the running query's offsets.
     """
     written = checkpoint.offsets_by_source(files, batch_id) or {}
     try:
@@ -49,7 +49,7 @@ def require_not_overwritten(session: SparkSession, files: Files, query_id: str, 
 def running_query(session: SparkSession, query_id: str) -> Any:
     """Find Spark's object for a running query.
 
-    The public API shows only the finished batches, and shows them only to the session that started the query.
+    The public API exposes only the finished batches, and only to the session that started the query.
 
     A batch has its own session, but all sessions share the running queries.
     """

@@ -115,7 +115,7 @@ class RunWriter:
             pending.enter("connect")
             self._coordinator = self._connect(session, staging, batch)
         coordinator, run = self._coordinator, self.run
-        coordinator.start(batch, pending)  # only recovery shows what an earlier call has decided
+        coordinator.start(batch, pending)  # only recovery finds out what an earlier call decided
         run.begin(call, is_undecided=coordinator.is_undecided(batch))
         attempt = Attempt(
             runs=run.among_others,

@@ -69,10 +69,10 @@ class StatefulOperators:
         Args:
             query: the query that makes the call.
             batch_id: the batch.
-            has_state: returns whether the checkpoint has state; called only if this version of Spark does not show the plan.
+            has_state: returns whether the checkpoint contains state; called only if Spark does not expose the plan.
 
         Raises:
-            ConfigurationError: the query keeps state, and this version of Spark does not show the plan.
+            ConfigurationError: the query keeps state, and this version of Spark does not expose the plan.
         """
         if self._places == ():
             return None

@@ -106,7 +106,7 @@ def screen(rows: pa.RecordBatch, sinks: Iterable[TwoPhaseCommitSink[Any]], views
 
 
 def bad_rows(rows: pa.RecordBatch, check: Callable[[pa.RecordBatch], None]) -> dict[int, str]:
-    """Find the rows that ``check`` rejects, with the reasons, by bisection. A batch without bad rows takes only one check."""
+    """By bisection, find the rows that ``check`` rejects, and why. A batch without bad rows takes only one check."""
     found: dict[int, str] = {}
 
     def bisect(start: int, count: int) -> None:

@@ -81,7 +81,7 @@ def bound_ledger(files: Files, sink: str) -> str | None:
 
 
 def facts_of(files: Files | None, sinks: tuple[KafkaSink, ...] = ()) -> QueryFacts:
-    """Collect the facts about the query of a checkpoint, if there is one. ``sinks`` are the query's Kafka sinks.
+    """Collect the facts about a query from its checkpoint, if one is given. ``sinks`` are the query's Kafka sinks.
 
     Raises:
         ConfigurationError: the checkpoint cannot be read.

@@ -38,7 +38,7 @@ class QueryFacts:
 
     Attributes:
         sinks: the query's Kafka sinks, from the user's code. One of them may hold the decisions.
-        query_id: the query of the checkpoint; empty without a checkpoint.
+        query_id: the query id in the checkpoint; empty without a checkpoint.
         bound: the log to which the checkpoint is bound; None without a checkpoint, or if the log is not in Kafka.
     """
 

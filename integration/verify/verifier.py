@@ -1,7 +1,7 @@
 """Check a sink: compare its decisions, its visible transactions and its output.
 
 The query may decide and commit batches during a check. So the check reads the decision log twice: once before and once
-after everything else. A batch from the first read must be visible. A batch that only the second read shows may or may
+after everything else. A batch from the first read must be visible. A batch that only the second read finds may or may
 not be visible. Any other result is a finding.
 """
 

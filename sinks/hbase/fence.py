@@ -70,7 +70,7 @@ class Fence:
         )
 
     def raise_to(self, base: int, top: int) -> None:
-        """Replace an older decision with this one. Do nothing if the row already has this decision or a newer one."""
+        """Replace an older decision with this one. Do nothing if the row contains this decision or a newer one."""
         cells = {_BASE: b"%d" % base, _TOP: b"%d" % top}
         mutations = delete(self._row, family=STATE, up_to_ms=base - 1), put(self._row, cells, at_ms=base)
         condition = where_none_since(self._row, _BASE, base)

@@ -110,7 +110,7 @@ def look_at_chunk(table: str, row: bytes, number: int) -> Op:
 
 
 def staged_size(sink: str, data: bytes) -> int:
-    """Compute the size of a chunk's cell, for which HBase has a limit. It is the same for every slice of a sink."""
+    """Compute the size of a chunk's cell, which HBase limits. The size is the same in every slice of the sink."""
     return cell_size(slice_row(sink, _ANY_ENTRY), (DATA, b"c%08d" % 0), len(data))
 
 

@@ -97,7 +97,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             self._warn_of_a_namesake()
 
     def _warn_of_a_namesake(self) -> None:
-        """Warn if this name has had a driver, but the ledger does not exist. Transactional ids do not contain the ledger."""
+        """Warn if a driver has used the sink name, but the ledger does not exist. Transactional ids do not name it."""
         sink = self._settings.name
         driver = driver_id(sink)
         if self._client.describe([driver])[driver].error == NONE:
@@ -111,7 +111,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             )
 
     def has_unknown_commit(self, known: Known[KafkaHandle], scan_start: Mapping[str, Any]) -> bool:
-        """See :class:`SinkCommitter`. The markers show every commit."""
+        """See :class:`SinkCommitter`. Every committed transaction has a marker."""
         if self._log.identity() == ABSENT:
             return False
         return markers.has_unknown(self._log, known, scan_start.get("markers", {}), timeout_ms=self._timeout_ms)

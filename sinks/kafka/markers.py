@@ -99,7 +99,7 @@ def _evidence(handle: KafkaHandle, seen: set[bytes] | None) -> Evidence:
 def has_unknown(
     log: KafkaDecisionLog, known: Known[KafkaHandle], scan_start: Mapping[str, int], *, timeout_ms: float
 ) -> bool:
-    """Whether the ledger contains the marker of a transaction that the checkpoint's decisions do not contain.
+    """Whether the ledger contains a marker from a transaction that is missing from the checkpoint's decisions.
 
     After the sweep, the search ends at a barrier, because an open transaction or a stale leader could hide a marker.
 

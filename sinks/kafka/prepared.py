@@ -125,8 +125,8 @@ def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collect
     candidates = [
         tid for tid in listing.transactional_ids if (epoch := driver_epoch_of(tid)) is not None and epoch < below
     ]
-    # Fence or spare an id at its current epoch. The worker may reuse an id before the sweep reaches it. An id whose
-    # decided transaction is proven may also serve a later batch, which is not decided yet.
+    # Fence or spare an id at its current epoch, because the worker may reuse an id before the sweep reaches it. Once an
+    # id's decided transaction is proven, the id may also serve the next batch, which is not decided yet.
     opened = [
         ProducerIdentity(tid, found.producer_id, found.producer_epoch)
         for tid, found in client.describe(candidates).items()
@@ -145,7 +145,7 @@ def sweep(client: TransactionClient, settings: KafkaSettings, *, spared: Collect
 
 
 def fence(client: TransactionClient, identities: Sequence[ProducerIdentity], *, timeout_ms: float) -> dict[str, str]:
-    """Abort the transactions and stop their writers. Return the ids whose abort is not proven, each with the last report.
+    """Abort the transactions and stop their writers. Return the last report on each id without a proven abort.
 
     Unlike EndTxn, InitProducerId also stops a writer that is still running somewhere (rule 7).
     """

@@ -41,7 +41,7 @@ _GUARANTEES: Final = (EXACTLY_ONCE, AT_LEAST_ONCE, "NONE")
 
 
 class Place(NamedTuple):
-    """A sink, and the servers to which it writes. A process may write to sinks of one name on several clusters."""
+    """A sink and its servers. A process may write to sinks with the same name on several clusters."""
 
     sink: str
     ledger: str
@@ -119,7 +119,7 @@ class KafkaSettings:
 
     @property
     def place(self) -> Place:
-        """What distinguishes this sink from a sink of the same name on another cluster. No broker is asked."""
+        """What distinguishes this sink from a sink with the same name on another cluster. No broker is contacted."""
         return Place(self.name, self.ledger, ",".join(self.servers()))
 
     def require_topics(self, topics: Iterable[str | None]) -> None:

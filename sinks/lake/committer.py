@@ -286,7 +286,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     def _change(self, change: Callable[[Control], Control], then: Callable[[StepT], None] = lambda _: None) -> Control:
         """See :class:`StepCommitter`.
 
-        If another driver has won the swap, only the end of the step shows this. In that case, try again here.
+        If another driver has changed the record first, this step fails only when it ends. In that case, try again.
         """
         for _ in range(_OVERTAKEN_ROUNDS):
             try:

@@ -36,7 +36,7 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def settle(published: Published, found: Mapping[HandleT, object | None]) -> Published:
-    """Compute the outcome after a commit settles these transactions. ``found`` has None for each lost transaction."""
+    """Compute the outcome after a commit settles these transactions. ``found`` maps each lost transaction to None."""
     return replace(
         published,
         attempts={**published.attempts, **Counter(handle.attempt for handle in found)},

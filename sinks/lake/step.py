@@ -68,7 +68,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
                     self.sink,
                     failure,
                 )
-                # The pause comes before the look, so that other writers have little time to overtake the next try.
+                # Pause before reading the table, so that other writers have little time to overtake the next try.
                 time.sleep(random.uniform(0.5, 1) * pause_s)  # noqa: S311 - not a secret
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             if self.catch_up(self._look(failure, ends_at), failure):

@@ -57,7 +57,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self._database = settings.database()
         self._has_objects = False
         self._has_started = False
-        self._voted: list[str] = []  # the votes of the newest attempt that this driver has prepared
+        self._voted: list[str] = []  # the votes that this driver has prepared in its newest attempt
         # Other drivers may have other settings, and a late vote may come after the first sweep.
         self._may_have_votes = True
 

@@ -278,7 +278,7 @@ def lock_table(name: str) -> sql.Composed:
 
 
 def place(table: Table) -> sql.Identifier:
-    """Return the table name, with its schema."""
+    """Return the table name, qualified with the schema."""
     return sql.Identifier(table.schema, table.name)
 
 

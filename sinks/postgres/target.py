@@ -97,7 +97,7 @@ class Index:
             deterministic.
         is_own: whether the index is on the table itself, not just on a partition.
         stored: the names of all columns that the index stores: the key columns, and the ``INCLUDE`` columns of a covering index.
-        sources: the names of the columns on which the index depends, with the columns in its expressions and predicate, but
+        sources: the names of the columns on which the index depends, including those in its expressions and predicate, but
             without the key columns of a constraint's index.
         predicate: the names of the columns in the index's predicate.
         has_fallible_predicate: whether the predicate does more than test columns for truth and for NULL.
@@ -133,7 +133,7 @@ class Constraint:
         kind: ``pg_constraint.contype``: ``c`` for CHECK, ``f`` for a foreign key, ``x`` for an exclusion, ``t`` for a constraint
             trigger.
         name: the constraint's name, quoted if needed.
-        table: the name of the constraint's table, with the schema if it is not in the search path.
+        table: the name of the constraint's table, qualified unless its schema is in the search path.
         table_oid: the object id of the constraint's table.
         columns: the names of the constraint's columns.
         definition: the SQL definition; empty if it was not read (see :func:`twopc.sinks.postgres.table.read_table`).
@@ -157,7 +157,7 @@ class Trigger:
 
     Attributes:
         name: the trigger's name, quoted if needed.
-        table: the name of the trigger's table, with the schema.
+        table: the name of the trigger's table, qualified with the schema.
         events: the events that fire the trigger: INSERT, UPDATE, DELETE or TRUNCATE.
     """
 

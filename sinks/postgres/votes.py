@@ -46,7 +46,7 @@ def vote_name(connection: Connection, sink: str, record: Control, attempt: Attem
 
 
 def version_of_vote(name: str) -> int:
-    """Return the version of the attempt that has this vote; 0 if the vote has none."""
+    """Return the version at the end of a vote's name; 0 if the name contains no version."""
     version = name.rpartition("-")[2]
     return int(version) if version.isdecimal() else 0
 

@@ -151,7 +151,7 @@ class StoreClient(ABC, Generic[CallT]):
                 self._send(server, calls, mine, answers)
             except self.failures as error:
                 for at, _ in mine:
-                    answers[at] = error.with_traceback(None)  # its traceback would keep this frame, and so the error
+                    answers[at] = error.with_traceback(None)  # the traceback would keep this frame and the error alive
 
     @staticmethod
     @abstractmethod

@@ -46,14 +46,14 @@ class Gate:
 
 @dataclass
 class HeldFunction:
-    """A ``foreachBatch`` function that waits in the batch of the planned kill.
+    """A ``foreachBatch`` function that waits during the batch for which a kill is planned.
 
     Under Spark Connect, the function is pickled and called in a server process.
 
     Attributes:
         function: the user's function.
         kill: the planned kill. For POINT, the first call arms the crash point.
-        reached: the file to write.
+        reached: the file to write when the moment of the kill has come.
         calls: the number of calls so far.
     """
 
