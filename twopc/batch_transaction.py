@@ -130,7 +130,7 @@ class BatchTransaction:
         """
         run, query_id = self._run, self._batch.query_id
         if run.setup.settings.overrides.adopt_query_id == query_id and run.view.highest_batch_of(query_id) is None:
-            run.setup.binding.bind(run.bound, run.log_epoch)  # the record counts only if the log cannot move (rule 11)
+            run.setup.binding.bind(run.bound, run.log_epoch)  # before the record, so that the log cannot move (rule 11)
             run.open(self._begin())
 
     def _replay_lost(self) -> Prepared:

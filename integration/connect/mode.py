@@ -189,5 +189,5 @@ class ConnectSlots:
 
     def most_writers(self) -> int | None:
         """Return the maximum number of tasks that write one DataFrame of a batch; see ``Slots``."""
-        found = _SPLITS.search(self._session.range(1)._explain_string())  # noqa: SLF001 - the public function prints it
+        found = _SPLITS.search(self._session.range(1)._explain_string())  # noqa: SLF001 - the public method prints it
         return _TASKS_PER_SLOT * int(found[1]) if found else None

@@ -256,7 +256,7 @@ def _lines(text: str) -> Iterator[str]:
 def plan_of_frame(frame: DataFrame) -> Plan:
     """Return a DataFrame's plan. Evaluates nothing."""
     connect: Any = frame
-    return parsed(connect._explain_string(extended=True))  # noqa: SLF001 - the public function prints it
+    return parsed(connect._explain_string(extended=True))  # noqa: SLF001 - the public method prints the plan
 
 
 def plan_of_query(query: Any) -> Plan:
@@ -265,4 +265,4 @@ def plan_of_query(query: Any) -> Plan:
 
     command: Any = proto.StreamingQueryCommand()
     command.explain.extended = True
-    return parsed(query._execute_streaming_query_cmd(command).explain.result)  # noqa: SLF001 - the public function prints it
+    return parsed(query._execute_streaming_query_cmd(command).explain.result)  # noqa: SLF001 - the public method prints the plan

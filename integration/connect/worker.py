@@ -47,7 +47,7 @@ def called_batch() -> CalledBatch | None:
     # Do not begin with this function's own frame, because its f_locals would refer to the frame itself. Then only the
     # garbage collector would release the batch, and PySpark would send its release request from there. In a thread that
     # gRPC is starting, that request hangs (grpc/grpc#36927).
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to the caller
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to the caller's frame
     while frame is not None:
         code = frame.f_code
         if code.co_name == _FUNCTION and code.co_filename.endswith(_FILE):

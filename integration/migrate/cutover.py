@@ -87,7 +87,7 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         topic: bounds_of(sink, topic, planned_ms, wanted.clock_skew_ms, wanted.starts.get(topic))
         for topic in wanted.topics
     }
-    if is_finished:  # only the ends of the bounds matter: no program may write after them
+    if is_finished:  # only the bounds' ends matter, because no program may write after them
         finished = msgspec.structs.replace(begun, topics=_ends(topics), other_writers=wanted.other_writers)
         return _found(place, finished, None, Tally())
     handover = msgspec.structs.replace(

@@ -84,7 +84,7 @@ class GuardedProcess:
         # Not `Popen.poll`: a Ctrl-C between its lock and its `try` leaves the lock taken, so `Popen.wait` never returns.
         # With WNOWAIT, the code can be read again until this property has stored it, even after an interruption.
         if self._guard.returncode is None:
-            with contextlib.suppress(ChildProcessError):  # another thread was faster
+            with contextlib.suppress(ChildProcessError):  # another thread has already reaped the guard
                 ended = os.waitid(os.P_PID, self._guard.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if ended is not None:
                     self._guard.returncode = ended.si_status * (1 if ended.si_code == os.CLD_EXITED else -1)
@@ -132,7 +132,7 @@ def die_with_parent() -> None:
 
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        import ctypes  # noqa: PLC0415 - the owner's side does not need it
+        import ctypes  # noqa: PLC0415 - the owner's side does not need ctypes
 
         ctypes.CDLL(None).prctl(option, value)
 

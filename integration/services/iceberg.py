@@ -62,7 +62,7 @@ class RestCatalogs:
     def silent(self) -> Iterator[None]:
         """Keep all catalogs from responding while the body runs."""
         self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until then, the server may still respond
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until it is stopped, the server may still respond
         try:
             yield
         finally:

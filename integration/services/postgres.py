@@ -119,7 +119,7 @@ class LocalPostgres(LocalServer):
 
     def pause(self) -> None:
         """Freeze the server and every backend with SIGSTOP. Connections stay open, but nothing responds."""
-        super().pause()  # first, so that the server cannot start another process
+        super().pause()  # the server first, so that it cannot start another process
         for child in self._children():
             self._stop(child)
 

@@ -183,7 +183,7 @@ class SparkEngine:
             with self._watching(rows):
                 batches = self._collect(wanted, max_bytes, tag)
             if batches is not None:
-                self.shuffles.look(tag)  # while the driver writes
+                self.shuffles.look(tag)  # observes the jobs while the driver writes
                 result = replace(task, is_direct=True).execute(0, batches)
                 self.way.learn(rows.name, result.size_bytes)
                 return [result]

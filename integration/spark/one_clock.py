@@ -55,9 +55,9 @@ def at_one_instant(batch: Sequence[Rows], tell: Tell) -> list[Rows]:
 
 def _at_one_instant(batch: Sequence[Rows]) -> list[Rows]:
     session = batch[0].base.sparkSession
-    jvm: Any = session._jvm  # noqa: SLF001 - no public way to a plan
+    jvm: Any = session._jvm  # noqa: SLF001 - no public API for plans
     # Spark finds cached rows by the plan that fills them, so the cached rows are inserted before the plan changes.
-    plans = [rows.base._jdf.queryExecution().withCachedData() for rows in batch]  # noqa: SLF001 - no public way to a plan
+    plans = [rows.base._jdf.queryExecution().withCachedData() for rows in batch]  # noqa: SLF001 - no public API for plans
     # One application of the rule uses one time.
     together = _named(jvm, _UNION)(jvm.PythonUtils.toSeq(plans), False, False)  # noqa: FBT003 - parameters of a Java constructor
     fixed = _named(jvm, _RULE).apply(together).children()

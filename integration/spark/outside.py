@@ -70,7 +70,7 @@ class OutsideJobs:
         for number in self._others(end):
             job = self._history.reported(number, end)
             if job is None:
-                continue  # it has computed nothing
+                continue  # a job that has not begun has computed nothing
             if job.began_ms is not None and job.began_ms < since_ms:
                 return  # Spark begins its jobs in the order of their numbers
             if not job.has_failed:  # a failed job has computed nothing that Spark keeps

@@ -50,7 +50,7 @@ class Repeated:
     def look(self, frames: Sequence[SinkFrame], query_id: str, batch_id: int) -> None:
         """Warn about DataFrames that may disagree. Evaluates nothing."""
         names = tuple(one.name for one in frames)
-        if len(names) < 2 or names in self._looked_at:  # noqa: PLR2004 - a single DataFrame cannot disagree
+        if len(names) < 2 or names in self._looked_at:  # noqa: PLR2004 - one DataFrame agrees with itself
             return
         self._looked_at.add(names)
         try:
@@ -89,7 +89,7 @@ def _shown_causes(causes: Mapping[str, str]) -> tuple[str, str]:
 
 def _causes(frames: Sequence[SinkFrame], query_id: str) -> tuple[dict[str, str], dict[str, str]]:
     """Find what is not deterministic, and what may change, in each DataFrame's plan or in the query that leads to it."""
-    executions = {one.name: one.frame._jdf.queryExecution() for one in frames}  # noqa: SLF001 - no public way to the plan
+    executions = {one.name: one.frame._jdf.queryExecution() for one in frames}  # noqa: SLF001 - no public API returns plans
     query = running_query(frames[0].frame.sparkSession, query_id)
     before = None if query is None else query.lastExecution().analyzed()
     # Use the plan before Spark inserts cached data, because Spark may lose the cached rows and compute different rows.
@@ -130,7 +130,7 @@ def _may_change(node: Any) -> bool:
     name = str(node.nodeName())
     if node.children().isEmpty():
         return not node.isStreaming() and not _FIXED.search(name)
-    if name == "Deduplicate":  # if it compares all columns, it drops only equal rows
+    if name == "Deduplicate":  # a comparison of all columns drops only identical rows
         return bool(node.keys().size() < node.output().size())
     return name in _ORDERED and str(node.maxRows()) != "Some(0)"
 

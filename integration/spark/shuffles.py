@@ -88,7 +88,7 @@ class Shuffles:
         self._began = BEGINNING
         self._previous = BEGINNING  # before Spark planned the batch
         self._numbers = itertools.count()
-        self._looks: dict[str, list[Future[_Seen]]] = {}  # of the last attempt with collected rows, by its tag
+        self._looks: dict[str, list[Future[_Seen]]] = {}  # by tag, for the last attempt with collected rows
         # One thread serves all batches, because PySpark keeps a connection to the JVM for each thread that calls it.
         self._beside = ThreadPoolExecutor(1, "twopc-marks")
         self._mixed: str | None = None

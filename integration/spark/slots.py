@@ -43,7 +43,7 @@ def _slots(conf: SparkConf) -> int:
     of_executors = _of_executors(conf, int(conf.get("spark.executor.instances", "0") or 0))
     return max(
         of_executors, int(conf.get("spark.cores.max", "0") or 0) // _cpus(conf)
-    )  # the second applies in standalone mode
+    )  # spark.cores.max applies in standalone mode
 
 
 def _most_slots(conf: SparkConf) -> int | None:

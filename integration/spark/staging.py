@@ -204,7 +204,7 @@ def _fsync(path: str, root: str) -> None:
         try:
             sync(name)
         except PermissionError:
-            if name != above:  # another user's directory, so the root already existed
+            if name != above:  # the parent belongs to another user, so the root already existed
                 raise
         if name == above:
             return

@@ -186,7 +186,7 @@ class BatchState:
 
     def _is_taken_once(self, frame: DataFrame) -> bool:
         """Whether a DataFrame contains the batch exactly once, and computes no partition of the batch twice."""
-        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public API returns the plan
         text = str(plan.toString())
         nodes = _NODE.findall(text)
         is_repeated = [name for _, name in nodes].count(_BATCH) != 1 or any(_REPEATING.match(line) for line, _ in nodes)

@@ -130,7 +130,7 @@ class PrepareTask:
         writers: dict[str, SinkWriter[Any]] = {}
         size = _Input(batches)
         try:
-            writers.update(self._create_writers(partition))  # one by one, so that all are closed if the next one fails
+            writers.update(self._create_writers(partition))  # one by one, so that an error closes the others
             report = self._publish(decided, size, writers) if decided else self._prepare(partition, size, writers)
             for writer in writers.values():
                 writer.hand_over()

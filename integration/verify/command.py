@@ -69,7 +69,7 @@ def main(
     return reported("verify", checked, not_done=_NOT_CHECKED, interrupted="interrupted. The sink was not checked")
 
 
-def run_verify(  # noqa: PLR0913, PLR0917 - a command with its output
+def run_verify(  # noqa: PLR0913, PLR0917 - the command's options and output
     sink: KafkaSink,
     options: VerifyOptions,
     pace: Pace,
@@ -111,7 +111,7 @@ class _Watch:
         self._console = console
         self._emit = emit
         self._errors: dict[tuple[Kind, str], Finding] = {}
-        self._report: Report | None = None  # of the last check that succeeded
+        self._report: Report | None = None  # from the last successful check
         self.failure: Exception | None = None
 
     def check(self, verifier: Verifier) -> Report:

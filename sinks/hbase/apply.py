@@ -123,7 +123,7 @@ class Applier:
             if handle.operation == "DELETE":
                 _stamp_deletion(mutation, base)
             else:
-                mutation.timestamp = start_ms + min(done, handle.further_ms)  # the chunk's own, or the slice's only one
+                mutation.timestamp = start_ms + min(done, handle.further_ms)  # one per chunk, or one per slice
         # Without conditions, HBase writes many rows in one step, which is about seven times as fast.
         if self._client.send_whole(handle.table, chunk):
             return []
@@ -204,7 +204,7 @@ def _write_marker(row: bytes, column: Column, value: bytes, held: Mapping[Column
     """
     cell = {column: value}
     mutations = [put(row, cell) if column in held else append(row, cell)]
-    if held:  # the server's clock may be behind them
+    if held:  # the server's clock may be behind the cells' timestamps
         mutations.append(put(row, cell, at_ms=max(one.timestamp_ms for one in held.values()) + 1))
     return mutations
 

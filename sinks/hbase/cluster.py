@@ -59,7 +59,7 @@ class Cluster:
         self._meta: Address | None = None
         self._master: Master | None = None
         self._regions: dict[str, list[Region]] = {}
-        self._lock = threading.Lock()  # never held during a call
+        self._lock = threading.Lock()  # never held while a server is called
 
     def call(self, server: Address, method: str, request: Message) -> Message:
         """Call a region server over a connection that stays open. The call may raise one of ``FAILURES``."""

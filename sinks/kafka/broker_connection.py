@@ -148,7 +148,7 @@ class BrokerConnection:
             # The broker left the cluster, or it joined after kafka-python read the metadata. The caller retries.
             self._manager.cluster.request_update()
             return error
-        except kafka_errors.KafkaError as error:  # such as a node that is not ready
+        except kafka_errors.KafkaError as error:  # for example, the node is not ready
             return error
 
 

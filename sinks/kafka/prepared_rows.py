@@ -26,6 +26,6 @@ def records_of(ready: ReadyProducer, topic: str | None, rows: pa.RecordBatch) ->
         topics, which = texts_of(encoded.dictionary), encoded.indices
     if ready.native is None:
         return OneByOne(ready.producer, messages_of(rows, topics, which))
-    from twopc.sinks.kafka import arrow_records  # noqa: PLC0415 - it needs numpy, like the native producer
+    from twopc.sinks.kafka import arrow_records  # noqa: PLC0415 - needs numpy, like the native producer
 
     return arrow_records.records_of(ready.native, rows, topics, which)

@@ -190,7 +190,7 @@ def _native(
     library = librdkafka.library()
     if library is None:
         return None
-    from twopc.sinks.kafka import librdkafka_producer as native  # noqa: PLC0415 - it needs numpy, which is not in the base install
+    from twopc.sinks.kafka import librdkafka_producer as native  # noqa: PLC0415 - needs numpy, an optional package
 
     if not native.accepts(config):
         return None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
-    Requested = Mapping[TopicPartition, Any]  # one future each
+    Requested = Mapping[TopicPartition, Any]  # one future per partition
 
 
 class Row(NamedTuple):
@@ -54,7 +54,7 @@ def answered(requested: Requested, topic: str, *, timeout_ms: float) -> dict[int
     """
     with translated(f"requesting the offsets of {topic}", _translate, right=on_topic("Describe", topic)):
         found = {where.partition: future.result().offset for where, future in requested.items()}
-    if min(found.values(), default=0) < 0:  # librdkafka reports no error when the broker did not respond
+    if min(found.values(), default=0) < 0:  # librdkafka reports no error if the broker does not respond
         raise UnavailableError(f"requesting the offsets of {topic}: no response within {timeout_ms:.0f} ms")
     return found
 

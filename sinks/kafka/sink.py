@@ -75,7 +75,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
 
     def check_rows(self, rows: pa.RecordBatch) -> None:
         """See :class:`TwoPhaseCommitSink`. A topic's limits and partitions are not checked, because only brokers know them."""
-        from twopc.sinks.kafka.columns import require_writable, texts_of  # noqa: PLC0415 - only dead letters need it
+        from twopc.sinks.kafka.columns import require_writable, texts_of  # noqa: PLC0415 - only dead letters need this
 
         if self.topic is None:
             topics = rows.column("topic")
@@ -87,7 +87,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
     def create_writer(self, task: TaskAttempt) -> KafkaWriter:
         """See :class:`TwoPhaseCommitSink`. A repair of decided rows always uses transactions, as the decided batch did."""
         if self.guarantee != EXACTLY_ONCE and not task.is_repair:
-            from twopc.sinks.kafka.plain_writer import PlainWriter  # noqa: PLC0415 - most sinks do not need it
+            from twopc.sinks.kafka.plain_writer import PlainWriter  # noqa: PLC0415 - few sinks need this module
 
             return PlainWriter(task, self)
         return KafkaWriter(task, self)
@@ -96,7 +96,7 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         """See :class:`TwoPhaseCommitSink`. Close the producers that are ready for new tasks."""
         drop_pool(self.place, driver_epoch)
         if self.guarantee != EXACTLY_ONCE:
-            from twopc.sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - most sinks do not need it
+            from twopc.sinks.kafka.plain_writer import let_go  # noqa: PLC0415 - few sinks need this module
 
             let_go(self)
 

@@ -197,7 +197,7 @@ def _index(index: Index, publishing: Publishing) -> str:
             "reject the new and old values together after the decision: include all these columns in the DataFrame, or drop "
             "the index"
         )
-    return ""  # a stage has the same index
+    return ""  # a stage contains the same index
 
 
 def _unique(index: Index, publishing: Publishing) -> str:

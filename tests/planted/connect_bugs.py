@@ -140,9 +140,9 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "Spark Connect: a batch waits for the garbage collector, in which PySpark may hang",
         0,
         "integration/connect/worker.py",
-        "sys._getframe(1)  # noqa: SLF001 - the only way to the caller\n    while frame is not None:\n"
+        "sys._getframe(1)  # noqa: SLF001 - the only way to the caller's frame\n    while frame is not None:\n"
         "        code = frame.f_code\n",
-        "sys._getframe()  # noqa: SLF001 - the only way to the caller\n    while frame is not None:\n"
+        "sys._getframe()  # noqa: SLF001 - the only way to the caller's frame\n    while frame is not None:\n"
         "        code, _ = frame.f_code, frame.f_locals\n",
         model=False,
         protocol="tests/unit/test_connect_object.py -k released",

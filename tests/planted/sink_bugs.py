@@ -1721,7 +1721,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "HBase: a marker stays below a counter with a future timestamp",
         0,
         "sinks/hbase/apply.py",
-        "    if held:  # the server's clock may be behind them\n",
+        "    if held:  # the server's clock may be behind the cells' timestamps\n",
         "    if False:\n",
         model=False,
         protocol="tests/live/hbase/test_markers.py -k future",

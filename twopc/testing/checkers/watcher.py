@@ -110,7 +110,7 @@ class Watcher:
             request_timeout=_ANSWER_TIMEOUT_S,
         )
         ends = {where.partition: future.result().offset for where, future in asked.items()}
-        assert min(ends.values()) >= 0, f"a broker did not respond: {ends}"  # then librdkafka reports -1
+        assert min(ends.values()) >= 0, f"a broker did not respond: {ends}"  # reported as -1
         return ends
 
     def _watch(self) -> None:

@@ -73,7 +73,7 @@ def _writer(run: Run, session: SparkSession) -> DataStreamWriter:
 def main() -> None:
     """Run the query described on the command line."""
     run = entered(sys.argv[1])
-    if not run.server:  # with a server, its processes are armed, and no client passes a crash point
+    if not run.server:  # a server's processes arm themselves; a client passes no point
         crash_points.arm_from_environment()
     session = _session(run)
     writer = _writer(run, session).option("checkpointLocation", run.checkpoint).trigger(availableNow=True)

@@ -28,7 +28,7 @@ def require_connect() -> None:
     Raises:
         ServiceError: PySpark is older than 4.0, or a package is missing.
     """
-    import pyspark  # noqa: PLC0415 - a classic loop does not need it
+    import pyspark  # noqa: PLC0415 - a classic loop does not need PySpark
 
     if pyspark.__version__.startswith("3."):
         raise ServiceError(
@@ -69,7 +69,7 @@ class ConnectRun:
             case Victim.SERVER:
                 end_of(self._reached).unlink(missing_ok=True)  # an earlier batch's file
                 self.zombie = Zombie(self._server, self._server.kill_all_but_functions(), self._reached)
-                self._client.kill()  # without its server, the client could only keep reconnecting
+                self._client.kill()  # without its server, the client would only keep reconnecting
             case Victim.CLIENT:
                 self._client.kill()
                 release(self._reached)

@@ -191,7 +191,7 @@ class KillLoop:
         before, first, step = self._written(), self._finished_batch(), ""
         finished, deadline = -1, time.monotonic() + _STUCK_S
         while True:
-            is_over = query.exit_code is not None  # check this before the last check of the checkpoint
+            is_over = query.exit_code is not None  # before the checkpoint is read, so that no batch is missed
             if (latest := self._finished_batch()) > finished:
                 finished, deadline = latest, time.monotonic() + _STUCK_S
                 self.on_batch(finished)
