@@ -42,9 +42,9 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
     drivers, because nothing can happen between its owner check and its change. A store without atomic steps compares
     the attempt's version in each of its own atomic operations.
 
-    The record's revision never decreases. If a step finds a lower revision than an earlier step found, the store was
-    restored to an older state. The driver then stops: its next decision would raise the versions in the record, and no later
-    start could notice the loss.
+    The record's revision never decreases. If a step reads a lower revision than an earlier step read, the store was
+    restored to an older state. The driver then stops. If it continued, its next decision would raise the versions in the
+    record, so no later start could notice the loss.
 
     Args:
         name: the sink's name.
@@ -85,12 +85,12 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
 
         A store with locks locks the record here until the step ends.
 
-        This method is called in every step of a driver, even in steps that only read.
+        This method is called in every driver step, even in steps that only read.
         """
 
     @abstractmethod
     def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
-        """Durably replace ``old`` with ``new`` if the store still has ``old``; return whether ``old`` was replaced.
+        """Durably replace ``old`` with ``new`` if the store still contains ``old``; return whether ``old`` was replaced.
 
         If a retry after a lost response finds ``new`` in the store, the swap counts as done. If ``old`` is None,
         :meth:`load` had nothing to lock, so the store may contain another driver's record by now.

@@ -56,7 +56,7 @@ def references(frame: Any, analyzed: str) -> Counter[str]:
 
 
 def plan_of_rows(frame: Any, given: Any, batch: Any) -> Plan:
-    """Return a DataFrame's plan, with the number of its RDDs that are the batch itself.
+    """Return a DataFrame's plan, which includes how many of its RDDs are the batch itself.
 
     Args:
         frame: the DataFrame.
@@ -160,7 +160,7 @@ def _drop(session: Any, name: str) -> None:
 
 
 def _messages(relation: Any, analyzed: str = "") -> Iterator[tuple[Any, int]]:
-    """Yield a message and each message nested in it, with the number of times that the analyzed plan contains the message.
+    """Yield a message and each message nested in it, and for each, how often the analyzed plan contains it.
 
     This function does not recurse, because a plan may be deeper than Python's stack.
     """

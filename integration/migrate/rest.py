@@ -1,4 +1,4 @@
-"""Use Spark to find the rows of a half-written batch that are missing from the output. Compare the rows as multisets."""
+"""Use Spark to find which rows of a half-written batch are missing from the output. Compare rows as multisets."""
 
 from __future__ import annotations
 

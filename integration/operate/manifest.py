@@ -115,7 +115,7 @@ def open_savepoint(path: Path) -> Savepoint:
 
 
 def check(savepoint: Savepoint) -> None:
-    """Read every file of a savepoint.
+    """Read every file in a savepoint.
 
     Raises:
         ConfigurationError: a file is missing or altered.
@@ -125,7 +125,7 @@ def check(savepoint: Savepoint) -> None:
 
 
 def contents(savepoint: Savepoint) -> Iterator[tuple[str, bytes]]:
-    """Compare each file of a savepoint with its checksum, and then yield the file.
+    """Compare each file in a savepoint with its checksum, and then yield the file.
 
     Raises:
         ConfigurationError: a file is missing or altered.

@@ -1,4 +1,4 @@
-"""Write the history as a page, with the current state of the query's sinks on the cluster (``twopc report``)."""
+"""Write a page with the history, and with the current state of the query's sinks on the cluster (``twopc report``)."""
 
 from __future__ import annotations
 

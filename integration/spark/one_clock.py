@@ -1,8 +1,8 @@
 """Let all DataFrames of a batch see the same clock.
 
 Spark replaces ``current_timestamp()`` and similar expressions with a literal when it optimizes a DataFrame's plan.
-Spark optimizes each plan just before running it, so the DataFrames would see different times. A row between these times
-would be in two parts of a batch that is split by the clock, or in none. Spark calls such expressions deterministic.
+Spark optimizes each plan just before running it, so the DataFrames would see different times. If the clock splits
+a batch in two parts, a row between these times would be in both parts or in neither. Spark calls such expressions deterministic.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ class Verifier(AbstractContextManager["Verifier"]):
 
 
 def _has_rows(batch: Batch) -> bool:
-    """Whether a task of the batch had rows. If the sink has a weaker guarantee, no handle shows which sink the rows were for."""
+    """Whether any task in the batch received rows. With a weaker guarantee, no handle says which sink they were for."""
     return any(task.rows for task in batch.decision.tasks)
 
 

@@ -87,10 +87,11 @@ class Proposal:
 def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Proposal:
     """Write a commit's metadata files, and return the commit.
 
-    Every commit moves the branch and the tag, even if there are no files to add and the new snapshot adds nothing. If only
-    the tag moved, the commit would raise the table's sequence number, but leave the branch. Catalogs then reject the commit
-    of another writer that loaded the table before, as an error that the writer does not retry (apache/iceberg#15001). Also,
-    as long as a table has no snapshots, a catalog rejects requirements on tags. Two drivers could then both create the tag.
+    Every commit moves the branch and the tag, even if there are no files to add and the new snapshot adds nothing. If
+    only the tag moved, the commit would raise the table's sequence number, but leave the branch unchanged. If another
+    writer had loaded the table before, catalogs would then reject its commit with an error that the writer does not
+    retry (apache/iceberg#15001). Also, as long as a table has no snapshots, a catalog rejects requirements on tags, so
+    two drivers could both create the tag.
 
     The parent is always the branch's snapshot. A catalog compares a snapshot's sequence number with the table's sequence
     number only if the snapshot has a parent. Without this check, a late commit could set back the table's sequence number,

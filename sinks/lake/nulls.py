@@ -16,7 +16,7 @@ _LARGEST: Final = 16
 
 
 def nulls(length: int, kind: Any) -> Any:
-    """Make nulls that can be written, with a value in each required field of a null struct."""
+    """Make nulls that can be written: a null struct contains a value in each required field."""
     if not pa.types.is_struct(kind):
         return pa.nulls(length, kind)
     fields = [kind.field(number) for number in range(kind.num_fields)]

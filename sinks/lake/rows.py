@@ -102,7 +102,7 @@ def match(schema: pa.Schema, target: pa.Schema, title: str) -> tuple[str | None,
 
 
 def _check(field: pa.Field[Any], target: pa.Field[Any], title: str) -> None:
-    # If Arrow does not support a type, an engine passes the type as null, with the engine's name for it in the metadata.
+    # If Arrow does not support a type, an engine passes null as the type, and adds its own name for it as metadata.
     own = (field.metadata or {}).get(TYPE_NAME, b"void").decode()
     if pa.types.is_null(field.type) and own not in _VOID:
         raise _misfit(field.name, own, title, target.name, str(target.type))

@@ -147,7 +147,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def binding(self) -> Mapping[str, str]:
         """See :class:`FencedCommitter`. Add the table. A recreated table counts as a different table.
 
-        The server does not count, because ``pg_upgrade`` keeps the tables' object ids, but gives the server another identity.
+        The server's identity is not a fact, because ``pg_upgrade`` changes it, but keeps the tables' object ids.
         """
         with self._try("reading the table's identity"), self.step() as step:
             self._transfer.oid = read_table(step, self._settings.table, locked=False).oid

@@ -140,7 +140,7 @@ def run_task(sink: TwoPhaseCommitSink[Any], task: TaskAttempt, rows: pa.RecordBa
 
 
 def rows_of(batch: int) -> list[list[int]]:
-    """Return, for each task of a batch, the numbers that the task writes."""
+    """Return, for each task in a batch, the numbers that the task writes."""
     return [[batch * 100 + partition * 10 + i for i in range(5)] for partition in (0, 1)] + [[]]
 
 

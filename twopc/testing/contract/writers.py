@@ -22,7 +22,7 @@ class WriterContract:
     """See :class:`twopc.testing.contract.SinkContract`."""
 
     def test_the_rows_of_every_write_become_visible(self, case: Case) -> None:
-        """Spark passes the rows of a task in several writes."""
+        """Spark passes a task's rows in several writes."""
         driver = Driver(case.sink)
         scan_start = driver.begin()
         writer = _open(case, driver)
