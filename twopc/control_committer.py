@@ -43,8 +43,8 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
     the attempt's version in each of its own atomic operations.
 
     The record's revision never decreases. If a step reads a lower revision than an earlier step read, the store was
-    restored to an older state. The driver then stops. If it continued, its next decision would raise the versions in the
-    record, so no later start could notice the loss.
+    restored to an older state. The driver then stops. If it continued, its next decision would raise the versions in
+    the record, so no later start could notice the loss.
 
     Args:
         name: the sink's name.
@@ -90,7 +90,7 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
 
     @abstractmethod
     def swap(self, step: StepT, old: bytes | None, new: bytes) -> bool:
-        """Durably replace ``old`` with ``new`` if the store still contains ``old``; return whether ``old`` was replaced.
+        """Durably replace ``old`` with ``new`` if the store still contains ``old``; return whether it was replaced.
 
         If a retry after a lost response finds ``new`` in the store, the swap counts as done. If ``old`` is None,
         :meth:`load` had nothing to lock, so the store may contain another driver's record by now.

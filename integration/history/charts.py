@@ -34,7 +34,7 @@ _ENDS: Final = (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
 def timeline(shown: Sequence[Checkpoint]) -> str:
-    """Draw a bar for each checkpoint. Its sections are the phases' durations, and a mark shows that it failed."""
+    """Draw a bar for each checkpoint. Its sections show the phases' durations. A failed checkpoint is marked."""
     took = sorted(one.took_ms for one in shown) or [1.0]
     # A checkpoint that waited for ten minutes must not dwarf all others. So its bar is cut and labeled with its duration.
     highest = _end(min(took[-1], _CUT * took[round(0.9 * (len(took) - 1))]))

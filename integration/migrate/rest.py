@@ -146,7 +146,7 @@ class Comparison:
         return records.join(self._rows.select(_ID), _ID, "left_semi").count()
 
     def first_offsets(self) -> dict[str, dict[int, int]]:
-        """Return where the batch begins in each partition, if none of its rows is equal to a row in an earlier batch."""
+        """Return where the batch begins in each partition, if none of its rows equals a row in an earlier batch."""
         found = {
             topic: {number: at.exact for number, at in each.items()} for topic, each in self._handover.topics.items()
         }

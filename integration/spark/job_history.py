@@ -212,7 +212,7 @@ class JobHistory:
             for rdd in attempt.rdd_ids:
                 self._stages.setdefault(rdd, {})[attempt.stage_id, attempt.attempt_id] = attempt
                 if attempt.shuffle_read_records:
-                    # An RDD's own input is older than the RDD. Newer shuffles belong to a batch that reads a cached table.
+                    # An RDD's own input is older than the RDD. A newer shuffle belongs to a batch that reads a cache.
                     self._read.setdefault(rdd, set()).update(one for one in written if one[0] < rdd)
         while len(self._stages) > _MAX_RDDS:
             rdd, _ = self._stages.popitem(last=False)

@@ -2,7 +2,8 @@
 
 Spark replaces ``current_timestamp()`` and similar expressions with a literal when it optimizes a DataFrame's plan.
 Spark optimizes each plan just before running it, so the DataFrames would see different times. If the clock splits
-a batch in two parts, a row between these times would be in both parts or in neither. Spark calls such expressions deterministic.
+a batch in two parts, a row between these times would be in both parts or in neither. Spark calls such expressions
+deterministic.
 """
 
 from __future__ import annotations

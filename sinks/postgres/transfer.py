@@ -97,7 +97,7 @@ class Transfer:
             gone = [handle.transaction for handle in handles if handle not in whole]
             lost = step.execute(self._statements.insert_markers(gone, version=version, state="aborted")).rowcount
             if lost and self._settings.mode == "upsert":
-                # If only the lost rows were repaired, a repaired row could replace a greater one. So repair all of them.
+                # If only the lost rows were repaired, a repaired row could replace a greater one. So repair all rows.
                 rest, whole = [handle.transaction for handle in whole], []
                 step.execute(self._statements.insert_markers(rest, version=version, state="aborted"))
         names = [handle.transaction for handle in whole]
