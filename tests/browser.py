@@ -1,4 +1,4 @@
-"""A Chromium without a window, driven through its DevTools protocol over a pipe: it needs no driver and no port."""
+"""A headless Chromium, driven through its DevTools protocol over a pipe: it needs no driver and no port."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FLAGS: Final = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
-#: The browser reads commands from 3 and answers on 4.
+#: The browser reads commands from file descriptor 3 and responds on descriptor 4.
 _START: Final = (
     "import os, sys; r, w = map(int, sys.argv[1:3]); os.dup2(r, 3); os.dup2(w, 4); os.execv(sys.argv[3], sys.argv[3:])"
 )
@@ -34,7 +34,7 @@ _PATIENCE_S: Final = 60
 
 
 def executable() -> str | None:
-    """The browser of this machine; None if it has no browser."""
+    """This machine's browser; None if no browser is installed."""
     return next((found for name in _NAMES if (found := shutil.which(name))), None)
 
 
@@ -109,7 +109,7 @@ class Tab:
 def browser(program: str) -> Iterator[Tab]:
     """Yield a browser with one tab, and end it afterwards."""
     (to_read, commands), (answers, to_write) = os.pipe(), os.pipe()
-    given = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (to_read, to_write)]  # 3 and 4 may be taken
+    given = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (to_read, to_write)]  # descriptors 3 and 4 may be in use
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, contextlib.ExitStack() as ends:
         start = [
             sys.executable,

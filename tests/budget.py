@@ -1,7 +1,8 @@
-"""Counts the cost of a batch: requests to brokers, calls of the JVM, calls of Python functions.
+"""Counts the cost of a batch: requests to brokers, calls to the JVM, calls to Python functions.
 
-Counts, unlike times, do not depend on the machine, so a test can hold bounds. A wait is a loop that asks again, so a batch on a
-busy machine may count more. The cost of a batch is the minimum of several batches, so anything added to every batch raises it.
+Counts, unlike times, do not depend on the machine, so a test can hold bounds. A wait is a loop that repeats its
+request, so a batch on a busy machine may have higher counts. The cost of a batch is the minimum of several batches, so
+anything added to every batch raises it.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ JVM = "calls of the JVM"
 PARTITIONS = "partitions that were added to transactions"
 #: How many tasks write a plan, by the plan's number of partitions. The session has two slots, each with two writers.
 WRITERS = {2: 2, 64: 4, 200: 4}
-#: `make test` counts only one of these plans.
+#: `make test` measures only one of these plans.
 PLANS = [count if count == 64 else pytest.param(count, marks=pytest.mark.whole) for count in WRITERS]
 
 
 class CountingProxy(KafkaProxy):
-    """Counts the requests that pass, by kind, and their bytes; of AddPartitionsToTxn, the partitions.
+    """Counts the requests that pass through, by kind, and their bytes; for AddPartitionsToTxn, the partitions.
 
     Attributes:
         connections: the number of connections opened so far.
@@ -78,7 +79,7 @@ def _name(api_key: int) -> str:
 
 @contextlib.contextmanager
 def counting_calls() -> Iterator[Counter[str]]:
-    """Count this thread's calls of Python functions, which are not part of a count around this one; and all calls of the JVM."""
+    """Count this thread's calls to Python functions, which an enclosing count excludes, and all calls to the JVM."""
     counted: Counter[str] = Counter()
 
     def on_event(_frame: FrameType, event: str, _argument: object) -> None:
@@ -107,7 +108,7 @@ def _count_commands(client: Any, counted: Counter[str], stack: contextlib.ExitSt
 
 @contextlib.contextmanager
 def counting_method(owner: Any, name: str) -> Iterator[list[str]]:
-    """Note each call of a method, by any thread. Each call is a round trip."""
+    """Record each call to a method, from any thread. Each call is a round trip."""
     calls: list[str] = []
     really = getattr(owner, name)
 

@@ -21,7 +21,7 @@ _SUMMARY = "summary"
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaService]:
-    """A real Kafka shared by all tests of the run. Use your own topic names and transactional ids."""
+    """A real Kafka shared by all tests in the run. Use your own topic names and transactional ids."""
     with kafka_service(chosen()) as service:
         yield service
 

@@ -43,7 +43,7 @@ def some_commits(*faults: Callable[[Send], Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Commits without faults in between."""
+    """While the body runs, commits have no faults."""
     kept = _faults[:]
     _faults.clear()
     try:

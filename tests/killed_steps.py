@@ -13,11 +13,11 @@ _MANY = 10_000
 
 
 def kill_at_each_step(calls: tuple[str, ...], act: Callable[[str], object]) -> Iterator[int]:
-    """Act once without a kill, under the name ``whole``. Then act once for each step, as ``at-<step>``, in a child killed there.
+    """Act once without a kill, as ``whole``; then once for each step, as ``at-<step>``, in a child killed at the step.
 
     Args:
-        calls: the functions of ``os`` that are steps.
-        act: is given the name.
+        calls: the ``os`` functions whose calls are the steps.
+        act: receives the name.
 
     Yields:
         each step, once its child has been killed.

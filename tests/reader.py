@@ -34,7 +34,7 @@ def consumer_of(bootstrap_servers: str, *, isolation: str = "read_committed") ->
 
 
 def partitions_of(consumer: Consumer, topic: str) -> list[int]:
-    """The partitions of a topic, once each has a leader. A broker may not know a new topic yet, so that reads find nothing."""
+    """The partitions of a topic, once each has a leader. Until a broker knows a new topic, reads find nothing."""
     deadline = time.monotonic() + _ANSWER_TIMEOUT_S
     while time.monotonic() < deadline:
         found = consumer.list_topics(topic, timeout=_ANSWER_TIMEOUT_S).topics[topic].partitions
@@ -48,7 +48,7 @@ def read_to_end(consumer: Consumer, topic: str, partitions: Sequence[int] | None
     """Every record of a topic up to its end, ordered within each partition. ``read_committed`` ends at the stable offset.
 
     Args:
-        consumer: a :func:`consumer_of`; it may read again afterwards.
+        consumer: a consumer from :func:`consumer_of`, which may be reused afterward.
         topic: the topic.
         partitions: read only these; all by default.
     """

@@ -25,7 +25,10 @@ def keyed_views(*sinks: str) -> dict[str, View]:
 
 
 def prepare(sink: TwoPhaseCommitSink[HandleT], task: TaskAttempt, batches: Iterable[pa.RecordBatch]) -> HandleT | None:
-    """Write and hand over; None if the task has no rows. Closes the writer even after an error, as a Spark worker does."""
+    """Write the rows and hand over the handle; None if the task has no rows.
+
+    Closes the writer even after an error, as a Spark worker does.
+    """
     writer = sink.create_writer(task)
     try:
         for rows in batches:
@@ -40,7 +43,7 @@ def prepare(sink: TwoPhaseCommitSink[HandleT], task: TaskAttempt, batches: Itera
 def prepare_all(
     sinks: Iterable[TwoPhaseCommitSink[Any]], work: Work, partition: int, batches: Sequence[pa.RecordBatch]
 ) -> dict[str, dict[str, Any]]:
-    """Write the same rows into each wanted sink; returns the handles as a task's report carries them."""
+    """Write the same rows into each wanted sink; returns the handles in the form that a task's report contains."""
     handles = {}
     for sink in sinks:
         if is_wanted(work, sink.name, partition):

@@ -1,4 +1,4 @@
-"""A class data archive is created once and used by every later start; no failure to create it prevents a start."""
+"""A class data archive is created once and used by every later start; a failure to create it never prevents a start."""
 
 from __future__ import annotations
 

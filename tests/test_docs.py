@@ -108,5 +108,5 @@ def test_the_runbook_refers_to_existing_commands_rules_and_alerts() -> None:
 
 
 def _commands() -> set[str]:
-    """The commands of ``twopc``, its groups among them."""
+    """The ``twopc`` commands, including the groups."""
     return set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]

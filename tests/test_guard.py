@@ -41,7 +41,7 @@ def test_signals_reach_the_child(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(TIMEOUT_S)
 def test_a_child_can_be_killed_after_ctrl_c_has_interrupted_a_poll_of_it(tmp_path: Path) -> None:
-    """Between two instructions of `Popen.poll` it leaves a lock taken forever."""
+    """An interrupt between two instructions in `Popen.poll` leaves a lock held forever."""
     process = start(tmp_path, "sleep", "600")
     process._guard._waitpid_lock.acquire()  # type: ignore[attr-defined]
     process.kill()

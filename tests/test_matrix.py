@@ -28,7 +28,7 @@ def test_the_oldest_spark_is_exactly_once() -> None:
 @pytest.mark.whole
 @pytest.mark.timeout(900)  # it may have to download that Kafka
 def test_an_older_kafka_keeps_a_rule() -> None:
-    """One of them here; `make matrix` runs every rule on every version."""
+    """This test runs one of them; `make matrix` runs every rule on every version."""
     done = run("--kafka", "3.9.1", "--tests", "tests/live/rules/test_rule_03_confirm_before_deciding.py")
     assert "Kafka 3.9.1: " in done
     assert " passed" in done

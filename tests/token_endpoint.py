@@ -26,11 +26,11 @@ def unsecured_token(principal: str, life_s: float) -> tuple[str, float]:
 
 
 class TokenEndpoint:
-    """Grants one client's credentials.
+    """Grants tokens for one client's credentials.
 
     Attributes:
         answer: status and body to respond with instead of a token.
-        forms: the forms that it was sent.
+        forms: the forms that it has received.
     """
 
     def __init__(self, client_id: str, secret: str, *, life_s: float) -> None:
@@ -52,7 +52,7 @@ class TokenEndpoint:
                     token, _ = unsecured_token(client_id, life_s)
                     status, body = 200, json.dumps({"access_token": token, "expires_in": life_s}).encode()
                 self.send_response(status)
-                self.send_header("Location", endpoint.url)  # counts for a redirect
+                self.send_header("Location", endpoint.url)  # matters only for a redirect
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

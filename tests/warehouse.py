@@ -86,7 +86,7 @@ class RestWarehouse(Warehouse):
     Args:
         directory: the directory of the catalog's tables.
         uri: the catalog's address.
-        silence: makes the catalog stop answering.
+        silence: makes the catalog stop responding.
     """
 
     def __init__(self, directory: Path, uri: str, silence: Callable[[], AbstractContextManager[None]]) -> None:

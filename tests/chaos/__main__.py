@@ -68,7 +68,7 @@ class Played:
         return {"query": asdict(self.query), "trials": self.trials, "seed": self.seed}
 
     def read_log(self) -> list[dict[str, Any]]:
-        """The lane's reports: the JSON lines among the output of its processes."""
+        """The lane's reports: the JSON lines in the output of its processes."""
         return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
 
 

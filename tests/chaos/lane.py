@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 KILLED: Final = -signal.SIGKILL
 _WRITERS: Final = 3
-#: The number of batches that a driver adds: enough for a fault at the second passage of a point.
+#: The number of batches that a driver adds: enough for a fault at the second pass through a point.
 _BATCHES: Final = 3
-#: Points that a fault can strike at their second passage.
+#: Points at which a fault can strike on the second pass.
 _EVERY_BATCH: Final = frozenset(
     {
         "driver.prepared",

@@ -47,7 +47,7 @@ _POLL_S: Final = 0.003
 
 
 class Exit(NamedTuple):
-    """How a process ended: ``code`` is that of :func:`os.waitstatus_to_exitcode`, or None while it is stopped."""
+    """How a process ended: ``code`` is the result of :func:`os.waitstatus_to_exitcode`, or None while it is stopped."""
 
     code: int | None
 
@@ -201,7 +201,10 @@ class Engine:
 
 
 def drive(query: Query, first: int, count: int, writers: Sequence[Connection], reports: Connection, fault: str) -> bool:
-    """Run a driver: ``count`` batches from ``first`` on, each reported over ``reports``. Returns whether the fault struck."""
+    """Run a driver for ``count`` batches, beginning with ``first``, and report each over ``reports``.
+
+    Returns whether the fault struck.
+    """
     crash_points.disarm()
     crash_points.arm_from(fault)
     staging = Staging(query.staging) if query.staging else None

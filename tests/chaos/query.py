@@ -27,7 +27,7 @@ class Query:
     Attributes:
         shuffled: a replay assigns the rows to other tasks.
         staged: tasks keep their rows until the batch is proven.
-        speculates: another writer also tries a task that takes long.
+        speculates: another writer also runs a task that takes a long time.
     """
 
     name: str

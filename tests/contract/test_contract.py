@@ -15,7 +15,7 @@ class TestEverySink(SinkContract):
         return made
 
     def test_the_orphans_that_a_sweep_ends_are_counted(self, case: Case) -> None:
-        """The sink of another author does not have to count them."""
+        """A sink by another author need not count them."""
         dead = Driver(case.sink)
         dead.begin()
         dead.prepare(case.rows([1, 2, 3]))

@@ -1,4 +1,4 @@
-"""The published suite notices plausible mistakes of a sink's author. Each mistake is planted in the guide's sink."""
+"""The published suite notices plausible mistakes by a sink's author. Each mistake is planted in the guide's sink."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def replicated_topic(cluster: LocalKafkaCluster, name: str, partitions: int, rep
 
 
 def leader(cluster: LocalKafkaCluster, topic: str, partition: int) -> int:
-    """The node that leads a partition; waits until the queried broker knows one."""
+    """The node that leads a partition; waits until the queried broker knows a leader."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     found: list[int] = []
 

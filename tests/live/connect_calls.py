@@ -66,7 +66,7 @@ def _error(action: Callable[[], object]) -> str:
 
 
 def in_a_thread(spark: SparkSession, options: Options) -> str:
-    """The function leaves the call to a thread."""
+    """The function makes the call in a separate thread."""
     each = _object(options)
 
     def function(batch: DataFrame, batch_id: int) -> None:
@@ -96,7 +96,7 @@ def in_the_client(spark: SparkSession, options: Options) -> str:
 
 
 def with_anothers_checkpoint(spark: SparkSession, options: Options) -> str:
-    """Two queries of the same session. The second query receives the first query's checkpoint."""
+    """Two queries in the same session. The second query receives the first query's checkpoint."""
     first = _start(spark, options, _ignore, options.checkpoint)
     first.processAllAvailable()
     second = _start(spark, options, _object(options), f"{options.checkpoint}-of-another")
@@ -129,7 +129,7 @@ def two_of_one_frame(spark: SparkSession, options: Options) -> str:
 
 
 def two_of_one_session(spark: SparkSession, options: Options) -> str:
-    """Two queries of the same session. Each query receives its own checkpoint."""
+    """Two queries in the same session. Each query receives its own checkpoint."""
     first = _start(spark, options, _ignore, f"{options.checkpoint}-of-another")
     first.processAllAvailable()
     return _error(_start(spark, options, _object(options), options.checkpoint).processAllAvailable)
@@ -145,7 +145,7 @@ def a_view_that_another_query_replaces(spark: SparkSession, options: Options) ->
 
 
 def a_view_that_a_query_of_the_same_frame_replaces(spark: SparkSession, options: Options) -> str:
-    """The same, but the queries read one DataFrame, so the batches of both have the same columns."""
+    """The same, but both queries read the same DataFrame, so their batches have the same columns."""
     shared = _shared(spark, options)
     return _with_a_replaced_view(spark, options, lambda batch: batch, mine=shared, theirs=shared.where("false"))
 
@@ -179,7 +179,7 @@ def _with_a_replaced_view(
 
 
 def a_view_of_its_own(spark: SparkSession, options: Options) -> str:
-    """The function reads the batch through a view, and SQL with a table."""
+    """The function reads the batch through a view, with SQL that also reads another view."""
     each = _object(options)
     spark.sql("SELECT 'unknown' AS none").createOrReplaceTempView("nothing")
 
@@ -196,7 +196,7 @@ def a_view_of_its_own(spark: SparkSession, options: Options) -> str:
 
 
 def one_view_for_two_parts(spark: SparkSession, options: Options) -> str:
-    """A loop reuses the name of its view, so both parts have the rows of the last one."""
+    """A loop reuses the name of its view, so both parts contain the last part's rows."""
     sinks = [
         KafkaSink(name=f"{options.name}-{part}", bootstrap_servers=options.bootstrap_servers, topic=options.topic)
         for part in ("a", "b")

@@ -98,7 +98,7 @@ class Query:
 
 
 def counting(into: Path) -> Callable[[DataFrame], DataFrame]:
-    """A plan that adds to the file how many rows are evaluated; :func:`counted` adds them up."""
+    """A plan that appends the number of evaluated rows to the file; :func:`counted` returns the total."""
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for rows in batches:

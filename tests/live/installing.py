@@ -1,4 +1,4 @@
-"""Make environments that have nothing of this environment or source tree."""
+"""Make environments that contain nothing from this environment or source tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Installed:
-    """An environment with the wheel and some extras, without anything of this environment or source tree."""
+    """An environment with the wheel and some extras, without anything from this environment or source tree."""
 
     directory: Path
 
@@ -32,7 +32,7 @@ class Installed:
         )
 
     def first_lines(self, count: int, command: str) -> list[str]:
-        """What a shell command prints first. It may be one that does not end."""
+        """The first lines that a shell command prints. The command need not end by itself."""
         with subprocess.Popen(
             ["/bin/sh", "-c", f"exec {command}"],
             cwd=self.directory,

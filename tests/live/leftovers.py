@@ -40,8 +40,8 @@ def held(broker: int) -> collections.Counter[str]:
     threads = threading.enumerate()
     names = [_unnumbered(thread.name) for thread in threads]
     found = collections.Counter(THREAD_OF_SPARK if name == "Thread (run)" else name for name in names)
-    # By their ids, not by a difference of counts: Python still lists a client's thread that has ended, until another
-    # has its address.
+    # Compare ids, not counts: Python still lists a client's thread that has ended, until another thread takes its
+    # address.
     known = {thread.native_id for thread in threads}
     for thread_id, name in _native_threads(os.getpid()).items():
         if name == "rdk:broker":

@@ -1,4 +1,4 @@
-"""One batch: drives the sinks of stores that stage and apply."""
+"""Run one batch through the sinks of stores that stage and apply."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OneTask:
 
 
 class Tasks:
-    """An engine that writes these rows, one task each, into every sink that wants them."""
+    """An engine that writes these batches of rows, each in its own task, to every sink that wants them."""
 
     def __init__(self, sinks: Sequence[TwoPhaseCommitSink[Any]], *tasks: pa.RecordBatch) -> None:
         self._sinks, self._tasks = sinks, tasks

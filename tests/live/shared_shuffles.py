@@ -107,7 +107,7 @@ def _joined(rows: DataFrame) -> DataFrame:
 
 
 def alone(each: ExactlyOnce, plan: str, here: str) -> Callable[[DataFrame, int], None]:
-    """The function of the plans without another job."""
+    """The function for the plans without another job."""
 
     def write(batch: DataFrame, batch_id: int) -> None:
         stop = _stopping(READERS, here)
@@ -125,7 +125,7 @@ def alone(each: ExactlyOnce, plan: str, here: str) -> Callable[[DataFrame, int],
 
 
 def counted_after(each: ExactlyOnce, here: str) -> Callable[[DataFrame, int], None]:
-    """The function of the plan ``after``."""
+    """The function for the plan ``after``."""
 
     def write(batch: DataFrame, batch_id: int) -> None:
         def count() -> None:

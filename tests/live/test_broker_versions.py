@@ -97,7 +97,10 @@ def test_a_running_driver_does_not_notice_that_the_transaction_version_changes(
 
 
 def test_under_transaction_version_2_a_commit_leaves_the_epoch_alone(newest: KafkaService, tmp_path: Path) -> None:
-    """Both clients speak transactions V1, even to such a broker. EndTxn v5 would bump the epoch, but rule 4 relies on it."""
+    """Both clients use transactions V1, even with such a broker.
+
+    EndTxn v5 would bump the epoch, but rule 4 relies on it.
+    """
     finalize(newest, TRANSACTIONS, 2)
     with playing(newest, tmp_path) as play:
         driver = play.driver()
@@ -124,7 +127,7 @@ def test_under_transaction_version_2_a_commit_leaves_the_epoch_alone(newest: Kaf
 def test_a_batch_that_is_decided_under_one_version_is_committed_under_the_next(
     versions: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """The broker stops between the two, and starts with other jars on the same data."""
+    """The broker stops between the decision and the commit, and starts with other jars on the same data."""
     with LocalKafka(version=versions[0]) as broker, playing(KafkaService(broker.bootstrap_servers), tmp_path) as play:
         for number, version in enumerate(versions[1:]):
             crash(play.driver(), play, 2 * number, rows_of(2 * number), "driver.decided")

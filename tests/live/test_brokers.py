@@ -1,6 +1,7 @@
 """Three brokers without Spark: a leader or coordinator is killed or paused at any step, and nothing is lost or duplicated.
 
-The other brokers elect a new leader or coordinator within seconds. The driver waits for it, or stops with an error that says
+The other brokers elect a new leader or coordinator within seconds. The driver waits for the election, or stops with an
+error that says
 to restart; these tests then restart it, as an operator would.
 """
 
@@ -54,7 +55,7 @@ _ELECTIONS_S = 20
 
 
 class Replicated(Play):
-    """A query whose output survives a broker."""
+    """A query whose output survives the loss of a broker."""
 
     def __init__(self, cluster: LocalKafkaCluster, root: Path) -> None:
         super().__init__(KafkaService(cluster.bootstrap_servers), root, timeout_ms=10_000)
@@ -222,7 +223,10 @@ def test_the_death_of_the_drivers_coordinator_stalls_a_batch_only_for_the_electi
 
 
 def test_the_successor_of_a_silent_coordinator_commits_the_decision(play: Replicated) -> None:
-    """Rule 12. Fails if the driver waits for the silent node as long as the transaction lives, and ends in doubt."""
+    """Rule 12.
+
+    Fails if the driver waits for the silent node for the whole life of the transaction, and stops in doubt.
+    """
     errors = strike(play, "driver's coordinator", "driver.deciding", "pause")
     assert not any("DecisionInDoubt" in error for error in errors), errors
 
@@ -230,7 +234,7 @@ def test_the_successor_of_a_silent_coordinator_commits_the_decision(play: Replic
 def test_a_restart_proves_a_decision_in_doubt_although_its_replaced_coordinator_wakes(
     play: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule 12. The request reaches a node that is no longer the coordinator when it continues.
+    """Rule 12. When the node resumes and receives the request, it is no longer the coordinator.
 
     Fails if a missing response raises a RetriableError, after which the same driver decides again.
     """

@@ -59,7 +59,8 @@ DRIVER = {
         BYTES: size,
         PYTHON: calls,
     }
-    # The size has room for one request more: on a busy machine, each batch may include one of the occasional requests.
+    # The size leaves room for one more request: on a busy machine, each batch may include one of the occasional
+    # requests.
     for sinks, size, calls in ((1, 2_500, 1_250), (2, 3_850, 2_100))
 }
 #: The requests of each task, which writes two partitions of its output and its marker. Its producer is made in the background,
@@ -100,7 +101,7 @@ def of_direct(sinks: int) -> dict[str, float]:
         "END_TXN": 1 + sinks,
         "LIST_TRANSACTIONS": sinks,
         "LIST_OFFSETS": sinks,
-        # Of producers that are made meanwhile.
+        # The requests of producers that are made in the meantime.
         "API_VERSIONS": 3 * sinks,
         "METADATA": 4 * sinks,
         "FIND_COORDINATOR": sinks,

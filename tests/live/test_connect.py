@@ -141,7 +141,7 @@ def test_a_shuffle_is_refused_before_anything_is_written_unless_the_user_asserts
 
 @pytest.mark.whole
 def test_a_shuffle_is_written_once_the_servers_ui_can_be_reached(kafka: KafkaService, tmp_path: Path) -> None:
-    """The driver writes the first batches itself, and tasks the others."""
+    """The driver writes the first batches itself, and tasks write the others."""
     ui, config = spark_ui()
     pipeline = pipeline_of(kafka, tmp_path, plan="unstable", settings=config)
     try:

@@ -38,7 +38,7 @@ _DETERMINISTIC = {**BY_TASKS, "checkpoints": {"deterministic_plan": True}}
 
 
 def seen() -> dict[str, Any]:
-    """Options of a query whose stages are checked with Spark's UI."""
+    """Options for a query whose stages are checked with Spark's UI."""
     ui, config = spark_ui()
     return {"spark": CLUSTER | ui, "settings": BY_TASKS | config}
 
@@ -89,7 +89,10 @@ def test_the_lost_part_of_a_deterministic_shuffle_is_written_again_and_each_row_
 def test_a_false_promise_that_a_random_shuffle_is_deterministic_loses_and_duplicates_rows(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """This is why the toolkit asks for the promise. The surviving task has read the first version of the lost part."""
+    """This is why the toolkit requires the user's promise.
+
+    The surviving task has read the first version of the lost part.
+    """
     options: dict[str, Any] = {"plan": "scattered", "partitions": 4, "max_offsets": None, "settings": _DETERMINISTIC}
     not_compared = CLUSTER | dict.fromkeys(CHECKSUMS, "false")
     with unchecked(kafka, tmp_path, spark=not_compared, **{**MANY_ROWS, **options}) as pipeline:

@@ -1,6 +1,6 @@
 """A client and a server of Spark Connect are separate processes. One of them dies, and the process of the function lives on.
 
-``TWOPC_CONNECT_CLIENT`` names another interpreter for the client, for example one with ``pyspark-client`` only.
+``TWOPC_CONNECT_CLIENT`` names another interpreter for the client, for example one with only ``pyspark-client``.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def test_a_process_that_outlives_its_server_and_its_successor_decides_nothing(
         assert worker.is_running()
         client.open_gate()
         assert "FencedError" in client.error()
-        client.process.kill()  # it still asks for its server
+        client.process.kill()  # it still tries to reach its server
         client.process.wait(10)
     pipeline.require_exactly_once()
 
@@ -240,10 +240,10 @@ def test_a_query_that_is_stopped_in_the_middle_of_a_commit_is_completed_by_the_n
 
 
 def losers_of(pipeline: Pipeline, root: Path, servers: tuple[Server, Server], **settings: str) -> list[Client]:
-    """Let two clients start the same query at the same moment; return those that have failed, each with a named error.
+    """Let two clients start the same query at the same moment, and return the clients that failed.
 
     A query that has started waits in its first batch until the other client has started its query, too, or has failed.
-    If both fail, the query runs to completion on the next start.
+    A client may fail only with an error in ``_LOST``. If both fail, the query runs to completion on the next start.
     """
     pipeline.feed(60)
     go = root / "go"

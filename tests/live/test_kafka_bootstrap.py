@@ -1,4 +1,4 @@
-"""Servers of ``bootstrap_servers`` that do not respond, before one that does: each has its turn."""
+"""Servers in ``bootstrap_servers`` that do not respond, before one that does: the clients try each in turn."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_an_exact_run_after_a_weaker_one_duplicates_at_most_the_batch_that_was_n
 
 
 def test_the_guarantee_none_waits_for_no_acknowledgement_and_closing_the_driver_sends_the_rest(play: Play) -> None:
-    """The client lingers, so an acknowledgement before the end of the batch would have been waited for."""
+    """The client lingers, so a batch that waited for acknowledgements would not end before its rows are visible."""
     run = driver(play, "NONE", **{"kafka.linger.ms": "600000"})
     write(run, play, 0)
     assert play.visible() == Counter()
@@ -156,7 +156,7 @@ def test_the_guarantee_at_least_once_waits_even_with_a_long_linger(play: Play) -
 
 
 def test_a_record_that_was_not_delivered_fails_the_batch(play: Play) -> None:
-    """The broker refuses it. Fails if errors do not count without a transaction (rule 2)."""
+    """The broker refuses the record. Fails if errors do not count without a transaction (rule 2)."""
     run = driver(play, "AT_LEAST_ONCE", **{"kafka.message.max.bytes": "8000000"})
     with pytest.raises(BadRecordError, match=r"\(AT_LEAST_ONCE\): writing to .*Message size too large"):
         run.process(play.batch(0), Tasks(play, [["x" * 3_000_000]]))

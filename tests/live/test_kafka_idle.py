@@ -182,7 +182,7 @@ def test_a_librdkafka_with_different_log_messages_is_asked_for_its_statistics(
     monkeypatch.setattr(identity, "_ACQUIRED", re.compile("other words"))
     asked = make_ready(sink.producer_config(), known.transactional_id, 0, (sink.ledger,), timeout_ms=30_000)
     producer_id, epoch = known.identity
-    assert asked.identity == (producer_id, epoch + 2)  # it was initialised once for each way
+    assert asked.identity == (producer_id, epoch + 2)  # it was initialised once by each method
     assert "the sink collects statistics" in caplog.text
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.whole
 def test_many_transactions_are_committed_over_several_connections(kafka: KafkaService, tmp_path: Path) -> None:
-    """If a request on one of these connections gets no response, the request is sent again, however the connection ended."""
+    """If a request on one of these connections receives no response, it is sent again, however the connection ended."""
     rows = [[str(number)] for number in range(_MANY + 2)]
     once = Counter(row for (row,) in rows)
     with playing(kafka, tmp_path) as play:

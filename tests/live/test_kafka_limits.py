@@ -31,7 +31,7 @@ def strict() -> Iterator[KafkaService]:
 def test_a_broker_with_a_shorter_maximum_works_with_shorter_transactions_and_so_does_the_sweep(
     strict: KafkaService, tmp_path: Path
 ) -> None:
-    """Caught mutations: the driver's own transaction lives a minute; InitProducerId of the sweep asks for a minute."""
+    """Caught mutations: the driver's own transaction may last a minute; the sweep's InitProducerId asks for a minute."""
     with playing(strict, tmp_path, options=SHORT) as play:
         crash(play.driver(), play, 0, [["x"]], "driver.confirmed")
         assert play.open_transactions()

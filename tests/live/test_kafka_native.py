@@ -28,7 +28,7 @@ ROWS = 3_000
 
 
 def batches_of(chance: random.Random, topics: Sequence[str], *, details: bool) -> list[pa.RecordBatch]:
-    """Random rows, in batches of random sizes and types; the same for the same seed but for the topics' names."""
+    """Random rows, in batches of random sizes and types; the same for the same seed, except the topics' names."""
     found, left = [], ROWS
     while left > 0:
         count = min(left, chance.choice([0, 1, 2, 10, 500, 2_000]))
@@ -59,7 +59,7 @@ def headers(chance: random.Random) -> list[dict[str, Any]] | None:
 def test_both_producers_write_the_same_records_to_the_same_partitions(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, add_summary: Callable[[str], None], *, details: bool
 ) -> None:
-    """Caught mutations: an empty value is null; details are left out; the partitioner gets no key; a header's name is cut off."""
+    """Caught mutations: an empty value is null; details are omitted; the partitioner gets no key; a header's name is cut."""
     add_summary(f"seed {SEED}")
     seen, handles = [], []
     for native in (True, False):
@@ -113,7 +113,7 @@ def test_a_bad_record_among_good_ones_raises_the_same_error(
         }
         batch = pa.record_batch({name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()})
         if bad == "oversize":
-            batch = batch.select(["value", "key", "topic"])  # they go together
+            batch = batch.select(["value", "key", "topic"])  # an oversized row is written without the other columns
         errors.append(way.error([batch]))
     if "topic" in bad:  # it is found when a row is enqueued or later, as the broker's response comes
         assert all(str(BAD[bad]["topic"] or "null") in message for _, message in errors), errors
@@ -141,7 +141,7 @@ def test_brokers_accept_the_largest_row_that_sparks_own_sink_writes(
 def test_a_small_queue_bounds_the_tasks_memory_and_loses_nothing(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
-    """Caught mutations: rows after a full queue are skipped; they begin again at the first."""
+    """Caught mutations: after a full queue, the other rows are skipped, or the first row is sent again."""
     way = Way(kafka, monkeypatch, native=native, options={"kafka.queue.buffering.max.messages": "70"})
     values = [b"%d" % number for number in range(5_000)]
     rows = pa.record_batch({"key": pa.array([b"k"] * len(values), pa.binary()), "value": pa.array(values, pa.binary())})

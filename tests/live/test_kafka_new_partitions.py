@@ -1,4 +1,4 @@
-"""A producer looks up partitions and topics that are newer than itself before it refuses a row, as Java's does."""
+"""A producer looks up partitions and topics that are newer than itself before it refuses a row, like Java's producer."""
 
 from __future__ import annotations
 

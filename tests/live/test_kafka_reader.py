@@ -1,4 +1,4 @@
-"""A reader of committed records and a broker."""
+"""A reader of committed records, on a real broker."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_a_whole_run_with_tokens_prepares_decides_commits_recovers_and_sweeps(
 @pytest.mark.whole
 @pytest.mark.parametrize("rest_s", [SESSION_S + 1, pytest.param(LIFE_S + 4, marks=pytest.mark.whole)])
 def test_an_idle_driver_outlives_its_sessions_and_tokens(secured: LocalKafka, tmp_path: Path, rest_s: float) -> None:
-    """The broker ends sessions after a few seconds: each client has to authenticate again, with a token that still counts."""
+    """The broker ends sessions after a few seconds: each client has to authenticate again, with a valid token."""
     callback = Callback()
     query = Query(secured.bootstrap_servers, tmp_path)
     use_tokens(query, secured, {**TOKEN, "kafka.oauth_cb": callback})

@@ -162,7 +162,7 @@ def test_the_table_lists_each_finding_with_its_reason_and_its_fix(
     assert "the topic does not exist" in shown
     assert "Create the topic, or check its name" in shown
     assert "Do not start the query until the failed checks pass." in shown
-    assert topics_of(kafka.bootstrap_servers, name) == set()  # nothing creates the topic by asking for it
+    assert topics_of(kafka.bootstrap_servers, name) == set()  # no metadata request creates the topic
 
 
 def test_a_running_query_of_that_name_is_not_disturbed(kafka: KafkaService, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_wrong_arguments_cause_a_one_line_error(kafka: KafkaService, capsys: pyt
 
 
 class Interrupted(BaseException):
-    """Stands for KeyboardInterrupt, which would end pytest if it escaped."""
+    """Stands in for KeyboardInterrupt, which would end pytest if it escaped."""
 
 
 WHOLE = ("driver.fenced", "driver.deciding", "task.began", "task.handed_over")

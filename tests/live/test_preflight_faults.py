@@ -1,4 +1,4 @@
-"""Brokers, ledgers and outputs that are wrong: ``twopc preflight`` names each with its remedy, and invents none."""
+"""Faulty brokers, ledgers and outputs: ``twopc preflight`` names each fault with its remedy, and reports no others."""
 
 from __future__ import annotations
 

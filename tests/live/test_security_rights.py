@@ -1,4 +1,7 @@
-"""The table of rights in docs/security.md: with them, each part does its work. Without one of them, the part names it."""
+"""The table of rights in docs/security.md: with them, each part does its work.
+
+Without one of them, the part names the missing right.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +182,7 @@ class Commit(Part):
 
 
 class Preflight(Part):
-    """Return the findings that matter, without those that every single broker causes."""
+    """Return the findings that matter, without those that every single-broker cluster causes."""
 
     roles = ("preflight",)
     expected = re.compile(r"has 1 replica\b|min\.insync\.replicas=1")

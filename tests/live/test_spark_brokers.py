@@ -53,7 +53,7 @@ class Operator:
     """Keeps a query running: feeds it when it has read everything, and restarts it after an error that allows it.
 
     Attributes:
-        restarts: the errors that it was restarted after.
+        restarts: the errors after which it was restarted.
     """
 
     def __init__(self, pipeline: Pipeline, spark: SparkSession) -> None:

@@ -1,6 +1,6 @@
 """What Spark's own row checksums (SPARK-53575, Spark 4.1) do for a batch whose shuffle is rewritten; see rule 6.
 
-No part of this toolkit takes part: each test runs a plain function under ``foreachBatch``, and counts the rows that its tasks
+This toolkit is not involved: each test runs a plain function under ``foreachBatch``, and counts the rows that its tasks
 report. The first test is the control: without the checksums, rows are lost and duplicated.
 """
 
@@ -167,7 +167,10 @@ def test_a_stage_between_two_shuffles_is_run_again_as_a_whole(tmp_path: Path) ->
 
 
 def after_a_loss_before_the_last_job(root: Path, **options: Any) -> tuple[Counter[str], list[Counter[str]]]:
-    """Kill an executor that has a part of the shuffle, before the last job. Returns the input, and the rows of each job."""
+    """Kill an executor that stores a part of the shuffle, before the last job.
+
+    Returns the input, and the rows of each job.
+    """
     apart = {"spark.shuffle.reduceLocality.enabled": "false"}
     with program(root, are_on=True, spark=apart, **options) as run:
         executor_of(run.stopped_between()).kill()

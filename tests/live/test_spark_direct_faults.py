@@ -38,7 +38,7 @@ EXPRESSIONS = (
 )
 
 
-# Of its sample in `make test` see test_spark_recovery: small batches are direct there, too.
+# For the sample in `make test`, see test_spark_recovery: small batches are direct there, too.
 @pytest.mark.whole
 @pytest.mark.parametrize("point", POINTS)
 def test_a_driver_paused_in_a_direct_batch_is_fenced_by_one_that_ran_meanwhile(

@@ -46,7 +46,7 @@ MANY_ROWS = {"rows": 400, "keys": 100, "max_offsets": 200}
 def query(
     kafka: KafkaService, root: Path, *hosts: int, rows: int = 60, keys: int = 10, **options: Any
 ) -> Iterator[Pipeline]:
-    """Run a query of some batches on executors, of the sessions ``hosts`` if given; its output must be exactly once."""
+    """Run a query with a few batches on executors, in the sessions ``hosts`` if given, and check its output."""
     pipeline = Pipeline(
         kafka.bootstrap_servers, root, settings=BY_TASKS, **{"spark": CLUSTER, "max_offsets": 20, **options}
     )
@@ -132,7 +132,7 @@ def test_a_killed_executors_task_is_repeated_and_its_transaction_swept(kafka: Ka
 def test_a_stage_repeated_because_an_executor_lost_its_shuffle_leads_to_a_new_attempt(
     partitions: int, kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """With 24 partitions, each transaction has the rows of several of them."""
+    """With 24 partitions, each transaction contains the rows of several partitions."""
     with query(kafka, tmp_path, plan="shuffle", **MANY_ROWS) as pipeline:
         pipeline.change(partitions=partitions)
         run = pipeline.process("task.prepared=stop")
@@ -198,7 +198,7 @@ def test_rows_mixed_by_a_stage_between_two_shuffles_stop_the_query_until_a_resta
 def test_a_batch_from_a_partly_lost_cache_is_not_decided_and_a_restart_writes_it_once(
     filled_by: str, kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """The lost executor had a part of the cache and all of the shuffle.
+    """The lost executor stored a part of the cache and all of the shuffle.
 
     Each stage runs once in each job, and none is skipped. But the second job writes the lost shuffle again.
     """

@@ -1,6 +1,6 @@
-"""Tasks that write many partitions of the plan in one transaction fail or are killed, and the replay has fewer or more of them.
+"""Tasks that write many of the plan's partitions in one transaction die, and the replay has fewer or more tasks.
 
-Each test counts the rows with its own reader. ``test_spark_many_tasks.py`` has the same for a single topic.
+Each test counts the rows with its own reader. ``test_spark_many_tasks.py`` contains the same tests for a single topic.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ pytestmark = [
 PARTITIONS = 12
 #: The numbers of writers: of the decided attempt, of the first replay, and of the second one.
 BEFORE, FEWER, MORE = 5, 3, 9
-#: In the second task of a worker that has two sinks with this point.
+#: The crash point in a worker's second task, if two sinks pass the point in each task.
 SECOND = "task.flushed@3"
 DECIDED = "driver.decided"
 ROWS: list[dict[str, Any]] = [{"id": f"k{number % 40}", "n": number} for number in range(200)]
@@ -162,7 +162,7 @@ def test_dead_letters_of_many_partitions_are_written_once(
 def test_two_dataframes_of_many_partitions_reach_their_own_sinks_once(
     killed: str, losses: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """The second DataFrame's tasks are numbered after the first one's, and the replay has other numbers."""
+    """The second DataFrame's tasks are numbered after the first one's, and the replay uses different numbers."""
     odd, even = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
 
     def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
@@ -258,7 +258,10 @@ def test_a_batch_that_is_lost_in_part_again_and_again_is_completed_by_any_number
 def test_a_batch_in_doubt_stays_in_doubt_with_any_number_of_writers(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """The plan produces different rows each time. The number of writers must not make a partition of them look the same."""
+    """The plan produces different rows each time.
+
+    No number of writers may make one of its partitions look unchanged.
+    """
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable")
     pipeline.change(partitions=PARTITIONS)
     pipeline.feed(200, keys=40)

@@ -131,7 +131,7 @@ def test_a_restarted_query_remembers_the_table_that_its_session_has_cached(
 
 
 def require_job_that_never_begins(spark: SparkSession) -> None:
-    """Use up a job's number: Spark does not run a barrier stage that lacks some of its tasks, and reports no job."""
+    """Use up a job number: Spark refuses to run only some tasks of a barrier stage, and reports no job."""
     with pytest.raises(Py4JJavaError, match="SPARK-24820"):
         spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(lambda rows: rows).take(1)
 

@@ -45,7 +45,7 @@ def test_fifty_queries_in_one_driver_write_every_row_once(
     run_all(pipelines, spark, shift=1)
     for pipeline in pipelines:
         pipeline.require_exactly_once()
-    # Nothing that a run of a query opens is left: neither the failed ones nor those that have ended.
+    # No connection that a run of a query opened is left, whether the run failed or ended normally.
     assert held(kafka) <= before
 
 

@@ -87,7 +87,7 @@ def test_a_lost_transaction_is_repaired_from_a_replay_that_is_grouped_differentl
 def test_a_third_of_sixty_transactions_over_a_thousand_partitions_is_repaired(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """The replay has seven writers: each has partitions of many of the lost transactions."""
+    """The replay has seven writers: each receives partitions from many of the lost transactions."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="shuffle")
     pipeline.feed(5_000, keys=2_500)
     pipeline.change(settings=writers(60), partitions=1_000)
@@ -98,7 +98,7 @@ def test_a_third_of_sixty_transactions_over_a_thousand_partitions_is_repaired(
     assert isinstance(decision, Decision)
     assert isinstance(repair, Repair)
     assert (len(decision.tasks), len(repair.replaces)) == (60, 20)
-    assert 1 < len(repair.tasks) <= 7  # Spark groups the partitions, and may leave a writer without any that was lost
+    assert 1 < len(repair.tasks) <= 7  # Spark groups the partitions, and may leave a writer without any lost partition
 
 
 @pytest.mark.whole
@@ -106,7 +106,7 @@ def test_a_third_of_sixty_transactions_over_a_thousand_partitions_is_repaired(
 def test_a_stateful_query_keeps_its_counts_even_if_its_partitions_are_grouped_differently(
     store: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """State is read and written by the plan's partition, whichever task has it."""
+    """State is read and written for each of the plan's partitions, whichever task processes the partition."""
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="update")
     pipeline.change(partitions=PARTITIONS)
     counts, expected = Counter[str](), Counter[str]()

@@ -1,4 +1,4 @@
-"""The tests that `make matrix` runs on every Spark: a source of files, for which no Spark needs a connector."""
+"""The tests that `make matrix` runs on every Spark version: a file source, which needs no connector."""
 
 from __future__ import annotations
 

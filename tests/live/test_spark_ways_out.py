@@ -1,4 +1,4 @@
-"""A query that stops is started again with the setting that its error names, copied from there, and continues."""
+"""A stopped query continues after a restart with the setting that its error names, copied from the error."""
 
 from __future__ import annotations
 

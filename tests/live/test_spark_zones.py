@@ -1,4 +1,4 @@
-"""The session's time zone concerns only Spark: in any zone, sinks receive timestamps in UTC."""
+"""The session's time zone affects only Spark: in any zone, sinks receive timestamps in UTC."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def hbase_server() -> Iterator[HBaseService]:
-    """A real HBase shared by all tests of the run. Use your own sink names and rows."""
+    """A real HBase shared by all tests in the run. Use your own sink names and rows."""
     with hbase_service(chosen()) as service:
         yield service
 

@@ -101,7 +101,7 @@ def test_a_cell_that_is_not_a_counter_stops_the_batch_before_its_decision(
 def test_counters_that_a_batch_would_overflow_stop_it_before_its_decision(
     held: int, tasks: list[list[int]], store: Store
 ) -> None:
-    """HBase itself would continue with a number of the other sign."""
+    """HBase itself would continue with a number of the opposite sign."""
     store.write(1, COUNTER.pack(held), at_ms=1)
     sink = sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL), chunk_rows=1)
     with pytest.raises(BadRecordError, match=rf"{store.prefix}:1.*d:v.*not fit in 64 bits"):

@@ -152,7 +152,7 @@ def test_rows_are_applied_once_even_if_hbase_dies_during_concurrent_chunks(
     handle = driver.prepare(batch(id=ids, v=ids, one=[1] * _ROWS))
     assert handle.distinct
 
-    # Before the sixth chunk, so that HBase dies in the middle of the concurrent ones.
+    # Before the sixth chunk, so that HBase dies in the middle of the concurrent chunks.
     with between_chunks(monkeypatch, dying_before(5, local_hbase_server)):
         assert driver.commit([handle], scan_start) == [Evidence.COMMITTED], driver.committer.blockers()
     held = {int(row.rpartition(b":")[2]): cells[FAMILY, b"v"].value for row, cells in store.all_cells().items()}

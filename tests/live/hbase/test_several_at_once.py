@@ -37,7 +37,7 @@ def rows(ids: list[int]) -> pa.RecordBatch:
 
 
 def let_meet(monkeypatch: pytest.MonkeyPatch, name: str, count: int) -> None:
-    """Let a method of the applier continue only when this number of threads is in it."""
+    """Let a method of the applier continue only when this number of threads has entered it."""
     original, together = getattr(Applier, name), threading.Barrier(count, timeout=30)
 
     def meet(*arguments: Any) -> Any:

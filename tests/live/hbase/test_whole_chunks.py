@@ -1,4 +1,4 @@
-"""A chunk that is sent in one call leaves the same cells as its rows do one by one, and misses none."""
+"""A chunk that is sent in one call leaves exactly the cells that its rows leave if they are sent one by one."""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def rest_catalogs() -> Iterator[RestCatalogs]:
-    """A JVM for all tests of the run."""
+    """A JVM for all tests in the run."""
     with contextlib.closing(RestCatalogs()) as catalogs:
         yield catalogs
 
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[LocalS3]:
-    """An S3 server for all tests of the run."""
+    """An S3 server for all tests in the run."""
     with LocalS3() as server:
         yield server
 

@@ -1,6 +1,7 @@
 """Late commits on the wire: a proxy holds a commit's POST back, or loses its response, and the table still has each row once.
 
-``tests/unit/test_lake_commit.py`` has such schedules within one process. Here the catalog itself judges what arrives late.
+``tests/unit/test_lake_commit.py`` contains such schedules within one process. Here the catalog itself judges what
+arrives late.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def test_a_commit_held_back_past_its_successors_commits_is_refused(stage: Stage,
 
 @cut_off
 def test_a_commit_held_back_past_a_fence_is_refused(stage: Stage, *, is_cut_off: bool) -> None:
-    """The successor has not even looked whether the batch is in the table."""
+    """The successor has not even checked whether the batch is in the table."""
     late = Late(stage, stage.begin(), is_cut_off=is_cut_off)
 
     def arrive() -> None:

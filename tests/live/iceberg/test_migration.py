@@ -71,7 +71,7 @@ def test_a_batch_written_but_not_recorded_by_spark_is_refused_until_the_old_quer
         (checkpoint / "commits" / name).unlink()
     query.feed(*BATCHES[2])
 
-    # The checkpoint has batches that this project has not written, so a start must name the query.
+    # The checkpoint contains batches that this project has not written, so a start must name the query.
     query.settings["override"] = AdoptQuery(json.loads((checkpoint / "metadata").read_text())["id"])
     assert f"has written batch 1 to the store of sink {sink.name!r}" in query.refused("*")
     old.run()

@@ -1,4 +1,4 @@
-"""The broker of 0.10, and a Spark session, for the tests of the migration."""
+"""A 0.10 broker and a Spark session for the migration tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["one_session"]
 
 @pytest.fixture(scope="session")
 def old_kafka() -> Iterator[LocalOldKafka]:
-    """A broker of 0.10 shared by all tests of the run; it is running again when a test that harms it ends."""
+    """A 0.10 broker shared by all tests in the run; it is running again when a test that harms it ends."""
     with LocalOldKafka() as kafka:
         yield kafka
 

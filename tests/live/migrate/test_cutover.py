@@ -93,7 +93,7 @@ def test_a_crash_in_the_first_batch_changes_nothing(point: str, pipeline: OldPip
 
 @pytest.mark.whole
 def test_equal_rows_and_earlier_duplicates_are_counted(pipeline: OldPipeline, spark: SparkSession) -> None:
-    """Seven different rows only. The old sink duplicated batch 0, and tried batch 1 twice."""
+    """Only seven different rows. The old sink duplicated batch 0, and tried batch 1 twice."""
     sink, attempts = pipeline.sink(), Counter[int]()
     pipeline.feed(100, values=7)
 

@@ -1,4 +1,4 @@
-"""Every command and every piece of code of docs/migration.md runs, in the page's order, on one pipeline."""
+"""Every command and every piece of code in docs/migration.md runs, in the page's order, on one pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The old sink on a real broker of 0.10. A reader that shares no code with the sink counts what a crash duplicates."""
+"""The old sink on a real 0.10 broker. A reader that shares no code with the sink counts what a crash duplicates."""
 
 from __future__ import annotations
 

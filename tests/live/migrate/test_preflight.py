@@ -1,4 +1,4 @@
-"""`twopc migrate preflight`: its findings on a source of 0.10, on a current output, and on each fault there."""
+"""`twopc migrate preflight`: its findings on a 0.10 source, on a current output, and on each fault there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``--start-offsets`` of ``twopc migrate cutover``: one line refuses offsets at which no batch can begin."""
+"""``twopc migrate cutover --start-offsets``: a one-line error rejects offsets at which no batch can begin."""
 
 from __future__ import annotations
 
@@ -85,7 +85,10 @@ def test_a_topic_that_is_not_handed_over_is_refused(kafka: KafkaService, tmp_pat
 
 
 def test_records_without_the_times_of_their_batches_are_refused(kafka: KafkaService, tmp_path: Path) -> None:
-    """The old function sets event times, and its source lags. By time, the output would have no row of the batch."""
+    """The old function sets event times, and its source lags.
+
+    If the offsets were found by time, the output would seem to contain no row of the batch.
+    """
     servers = kafka.bootstrap_servers
     topic = topic_with(servers, *(at_ms(batch_id) - 120_000 for batch_id in (0, 0, 1, 1)))
     planned(tmp_path, 2, 4)

@@ -1,4 +1,4 @@
-"""A broker of 0.10.2.2 becomes a current one without ZooKeeper, release by release, on its own log directories."""
+"""A 0.10.2.2 broker is upgraded, release by release, to a broker without ZooKeeper, and keeps its log directories."""
 
 from __future__ import annotations
 

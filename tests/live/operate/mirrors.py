@@ -39,7 +39,7 @@ def positions(servers: str, topic: str) -> list[tuple[int, int, bytes | None]]:
 
 
 def ends(servers: str, topic: str, isolation: IsolationLevel) -> dict[int, int]:
-    """The end of each partition, as readers of this isolation level see it."""
+    """The end of each partition, as readers with this isolation level see it."""
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     asked = {
         TopicPartition(topic, partition): OffsetSpec.latest()
@@ -117,7 +117,7 @@ class Mirrored:
 def mirroring(
     former: str, mirror: LocalKafka, topics: Sequence[str], *, exactly_once: bool = False
 ) -> Iterator[Mirrored]:
-    """Copy topics until the body ends; it may stop and start the copy."""
+    """Copy topics until the body ends; the body may stop and restart the copying."""
     found = Mirrored(former, mirror, topics, exactly_once=exactly_once)
     with found.maker:
         yield found

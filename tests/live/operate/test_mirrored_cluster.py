@@ -344,8 +344,8 @@ def test_a_new_query_that_omits_the_mirrors_rows_loses_and_duplicates_nothing(fa
 def test_a_new_query_does_not_see_the_transaction_of_a_mirror_that_was_killed(failover: Failover) -> None:
     """The mirror copies in transactions, as the page advises, and dies in the middle of one.
 
-    Its brokers abort the transaction. Fails if the new query reads the aborted copies: it would omit rows that no reader
-    sees, and write the events twice that the producers send again.
+    Its brokers abort the transaction. Fails if the new query reads the aborted copies: it would omit rows that no
+    reader sees, and write twice the events that the producers resend.
     """
     since_ms = int(time.time() * 1000)
     failover.run(2 * _BATCH)

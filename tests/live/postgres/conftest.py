@@ -31,7 +31,7 @@ def _disarmed() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresService]:
-    """A real PostgreSQL shared by all tests of the run. Use the fixture `database`, or your own names."""
+    """A real PostgreSQL shared by all tests in the run. Use the fixture `database`, or your own names."""
     with postgres_service(chosen()) as service:
         yield service
 
@@ -44,7 +44,7 @@ def local_postgres(postgres_server: PostgresService) -> Iterator[LocalPostgres]:
 
 @pytest.fixture(scope="session")
 def older_postgres() -> Iterator[LocalPostgres]:
-    """A server of the oldest version that is tested."""
+    """A server with the oldest version that is tested."""
     with LocalPostgres(version="16") as server:
         yield server
 

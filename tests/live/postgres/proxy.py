@@ -25,7 +25,7 @@ class LossyProxy:
 
     Attributes:
         dsn: leads through the proxy.
-        lost: how many answers were lost.
+        lost: how many responses were lost.
         on_loss: called when a response is lost, before the client's connection breaks.
     """
 

@@ -133,7 +133,7 @@ def sink_of(dsn: str, table: str = "target", **arguments: Any) -> PostgresSink:
 
 
 def case_of(dsn: str, columns: str = "value bigint NOT NULL", **arguments: Any) -> Case:
-    """A case of the contract suite, whose table `target` has these columns; rows have only `value`."""
+    """A case of the contract suite, whose table `target` has these columns; its rows contain only `value`."""
     with contextlib.closing(psycopg.connect(dsn, autocommit=True)) as connection:
         run(connection, f"CREATE TABLE target ({columns})")
     return Case(sink_of(dsn, **arguments), numbers, lambda: values(dsn))

@@ -230,7 +230,7 @@ _TABLES = ("target", "twopc.control", "twopc.slice", "twopc.marker")
 
 
 def back_up(connection: Connection) -> None:
-    """A backup of the database is everything in it: the rows, the markers and the control record."""
+    """A backup of the database contains everything in it: the rows, the markers and the control record."""
     run(connection, *(f"CREATE TABLE {table.replace('.', '_')}_backup AS TABLE {table}" for table in _TABLES))
 
 

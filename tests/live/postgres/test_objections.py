@@ -135,7 +135,7 @@ def test_what_can_reject_a_publish_after_the_decision_is_refused_at_the_start(
 def test_an_upsert_of_some_columns_is_refused_if_an_index_may_reject_them_together_with_the_others(
     typed: Connection, index: str
 ) -> None:
-    """The stage has a copy of the index, but its rows have other values in the kept columns."""
+    """The stage has a copy of the index, but the stage's rows contain other values in the kept columns."""
     half = _WIDE[:700]
     run(
         typed,

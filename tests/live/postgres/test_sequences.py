@@ -1,4 +1,4 @@
-"""Keys that the table numbers itself: the numbers are drawn at the publish, so a sequence that is behind can be put right."""
+"""Keys that the table numbers itself: numbers are drawn at the publish, so a sequence that is behind can be corrected."""
 
 from __future__ import annotations
 

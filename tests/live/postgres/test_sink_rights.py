@@ -1,4 +1,4 @@
-"""The rights that the sink's role needs, each of them, and no other."""
+"""Exactly the rights that the sink's role needs: all of them suffice, and none may be missing."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_a_killed_query_writes_every_row_once(
 def test_a_typical_user_function_duplicates_rows(
     postgres_server: PostgresService, kill_loop: Callable[..., Outcome]
 ) -> None:
-    """One transaction for each partition, as Spark's own writer has it."""
+    """One transaction for each partition, as in Spark's own writer."""
     table, dsn = created(postgres_server, "number bigint NOT NULL"), postgres_server.dsn
 
     def insert(rows: Iterator[Row]) -> None:

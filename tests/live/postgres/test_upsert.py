@@ -261,7 +261,7 @@ _MIXED = [
 def test_an_upsert_of_some_columns_is_refused_if_the_others_decide_whether_they_fit(
     column: str, words: str, database: str, connection: Connection
 ) -> None:
-    """The stage has the batch's columns and the defaults of the others, but the row in the table has other values."""
+    """The stage contains the batch's columns and the other columns' defaults, but the table's row has other values."""
     run(connection, f"CREATE TABLE target (id bigint PRIMARY KEY, n int, most int DEFAULT 1000, {column})")
     with pytest.raises(ConfigurationError, match=words):
         apply(upserting(database), rows([1], [1]))

@@ -173,7 +173,7 @@ def test_a_vote_is_confirmed_again_while_an_alteration_of_the_table_waits_for_it
 
 
 def test_an_alteration_of_the_table_waits_for_the_batch(database: str, connection: Connection) -> None:
-    """After the vote, nothing can take its yes back."""
+    """After the vote, nothing can revoke it."""
     driver = Driver(prepared_of(database).sink)
     scan_start = driver.begin()
     handle = driver.prepare(numbers([1]))

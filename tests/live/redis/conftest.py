@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisService]:
-    """A real Redis shared by all tests of the run. Use your own sink names and keys."""
+    """A real Redis shared by all tests in the run. Use your own sink names and keys."""
     with redis_service(chosen()) as service:
         yield service
 
@@ -31,6 +31,6 @@ def local_redis_server(redis_server: RedisService) -> Iterator[LocalRedis]:
 
 @pytest.fixture(scope="session")
 def redis_cluster() -> Iterator[list[LocalRedis]]:
-    """A cluster of three primaries, shared by all tests of the run."""
+    """A cluster of three primaries, shared by all tests in the run."""
     with local_redis.cluster(3) as servers:
         yield servers

@@ -155,7 +155,7 @@ def test_without_the_right_to_write_a_key_a_batch_stops_before_its_decision(keys
     key = unique()
     for mapping, more in MAPPINGS:
         sink = sink_of(users.url_with(f"{keys} {COMMANDS} {more} +{mapping.command.lower()}"), mapping)
-        # RetriableError and BadRecordError would lead people astray.
+        # RetriableError and BadRecordError would mislead users.
         with pytest.raises(ConfigurationError, match=r"(?i)permission.*Grant the Redis user"):
             apply(sink, batch(k=[f"a{key}", f"b{key}"], n=[1, 1_000]))
         assert not users.client.exists(f"data:a{key}", f"data:b{key}")

@@ -183,7 +183,10 @@ def test_a_marker_deleted_during_the_search_is_not_an_absent_one(play: Play) -> 
 
 
 def test_a_marker_that_cannot_be_searched_for_is_not_an_absent_one(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Committed, EndTxn refused, and the markers' leader is silent. Fails if a failed search counts as an abort."""
+    """The transaction is committed, EndTxn is refused, and the markers' leader is silent.
+
+    Fails if a failed search counts as an abort.
+    """
 
     def silent(*_: object, **__: object) -> dict[int, int]:
         raise RetriableError("no answer")

@@ -185,7 +185,7 @@ def test_a_sink_whose_name_begins_with_this_sinks_name_is_not_swept(kafka: Kafka
 def test_an_incomplete_sweep_is_reported_and_repeated_and_fails_no_batch(
     play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broker does not respond the listing after batch 0. Fails if an incomplete listing is not retried."""
+    """A broker does not respond to the listing request after batch 0. Fails if an incomplete listing is not retried."""
     driver = play.driver()
     driver.recover(play.batch(0))
     tasks = WithOrphan(play, ROWS)

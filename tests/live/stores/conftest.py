@@ -1,4 +1,4 @@
-"""The servers of these tests, shared by all tests of the run."""
+"""The servers of these tests, shared by all tests in the run."""
 
 from __future__ import annotations
 
