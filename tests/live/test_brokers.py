@@ -1,8 +1,7 @@
 """Three brokers without Spark: a leader or coordinator is killed or paused at any step, and nothing is lost or duplicated.
 
 The other brokers elect a new leader or coordinator within seconds. The driver waits for the election, or stops with an
-error that says
-to restart; these tests then restart it, as an operator would.
+error that says to restart; these tests then restart it, as an operator would.
 """
 
 from __future__ import annotations

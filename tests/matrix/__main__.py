@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).parents[2]
-#: Tests with file sources, which every Spark has.
+#: Tests with file sources, which every Spark version supports.
 _FILES: Final = (
     "tests/live/test_spark_several.py",
     "tests/live/test_spark_versions.py",
@@ -59,7 +59,7 @@ _LENIENT: Final = ("-o", "filterwarnings=default")
 class Spark:
     """A version of Spark: its dependency group in pyproject.toml, and the oldest and the newest Python that run it.
 
-    ``connect``: the tests under Spark Connect; empty if its group lacks what they need.
+    ``connect``: the tests under Spark Connect; empty if the group does not contain what they need.
     ``without``: the extras that exclude this version.
     """
 
@@ -71,7 +71,7 @@ class Spark:
     without: tuple[str, ...] = ()
 
 
-#: The extras with PySpark. They exclude a Spark without a Kafka connector.
+#: The extras with PySpark. They exclude a Spark version without a Kafka connector.
 _WITH_SPARK: Final = ("spark", "connect", "demo", "testing", "all")
 SPARKS: Final = (
     Spark("3.5.9", "spark-3-5", ("3.10", "3.11"), connect=()),

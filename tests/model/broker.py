@@ -2,7 +2,7 @@
 
 It answers as the tables in docs/protocol.md say (observed on broker 4.3.0; ``TransactionCoordinator.scala``): transactions
 V1 and EndTxn v3, whose answer depends on the state *and* on how the state was reached. A commit takes two steps: the
-coordinator accepts it (PrepareCommit), then each partition gets a control record, which may come later.
+coordinator accepts it (PrepareCommit), then each partition receives a control record, which may come later.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class Cluster:
         log.entries.append(Entry(log.end, known.producer_id, None, None, committed=False))
 
     def fetch(self, where: TopicPartition, start: int, *, until: int | None = None) -> tuple[list[Entry], int]:
-        """The records that a ``read_committed`` reader gets from ``start`` on, and its position afterwards."""
+        """The records that a ``read_committed`` reader receives from ``start``, and its position afterward."""
         log = self.logs[where]
         stable = log.stable if until is None else min(until, log.stable)
         return [entry for entry in log.entries[start:stable] if entry.committed], max(start, stable)

@@ -264,7 +264,7 @@ class History:
         """
         self.nemesis.rest()
         self.simulation.end()
-        # An attempt that lost the race of a batch is swept with the next batch. The last batch has no next one.
+        # An attempt that lost a batch's race is swept with the next batch. The last batch has no next one.
         self.query.speculates = self.query.skips = False
         excused: set[str] = set()  # a batch of each query
         while (error := self._run_last_driver()) is not None:

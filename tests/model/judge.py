@@ -29,7 +29,8 @@ class Judge:
     """Checks that only decided transactions commit, no row is visible twice, and a start that must be refused fences no driver.
 
     Attributes:
-        allowed: the overrides that the user has set so far. One without a query is for the first query that decides anything.
+        allowed: the overrides that the user has set so far. An override without a query applies to the first query that
+            decides anything.
         abandoned: the batches that are recorded as abandoned.
     """
 

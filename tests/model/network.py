@@ -37,7 +37,10 @@ class Network:
         return self.simulation.cluster
 
     def lagging(self, log: Log, end: int) -> int:
-        """The end as a cut-off leader sees it. A leader that knows of a truncation has seen everything before it."""
+        """The end offset as a cut-off leader sees it.
+
+        A leader that knows of a truncation has seen everything before it.
+        """
         chance = self.simulation.chance
         cut_off = self.stale and chance.random() < self.stale and log.truncated_at < end
         return chance.randint(log.truncated_at, end) if cut_off else end

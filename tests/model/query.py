@@ -230,7 +230,10 @@ class Query:
         return tasks
 
     def grouped(self, partitions: list[list[int]]) -> dict[int, _Given]:
-        """Give each task one or more partitions. Where Spark finds them decides, so each attempt may group them otherwise."""
+        """Give each task one or more partitions.
+
+        Spark's placement of the partitions decides, so each attempt may group them differently.
+        """
         chance, count = self.simulation.chance, len(partitions)
         tasks = count if chance.random() < _ONE_EACH else chance.randint(1, count)
         given: dict[int, _Given] = {task: {} for task in range(tasks)}
@@ -402,7 +405,7 @@ class _Job:
 
 @cache
 def _hashed(row: int) -> int:
-    """Stands for xxhash64 of a row. It must not be linear: otherwise {2, 4} has the same sum as {1, 5}."""
+    """Stands in for a row's xxhash64. It must not be linear: otherwise {2, 4} has the same sum as {1, 5}."""
     return int.from_bytes(hashlib.blake2b(b"%d" % row, digest_size=8).digest(), "big")
 
 

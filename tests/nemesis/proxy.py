@@ -59,7 +59,7 @@ class KafkaProxy:
 
     Args:
         bootstrap_servers: ``host:port`` of some brokers of the cluster; their responses name the others.
-        newest: by kind of request, the newest version that clients shall find, as if the brokers had no newer one.
+        newest: by kind of request, the newest version that clients find, as if the brokers had no newer one.
         bytes_per_s: how fast each connection carries requests; None: as fast as it can.
     """
 
@@ -134,7 +134,7 @@ class KafkaProxy:
     def recorded(
         self, api: Api, transactional_id: str | None = None, *, committed: bool | None = None
     ) -> list[Exchange]:
-        """The requests of this kind so far, dropped ones included. Recorded are only the kinds in ``_RECORDED``."""
+        """The requests of this kind so far, dropped ones included. Only the kinds in ``_RECORDED`` are recorded."""
         assert api in _RECORDED, f"{api!r} is not recorded; the proxy records only {_RECORDED}"
         wanted = Selection(api, transactional_id, committed, None, 1, 1, self._arm)
         return [exchange for exchange in list(self._exchanges) if wanted.matches(exchange.request)]
@@ -191,7 +191,7 @@ class KafkaProxy:
         try:
             connection = socket.create_connection(broker, timeout=_REPLAY_TIMEOUT_S)
         except OSError:
-            return  # the proxy refuses as a broker does that is down
+            return  # the proxy refuses the connection, like a broker that is down
         connection.settimeout(None)
         link = Link(client, connection, broker, self._judge, self._rewritten, self._bytes_per_s)
         with self._lock:

@@ -35,7 +35,7 @@ class Answered(Protocol):
 
     @property
     def error(self) -> str:
-        """The name of its error, or what the protocol has for success."""
+        """The name of the response's error, or the protocol's word for success."""
 
 
 RequestT = TypeVar("RequestT", bound=Asked, default="Request")
@@ -79,7 +79,7 @@ class Exchange(Generic[RequestT, ResponseT]):
     Attributes:
         request: as the client sent it.
         broker: the ``(host, port)`` it went to.
-        response: the broker's response, whether or not the client got it; None until it answers.
+        response: the broker's response, whether or not the client received it; None until it answers.
         fault: the fault that the proxy injected into this request, or None.
     """
 
@@ -221,7 +221,7 @@ class Selection:
         return self._arm(Rule(self, Fault.NOTHING))
 
     def drop_request(self) -> Rule:
-        """The broker never gets it; the connection stays open.
+        """The broker never receives the request; the connection stays open.
 
         No real network does this. A client that expects answers in order (kafka-python's) closes the connection at the next
         answer, and repeats all requests that were pending there.
@@ -249,5 +249,5 @@ class Selection:
         return self._arm(Rule(self, Fault.HOLD_RESPONSE, longest_s))
 
     def close_connection(self, *, answered: bool = False) -> Rule:
-        """Break the connection: before the broker gets the request or, with ``answered``, instead of the response."""
+        """Break the connection before the broker receives the request, or with ``answered``, instead of the response."""
         return self._arm(Rule(self, Fault.CLOSE_AFTER if answered else Fault.CLOSE_BEFORE))

@@ -1,9 +1,9 @@
 """A late InitProducerId makes the broker abort the open transaction of its id, at any epoch.
 
-It is our only request that no epoch makes harmless (``TransactionCoordinator.scala``, ``prepareInitProducerIdTransit``: an
-Ongoing transaction is fenced for any epoch of its producer id). If a task's stays unanswered, its id is never used
-(rule 5). A sweep's may hit an id that is in use again: rule 3 finds the aborted transaction before the decision, rules 4 and 9
-find it afterwards.
+It is our only request that no epoch makes harmless (``TransactionCoordinator.scala``, ``prepareInitProducerIdTransit``:
+an Ongoing transaction is fenced for any epoch of its producer id). If a task's request stays unanswered, its id is
+never used (rule 5). A sweep's request may hit an id that is in use again: rule 3 finds the aborted transaction before
+the decision, rules 4 and 9 find it afterwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Brokers that have Kafka's requests in older versions, as others that speak the protocol do. The broker is real."""
+"""Brokers that support only older versions of Kafka's requests, as some brokers other than Kafka do.
+
+The broker is real.
+"""
 
 from __future__ import annotations
 

@@ -377,7 +377,7 @@ BUGS: Final = (
         "        if not _is_same_log(bound, current):\n",
         "        if False:\n",
         model=False,
-        # A Kafka sink's binding has the ledger's id, too, so the rule's own tests on a broker do not notice.
+        # A Kafka sink's binding also contains the ledger's id, so the rule's own tests on a broker do not notice.
         protocol="tests/unit/test_binding.py",
     ),
     _bug(

@@ -125,7 +125,7 @@ class FakeWriter(SinkWriter[FakeHandle]):
 
 
 class OwnLog(RegisterLog):
-    """A decision log that a sink brings."""
+    """A decision log that a sink provides."""
 
     name = "own log"
 

@@ -57,7 +57,7 @@ class Shop:
         return len(self.table().metadata.snapshots)
 
     def sequence_numbers(self) -> tuple[int, int]:
-        """The table's last one, and the highest of its snapshots."""
+        """The table's last sequence number, and the highest sequence number of its snapshots."""
         metadata: Any = self.table().metadata
         return metadata.last_sequence_number, max(one.sequence_number for one in metadata.snapshots)
 

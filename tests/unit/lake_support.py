@@ -48,7 +48,7 @@ class LakeShop(Protocol):
         """A commit by another writer."""
 
     def commit_as_spark(self, query_id: str, batch: int) -> None:
-        """An empty commit, as Spark's own streaming writer makes one for a batch."""
+        """An empty commit, like the one that Spark's own streaming writer makes for a batch."""
 
     def alter(self) -> None:
         """Alter the table's definition."""
@@ -60,7 +60,7 @@ class LakeShop(Protocol):
         """Delete the table, and create it again."""
 
     def backup(self) -> Any:
-        """Make a copy of what says which files are in the table."""
+        """Copy the data that says which files are in the table."""
 
     def restore(self, backup: Any) -> None:
         """Put such a copy in its place again."""

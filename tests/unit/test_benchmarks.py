@@ -37,7 +37,7 @@ SPARK = "Spark's own sink (at least once)"
 
 @pytest.fixture(autouse=True)
 def _level_of_a_process_of_its_own() -> Iterator[None]:
-    """A group sets it in the process that runs it, which here is this one."""
+    """A group sets the log level of the process that runs the group, which is this process here."""
     sinks = logging.getLogger("sinks")
     before = sinks.level
     yield
@@ -284,8 +284,8 @@ def test_the_planning_table_lies_on_the_lines_through_what_was_measured() -> Non
         {"requests": 40.0, LEDGER_KIB: 11.0, STATE_KIB: 6.0},
     )
     table = planning_table(many, decision).splitlines()
-    # 9 connections of the driver and 4 of each of 2 workers; 20 + 2 requests of the driver and 10 of each task;
-    # (2 + 1.5) KiB a batch, 86,400 batches a day.
+    # 9 connections from the driver and 4 from each of 2 workers; 20 + 2 requests from the driver and 10 from each task;
+    # (2 + 1.5) KiB per batch, 86,400 batches per day.
     assert table[2] == "| 1 | 1,000 | 2 | 1 | 17 | 5 | 9 | 42 | 295 |"
     assert "Not measured yet" in planning_table(many, None)
     assert "Not measured yet" in planning_table(curve("many", small, large), results(case()))

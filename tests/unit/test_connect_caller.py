@@ -1,4 +1,4 @@
-"""Under Spark Connect, the queries of one DataFrame share its columns: which of them makes a call."""
+"""Under Spark Connect, queries on the same DataFrame share its columns: which of them makes a call."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Query:
     is_in_trigger: bool = True
     batches: int = 0  #: the triggers that have ended
     is_registered: bool = True
-    ends_at_look: int = 0  #: the look at which a trigger ends, if one ends
+    ends_at_look: int = 0  #: the number of the look during which the trigger ends; 0: it does not end
     looks: int = field(default=0, init=False)
 
     @property

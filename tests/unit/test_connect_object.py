@@ -1,4 +1,4 @@
-"""The object of ``exactly_once`` in a client of Spark Connect: what it refuses, and what its copy on the server is made of."""
+"""The object of ``exactly_once`` in a Spark Connect client: what it refuses, and what its copy on the server contains."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_an_unavailable_option_is_rejected_with_an_error_that_identifies_it(opti
 
 
 class Locked(Listener):
-    """A listener of the user's own, which opens something too early."""
+    """A user-defined listener, which opens something too early."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

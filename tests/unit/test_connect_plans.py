@@ -130,7 +130,7 @@ _MARKED = """== Physical Plan ==
 !FlatMapGroupsInPandasWithState count(key#28)#52, [key#28], [key#53], state info [ checkpoint = file:/tmp/cp/state, opId = 0]
 +- *(1) !Sort [key#28 ASC NULLS FIRST], false, 0
 """
-#: Expressions with the ends of lines, and counted rows (``observe``).
+#: Expressions with line breaks, and counted rows (``observe``).
 _BROKEN = """== Analyzed Logical Plan ==
 v: array<string>, k: string
 Project [split(value#1,
@@ -145,7 +145,7 @@ Project [split(value#1,
 +- CollectMetrics m, [count(1) AS n#2L]
    +- *(1) Scan ExistingRDD[key#0,value#1]
 """
-#: A column whose name contains the end of a line.
+#: A column whose name contains a line break.
 _TWO_LINES = """== Analyzed Logical Plan ==
 k
 y: string

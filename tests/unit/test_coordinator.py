@@ -139,7 +139,7 @@ def test_the_last_attempt_allowed_raises_its_error_and_nothing_is_decided(cluste
 
 
 def test_a_failed_attempt_leaves_no_transaction_open(cluster: Cluster) -> None:
-    """The driver never got the other tasks' handles; only the sweep finds their transactions."""
+    """The driver never received the other tasks' handles; only the sweep finds their transactions."""
     arm("task.flushed", fail, passage=2)
     with pytest.raises(InjectedFault):
         cluster.start(settings=Settings(max_attempts=1)).run(0)
@@ -280,7 +280,7 @@ def test_add_sink_binds_the_new_sink_for_later_runs(cluster: Cluster) -> None:
         cluster.start("one", "two").run(1)
     cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink="two"))).run(1)
     assert cluster.world.store("two").visible() == all_rows(1)
-    cluster.start("one", "two").run(2)  # the binding has it now
+    cluster.start("one", "two").run(2)  # the binding now contains the sink
     with pytest.raises(RefusedStartError, match="Pass two again"):
         cluster.start("one").run(3)
 

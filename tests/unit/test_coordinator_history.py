@@ -146,7 +146,7 @@ def test_an_adopted_query_does_not_skip_its_first_batch_although_the_function_ca
 def test_a_query_that_replaces_another_one_may_bring_a_new_store_even_if_its_adoption_failed(
     owned: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log has the other query's decisions, and none of this query's."""
+    """The log contains the other query's decisions, and none of this query's."""
     owned.start().run(0)
     monkeypatch.setattr(FakeCommitter, "lacks_decisions", lambda _, scan_start: bool(scan_start))
     monkeypatch.setattr(FakeCommitter, "inspect", lambda committer: Owner(OTHER, committer._store.driver_epoch))
@@ -367,7 +367,7 @@ def test_a_query_that_crashed_after_abandoning_a_batch_does_not_yet_count_as_an_
 def test_a_query_that_replaces_another_one_may_bring_a_new_store_even_if_its_first_start_crashed(
     owned: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new store has none of the other query's decisions, and loses nothing by that."""
+    """The new store contains none of the other query's decisions, and loses nothing by that."""
     owned.start().run(0)
     monkeypatch.setattr(FakeCommitter, "lacks_decisions", lambda _, scan_start: bool(scan_start))
     monkeypatch.setattr(FakeCommitter, "inspect", lambda committer: Owner(OTHER, committer._store.driver_epoch))

@@ -253,7 +253,7 @@ def test_an_unproven_commit_blocks_with_an_error_that_lists_its_transactions(clu
     assert blocked.value.transactions == tuple(reversed(cluster.store.transactions))
     with pytest.raises(CommitBlockedError):
         cluster.start().run(0)
-    assert sorted(cluster.store.pending()) == sorted(blocked.value.transactions)  # the restart has ended none
+    assert sorted(cluster.store.pending()) == sorted(blocked.value.transactions)  # the restart has ended no transaction
     cluster.store.unreachable = False
     cluster.start().run(0, 1)
     assert cluster.store.visible() == all_rows(0, 1)

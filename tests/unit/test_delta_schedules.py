@@ -1,4 +1,6 @@
-"""Random schedules: drivers replace each other, commits fail or come late, others change the table. Each row is there once.
+"""Random schedules: drivers replace each other, commits fail or come late, others change the table.
+
+The table contains each row once.
 
 ``TWOPC_SCHEDULES=100`` plays more; ``TWOPC_SEED=7 TWOPC_SCHEDULES=1`` repeats one.
 """

@@ -126,7 +126,7 @@ def test_values_are_read_back_as_they_were_written(partition: str | None, tmp_pa
 
 
 def is_odd(value: Any) -> bool:
-    """Whether it cannot be a partition's value, or deltalake's reader for Arrow makes ``-3.-14`` of it."""
+    """Whether the value cannot be a partition's value, or deltalake's Arrow reader would turn it into ``-3.-14``."""
     return value == "" or (isinstance(value, Decimal) and value < 0)
 
 

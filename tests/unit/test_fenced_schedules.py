@@ -230,7 +230,7 @@ def copy_of(files: MemoryFiles) -> MemoryFiles:
 def run_with(store: Store, fault: Callable[[MemoryFiles], Fault]) -> Iterator[MemoryFiles]:
     """Run a query with the fault at its first operation, then another one with the fault at its second, and so on.
 
-    The store is emptied for each. ``fault`` gets the query's checkpoint, as the caller does.
+    The store is emptied for each. ``fault`` is called with the query's checkpoint, which the caller also receives.
     """
 
     def run(at: int) -> tuple[Process, MemoryFiles]:
@@ -248,7 +248,7 @@ def run_with(store: Store, fault: Callable[[MemoryFiles], Fault]) -> Iterator[Me
 
 
 def restart(store: Store, *checkpoints: MemoryFiles) -> None:
-    """Start every query again. A copy may continue only if it has the last decision."""
+    """Start every query again. A copy may continue only if it contains the last decision."""
     finished = 0
     for files in checkpoints:
         with suppress(RefusedStartError):

@@ -162,7 +162,7 @@ def test_the_leftover_of_a_killed_writer_is_ignored(tmp_path: Path) -> None:
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
-    assert len(list((tmp_path / "x").iterdir())) == 2  # the leftover is there
+    assert len(list((tmp_path / "x").iterdir())) == 2  # the leftover is still there
     files = LocalFiles(tmp_path)
     assert (files.names("x"), files.read("x/y")) == (["other"], None)
     assert files.put_if_absent("x/y", b"whole")

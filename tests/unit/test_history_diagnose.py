@@ -151,7 +151,7 @@ CASES = [
             _many(**READS_SLOWLY),
             _many(median_ms=280.0, state=(_state(900),)),
             _many(**_slow(prepare=4_100.0), way="direct", tasks=1, slowest=(vote(**READING),), state=(_state(10_000),)),
-            # As a real query had it: the commit was over before the tasks' Python processes were ready.
+            # As in a real query: the commit was over before the tasks' Python processes were ready.
             _many(**_slow(prepare=1_100.0), **HIDDEN, state=(_state(317),)),
             # A record's state is what the batch before has left: this was slow in another run, or before the window.
             [ended(0, **READS_SLOWLY, state=(_state(10_000),)), ended(1, **READS_SLOWLY, state=(_state(400),))],

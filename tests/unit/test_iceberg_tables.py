@@ -130,7 +130,7 @@ def test_a_table_with_features_that_the_sink_does_not_support_is_refused(
 @pytest.mark.parametrize("place", ["write.data.path", "write.metadata.path", "location"])
 @pytest.mark.parametrize("cut", ["#", "?"])
 def test_a_location_where_files_would_overwrite_each_other_is_refused(place: str, cut: str, tmp_path: Path) -> None:
-    """What follows is, to pyiceberg, the fragment or the query of a URL."""
+    """To pyiceberg, the text from this character on is the fragment or the query of a URL."""
     shop = Shop(tmp_path)
     where = (tmp_path / "a").as_uri() + cut + "b"
     shop.edit(lambda table: table.update({place: where} if place == "location" else {"properties": {place: where}}))
@@ -377,7 +377,7 @@ def test_rows_within_slices_and_null_parents_are_found(sink: IcebergSink) -> Non
 
 @pytest.mark.parametrize("name", ["a b", "A B"])
 def test_a_field_that_has_a_different_name_in_the_file_is_written(tmp_path: Path, name: str) -> None:
-    """A Parquet file has ``a_x20b``. The case of the DataFrame's name does not matter."""
+    """In a Parquet file, the name is ``a_x20b``. The case of the DataFrame's name does not matter."""
     warehouse = Warehouse(tmp_path / "warehouse")
     warehouse.create(TABLE, Schema(NestedField(0, "address", StructType(NestedField(0, "a b", LongType())))))
     one = IcebergSink(name="orders", catalog=warehouse.properties, table=TABLE)

@@ -151,7 +151,7 @@ def test_values_are_read_back_as_they_were(data: st.DataObject) -> None:
     column: Any = pa.array(some, arrow)
     given = column.to_pylist()
     rows = pa.record_batch({"row": pa.array(range(len(some)), pa.int64()), "größe": column})
-    # A slice, because a slice of a list or a struct begins within what it holds.
+    # Sliced, because the elements of a sliced list or struct do not begin at the start of their buffers.
     with written(kind, *(part for part in (rows.slice(cut), rows.slice(0, cut)) if part.num_rows)) as warehouse:
         ordered = warehouse.rows(TABLE).sort_by("row").column("größe").to_pylist()
         stored = pa.concat_tables(pq.read_table(path) for path in warehouse.directory.rglob("*.parquet"))

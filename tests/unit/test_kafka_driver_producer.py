@@ -1,4 +1,4 @@
-"""The options of the drivers' producer, under any options of the user."""
+"""The options of the drivers' producer, whatever options the user sets."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_options_that_slow_commits_rely_on_override_those_of_the_user(
 def test_librdkafka_accepts_the_drivers_options_along_with_any_user_options(
     options: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seen: it refused a transaction shorter than the silence that is allowed to a broker, and named neither setting."""
+    """Seen: librdkafka refused a transaction timeout shorter than the socket timeout, and named neither setting."""
     given = config_of_driver(options, {"socket.timeout.ms": "10000"}, monkeypatch)
     assert given["socket.timeout.ms"] == expected
     assert int(given["queue.buffering.max.messages"]) > 1000  # a record with many parts has no other room

@@ -1,4 +1,4 @@
-"""Rows that librdkafka would write as something else are refused, and become dead letters where the query has them."""
+"""Rows that librdkafka would write as something else are refused, or become dead letters if the query allows it."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def large(**options: str) -> KafkaSink:
 
 
 def test_a_record_of_any_permitted_size_fits_into_the_queue() -> None:
-    """Librdkafka reports a full queue even if the queue is empty, so the task would wait for the brokers forever."""
+    """If a record is larger than the queue, librdkafka reports a full queue, and the task would wait for room forever."""
     config = large(**{"kafka.message.max.bytes": str(64 * MIB)}).producer_config()
     producer = Producer({**config, "transactional.id": "", "enable.idempotence": False, "log_level": 0})
     producer.produce("t", b"x" * (63 * MIB))

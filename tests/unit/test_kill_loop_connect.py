@@ -1,4 +1,4 @@
-"""Which processes each victim of a kill is under Spark Connect, with stand-ins for the server, its workers and the client."""
+"""The processes that each kill hits under Spark Connect, with stand-ins for the server, its workers and the client."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_a_table_that_was_created_again_is_refused_at_the_start(shop: LakeShop, 
 def test_a_table_restored_to_a_state_before_a_takeover_is_refused(
     shop: LakeShop, case: Case, tmp_path: Path, settings: Settings | None
 ) -> None:
-    """The restored table names the ended query as its owner, but it lacks decisions of the query that ended it."""
+    """The restored table names the ended query as its owner, but decisions of the query that ended it are missing."""
     Query(case, tmp_path / "query").run(0)
     backup, commits = shop.backup(), shop.commits()
     other = Query(case, tmp_path / "other", query_id="query-b")

@@ -1,4 +1,4 @@
-"""The sinks that decide a migrated query's batches: its own, and perhaps a dead-letter sink that the commands are not told of."""
+"""The sinks that decide a migrated query's batches: its own, and perhaps a dead-letter sink that is not an argument."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DECIDED: Final = LogView(begin=Begin(query_id=QUERY, first_batch=8, prior_offset
 
 @pytest.fixture
 def views(monkeypatch: pytest.MonkeyPatch) -> dict[str, LogView]:
-    """What each ledger has. The sink's own ledger names the log with the decisions, which reach batch 7."""
+    """What each ledger contains. The sink's own ledger names the log with the decisions, which reach batch 7."""
     found = {ORDERS.ledger: LogView(acquired=ACQUIRED), BAD.ledger: DECIDED}
     monkeypatch.setattr(deciding, "_view_of", lambda sink: found[sink.ledger])
     return found

@@ -20,7 +20,7 @@ SINK: Final = KafkaSink(name="orders", bootstrap_servers="127.0.0.1:1", topic="e
 
 @pytest.fixture
 def respond(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Make the broker's responses to the two requests: the ends, and the ends for readers of committed records."""
+    """Build the broker's responses to the two requests: the end offsets, and those for read_committed consumers."""
     found = SimpleNamespace(partitions=[SimpleNamespace(id=0), SimpleNamespace(id=1)])
     monkeypatch.setattr(output, "quiet_admin", lambda _: None)
     monkeypatch.setattr(output, "describe", lambda *_, **__: found)

@@ -1,4 +1,4 @@
-"""How long a probe waits for a group that commits its offsets from time to time. The clock is a simulated one."""
+"""How long a probe waits for a group that commits its offsets from time to time. The clock is simulated."""
 
 from __future__ import annotations
 

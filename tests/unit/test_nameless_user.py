@@ -1,4 +1,4 @@
-"""A container's user without a name and a home, as on OpenShift: every part works, or says what to set."""
+"""A container user without a name or a home directory, as on OpenShift: every part works, or says what to set."""
 
 from __future__ import annotations
 

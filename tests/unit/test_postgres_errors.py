@@ -1,4 +1,4 @@
-"""What an error of PostgreSQL means: before the decision, after it, and at a start, which may follow a decision."""
+"""What a PostgreSQL error means: before the decision, after it, and at a start, which may follow a decision."""
 
 from __future__ import annotations
 

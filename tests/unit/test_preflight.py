@@ -91,7 +91,7 @@ def test_the_stand_in_shares_the_sinks_prefixes_and_collides_with_none_of_its_na
     assert len({made.name, other.name, SINK.name}) == len({made.ledger, other.ledger, SINK.ledger}) == 3
     assert driver_id(made.name) != driver_id(SINK.name)
     assert driver_epoch_of(driver_id(made.name)) is None
-    assert driver_epoch_of(task_id(made.name, 0, "w", 0)) is None  # so that no sweep of the query takes it for a task's
+    assert driver_epoch_of(task_id(made.name, 0, "w", 0)) is None  # so that no sweep takes it for a task's id
     with pytest.raises(ConfigurationError):  # no user can give a sink such a name
         KafkaSink(name=made.name, bootstrap_servers="b:1")
 

@@ -139,7 +139,7 @@ def test_the_orphans_that_sweeps_have_ended_are_counted_once(cluster: Cluster, s
 
 
 class Declining:
-    """An engine whose task says no."""
+    """An engine whose task votes no."""
 
     def __init__(self, query: Query) -> None:
         self._engine = query.engine

@@ -1,4 +1,4 @@
-"""The way of a batch: through the driver, or through tasks."""
+"""How a batch is written: through the driver, or through tasks."""
 
 from __future__ import annotations
 

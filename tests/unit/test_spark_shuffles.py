@@ -712,7 +712,7 @@ def test_the_error_about_a_cache_older_than_the_query_says_what_to_do_before_a_r
 
 
 def test_jobs_before_the_rdds_of_the_batch_are_not_examined() -> None:
-    """Of a session with many jobs, Spark has forgotten the first few."""
+    """In a session with many jobs, Spark has forgotten the first few."""
     store = Store({"b": [Job(900, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=Moment(0, 900))
     watched = watching(store)
     store.moment = Moment(10, 900)

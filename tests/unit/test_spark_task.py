@@ -227,7 +227,7 @@ def test_a_permanent_error_is_returned_and_any_other_is_left_to_spark(
 
 
 class StoreBusyError(UnavailableError):
-    """A class that a sink of the user's own derives."""
+    """A class that a user-defined sink derives."""
 
 
 class FencedError(BadRecordError):  # noqa: N818, RUF100 - its name is also that of another class in twopc.errors

@@ -1,4 +1,4 @@
-"""Which rows and columns of a batch each sink gets, and what happens to rows that a sink cannot store."""
+"""Which rows and columns of a batch each sink receives, and what happens to rows that a sink cannot store."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ QUERY = FIRST.query_id
 
 
 class Sink:
-    """What a look needs of a sink. ``meddle`` runs before each look at the store."""
+    """The parts of a sink that a look needs. ``meddle`` runs before each look at the store."""
 
     name = "s"
 

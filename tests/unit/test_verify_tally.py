@@ -45,7 +45,7 @@ def truncated(first: int, last: int, query_id: str = "a") -> History:
         (
             [(WHOLE, WHOLE), (truncated(0, 3, "b"), truncated(0, 3, "b"))],
             TRUNCATED,
-        ),  # the last batches of a are unknown
+        ),  # the last batches of query "a" are unknown
     ],
 )
 def test_a_batch_truncated_before_any_check_makes_the_count_incomplete(

@@ -106,7 +106,7 @@ def log_of(*records: Record, start: int = 0) -> LogContents:
 
 
 def test_transactions_decided_in_another_ledger_are_not_compared() -> None:
-    """The sink ran alone (query a), then in query b, whose decision log belongs to another sink."""
+    """The sink ran alone (query "a"), then in query "b", whose decision log belongs to another sink."""
     own = log_of(driven("a", "own"), BEGIN, decision(0), driven("b", "first"))
     deciding = log_of(driven("b", "first"), Begin(query_id="b", first_batch=0, prior_offsets=()))
     history = history_of(deciding, own)

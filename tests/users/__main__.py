@@ -72,7 +72,7 @@ class Totals:
 
 
 def lane_of(lane: Lane) -> Iterator[dict[str, Any]]:
-    """Run a lane; yields its results. One that says nothing for too long is ended."""
+    """Run a lane; yields its results. A lane that prints nothing for too long is ended."""
     results = Path(lane.results)
     log = results.with_suffix(".log")
     process = GuardedProcess([sys.executable, "-m", "tests.users.lane", json.dumps(asdict(lane))], log=log, cwd=ROOT)

@@ -40,7 +40,7 @@ def judged(program: Program, reference: Expected, outcome: Outcome) -> list[str]
 
 
 def _is_stuck(program: Program, outcome: Outcome) -> bool:
-    """Whether an interrupted program has not been written since, because its calls are refused.
+    """Whether an interrupted program can no longer write, because its calls are refused.
 
     An interruption may leave the driver's own transaction open. It holds back only the readers of the ledger, and the next start
     that is not refused ends it.
@@ -49,7 +49,7 @@ def _is_stuck(program: Program, outcome: Outcome) -> bool:
 
 
 def _errors(program: Program, reference: Expected, outcome: Outcome) -> Iterator[str]:
-    """Errors that do not tell the user what to change, and refusals of a program that is right."""
+    """Errors that do not tell the user what to change, and refusals of a correct program."""
     own = {event.error for event in reference.events if event.kind}
     for event in outcome.events:
         if event.kind == RAW and event.error not in own:

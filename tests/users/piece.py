@@ -25,7 +25,7 @@ class Piece:
         text: the lines.
         loose: see :class:`Loose`.
         adds: the columns that the rows have afterwards.
-        copies: how often each id may be there afterwards.
+        copies: how often each id may occur afterward.
         mistake: whether the product may answer with an error that names what to change.
         after: lines for the end of the function.
         top: lines for the top of the program.

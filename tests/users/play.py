@@ -56,7 +56,7 @@ def play(
     """Draw the program of a seed, run it, and judge it.
 
     Args:
-        seed: of the program.
+        seed: the program's seed.
         spark: the session for the reference, and for the product unless it is killed.
         bootstrap_servers: the address of the broker.
         directory: the directory of everything on disk.

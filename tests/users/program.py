@@ -17,7 +17,7 @@ class Program:
     """A program that :func:`tests.users.grammar.drawn` draws from a seed.
 
     Attributes:
-        seed: the seed of the draw.
+        seed: the seed from which the program is drawn.
         pieces: the names of its pieces.
         text: Python, as a user writes it. ``runner.py`` says which names it finds.
         sinks: the number of its sinks.
@@ -25,7 +25,7 @@ class Program:
         source: ``files`` or ``kafka``.
         faults: for each run but the last, the crash points that are armed, as text.
         loose: see :class:`Loose`.
-        copies: how often an id of the input may be in a sink at most.
+        copies: the maximum number of times that an input id may occur in a sink.
         mistakes: the pieces for which the product may answer with an error; if there are none, it must not.
         is_stateful: whether the stream keeps state.
     """

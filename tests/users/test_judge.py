@@ -1,4 +1,4 @@
-"""The judge: hand-made outcomes, each with one fault, are each caught."""
+"""The judge catches handmade outcomes, each of which contains one fault."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class Before(Broken):
 
 
 class Silent(Broken):
-    """Takes a second call for a repetition."""
+    """Mistakes a second call for a repetition."""
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         if batch_id not in self.done:

@@ -45,7 +45,7 @@ class World:
         name: begins every name on the broker.
         source: ``files`` or ``kafka``.
         sinks: how many there are.
-        most: how many records of a topic are a batch at most.
+        most: the maximum number of a topic's records in a batch.
     """
 
     bootstrap_servers: str

@@ -113,7 +113,7 @@ def test_a_driver_that_a_copy_fenced_confirms_no_batch(query: Added, tmp_path: P
 
 
 def test_a_driver_whose_confirmed_batch_a_copy_swept_does_not_repair_it(query: Added, tmp_path: Path) -> None:
-    """Both checkpoints contain a decision for the batch, so its number alone tells nothing."""
+    """Both checkpoints contain a decision for the batch, so the batch number alone proves nothing."""
     swept = query.run(1)
     copy = query.copied(tmp_path / "copy")
     with pytest.raises(FencedError), at("driver.confirmed", lambda: copy.run(2)):

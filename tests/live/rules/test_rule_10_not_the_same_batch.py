@@ -1,4 +1,4 @@
-"""Rule 10: the same batch id is not the same batch.
+"""Rule 10: the same batch id does not mean the same batch.
 
 Suppose that a checkpoint is copied, restored from a backup, rewound, deleted, or used without the sink. If the ledger has decided
 its next batch id, the rows of that batch are skipped and lost. If not, they are duplicated. A start that must be refused must not

@@ -1,4 +1,4 @@
-"""Rule 12: a decision whose commit gets no response has not failed and must not be retried; only a restart resolves it.
+"""Rule 12: if the commit of a decision gets no response, it must not be retried; only a restart resolves the doubt.
 
 Without this rule, the broker commits the decision, its response is lost, and the batch is decided again or swept. Or librdkafka
 repeats EndTxn inside ``commit_transaction()``, a successor has aborted the record in between, and the retry reports success.

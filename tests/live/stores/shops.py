@@ -34,7 +34,7 @@ class Shop:
         case: the sink.
         content: returns everything in the store that concerns the sink, and shows each write and each lock.
         lose_record: deletes the control record.
-        lose_rows: deletes the rows that are staged and not published, of at most as many tasks.
+        lose_rows: deletes the staged rows that are not published, for at most this number of tasks.
         backup: returns a function that sets the store back to this moment.
         roll_back: sets only the table back, with the table format's own rollback; None if the format has none.
         miscount: alters the number of rows of batch 1 in the table's history to 9; None if the store has no history.

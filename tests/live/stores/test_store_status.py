@@ -153,7 +153,7 @@ def test_lost_rows_of_a_decided_batch_are_detected(query: Checkpointed, shop: Sh
 
 
 def test_a_batch_that_was_repaired_is_healthy(query: Checkpointed, shop: Shop) -> None:
-    """In the history of a table, its rows are in two commits."""
+    """In a table's history, the batch's rows are in two commits."""
     query.run(0)
     crash(query, 1, "driver.decided")
     shop.lose_rows(1)
