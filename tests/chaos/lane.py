@@ -96,7 +96,7 @@ class Lane:
         return {"hit": hit, "error": error, "wrong": wrong}
 
     def _fork_writers(self, fault: str) -> tuple[list[int], list[Connection[Any, Any]]]:
-        """Fork the writers; the first one gets the fault."""
+        """Fork the writers; the first one receives the fault."""
         pids: list[int] = []
         mine: list[Connection[Any, Any]] = []
         staging = self.query.staging

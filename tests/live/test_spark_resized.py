@@ -136,7 +136,7 @@ def killed(run: Run, after_s: float, *, only_driver: bool) -> bool:
 
 
 def kill_everything(run: Run) -> None:
-    """Kill the driver, its JVM, its executors and the Python workers, which form groups of their own."""
+    """Kill the driver, its JVM, its executors and the Python workers, which form separate process groups."""
     for process in processes_of(run.session):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

@@ -1,4 +1,4 @@
-"""A server that answers as Spark's UI does. Its responses can be changed between two requests."""
+"""A server that responds like Spark's UI. Its responses can be changed between two requests."""
 
 from __future__ import annotations
 

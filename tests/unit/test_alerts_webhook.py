@@ -1,4 +1,4 @@
-"""The webhook, against a real HTTP server on this machine that answers, refuses, or is silent."""
+"""The webhook, against a real HTTP server on this machine that responds, refuses, or is silent."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_redirection_counts_as_a_refusal(status: int) -> None:
 
 
 def test_a_server_that_accepts_the_request_and_does_not_respond_is_abandoned_after_the_timeout() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts, and no server answers
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts the connection, and no server responds
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         with pytest.raises(OSError, match=r"^webhook 127\.0\.0\.1: .*timed out"):
             _webhook(url, timeout_s=0.1)(ALERT)

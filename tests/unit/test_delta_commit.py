@@ -327,7 +327,7 @@ def test_files_that_are_deleted_between_two_attempts_to_commit_are_lost(shop: Sh
         if is_last:
             lost_request(send)
         shop.table().alter.set_table_properties({"delta.logRetentionDuration": "interval 20 days"})
-        send()  # in vain, because the table's metadata has changed
+        send()  # fails, because the table's metadata has changed
 
     with next_commits(vacuumed):
         assert evidence(driver, [kept, lost], scan_start) == [COMMITTED, ABORTED]

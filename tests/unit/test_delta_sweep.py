@@ -44,7 +44,7 @@ def test_files_of_earlier_batches_are_never_deleted(shop: Shop) -> None:
 
 @pytest.mark.parametrize("keeps_record", [True, False])
 def test_the_files_of_a_table_stay_if_it_is_created_again_from_them(shop: Shop, *, keeps_record: bool) -> None:
-    """Whoever has lost the log converts the files, as here. The same sink then begins anew with a new checkpoint."""
+    """A user who has lost the log converts the files, as here. The same sink then starts over with a new checkpoint."""
     driver = Driver(shop.sink)
     driver.commit([prepare(driver, shop.sink, 1, batch=7)], driver.begin())
     shutil.rmtree(shop.path / "_delta_log")

@@ -35,7 +35,7 @@ HANDLE = KafkaHandle(
     rows=5,
     partitions=("out:0-1,4", f"{LEDGER}:2"),
 )
-#: Every error that a broker can answer, by the name that the committer gets.
+#: Every error that a broker can return, by the name that the committer receives.
 REFUSALS = sorted({kafka.errors.for_code(code).__name__ for code in range(1, 130)})
 SOUND = Description(
     NONE,

@@ -71,7 +71,7 @@ class Unkept(File):
 
 
 class Unread(Files):
-    """Files whose rows nobody will read."""
+    """Files whose rows no one will read."""
 
     def create(self, path: str) -> File:
         return Unkept(path)

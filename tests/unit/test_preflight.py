@@ -1,4 +1,4 @@
-"""How ``twopc preflight`` judges answers and findings."""
+"""How ``twopc preflight`` judges responses and findings."""
 
 from __future__ import annotations
 

@@ -41,5 +41,5 @@ def context_of(running: int, conf: dict[str, str]) -> Any:
     ],
 )
 def test_a_batch_has_two_tasks_for_each_slot(running: int, conf: dict[str, str], expected: int | None) -> None:
-    """A cluster with dynamic allocation grows with the tasks that wait: without a limit of its own, the plan's count stays."""
+    """With dynamic allocation, a cluster grows with the waiting tasks: if it has no limit, the plan's count applies."""
     assert Slots(context_of(running, conf)).most_writers() == expected

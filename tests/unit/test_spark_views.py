@@ -185,7 +185,7 @@ OVERHEAD = 107
     ids=["text", "bytes", "escapes", "texts", "numbers"],
 )
 def test_a_dead_letter_stays_within_its_own_sinks_limit(row: dict[str, Any], cause: str, limit: int) -> None:
-    """With a limit of its own, the sink refused a letter that was only cut at the default limit."""
+    """A sink with a lower limit refused a letter that was only truncated at the default limit."""
     rows = pa.record_batch({**{name: pa.array([value]) for name, value in row.items()}, CAUSE: pa.array([cause])})
     view = View(columns=tuple((name, index) for index, name in enumerate(row)), of_bad_rows=True)
     letters = view.of(rows, lambda: limit - OVERHEAD)

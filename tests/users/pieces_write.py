@@ -165,7 +165,7 @@ PLACES: Final = (
     ),
 )
 
-#: The function that Spark gets; ``{body}`` is indented by four.
+#: The function that Spark receives; ``{body}`` is indented by four.
 SHAPES: Final = (
     ("def", "def write_batch(batch, batch_id):\n{body}", "write_batch"),
     ("def", "def write_batch(batch, batch_id):\n{body}", "write_batch"),

@@ -45,7 +45,7 @@ class History:
 
 
 class Schedule:
-    """A query whose drivers come and go, and a server that answers as the seed says.
+    """A query whose drivers come and go, and a server that responds as the seed says.
 
     Attributes:
         reported: the highest batch that some driver has reported as visible.

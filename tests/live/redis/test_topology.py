@@ -278,7 +278,7 @@ def test_rows_already_moved_to_the_other_node_are_confirmed_when_the_move_ends(o
 
 
 def test_a_query_that_starts_during_a_move_waits_for_its_rows_and_loses_none(own_cluster: list[LocalRedis]) -> None:
-    """The record's slot moves, too, to a node that has none of the scripts."""
+    """The record's slot moves, too, to a node that has not loaded any of the scripts."""
     key = unique()
     sink = cluster_sink(own_cluster, key, timeout_ms=1_000)
     first = Driver(sink)

@@ -41,7 +41,10 @@ def without_keys(rows: list[str]) -> pa.RecordBatch:
 
 
 def require_no_vote(play: Play, error: type[TwoPhaseCommitError], refused: pa.RecordBatch) -> None:
-    """Write good rows, rejected rows, and good rows again. There must be no handle, and nobody can commit the transaction."""
+    """Write good rows, rejected rows, and good rows again.
+
+    There must be no handle, and no client can commit the transaction.
+    """
     driver = play.driver()
     driver.recover(play.batch(0))
     writer = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 0)

@@ -58,7 +58,7 @@ def test_a_successor_ends_its_predecessors_prepared_transactions_when_it_starts(
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_fenced_driver_ends_what_it_prepared_after_its_successors_start(play: Play, batch: int) -> None:
-    """Fails if the fenced driver spares the transactions that it was about to decide: nobody else would end them."""
+    """Fails if the fenced driver spares the transactions that it was about to decide: no one else would end them."""
     first, second = play.driver(), play.driver()
     for done in range(batch):
         first.process(play.batch(done), Tasks(play, rows_of(done)))

@@ -45,7 +45,7 @@ CALLS: tuple[tuple[object, str], ...] = (
     (binding, "crash_point"),
     (DriverRun, "append"),
 )
-#: Each failure gets a new error, because an error that stays alive keeps its driver alive, and so its producer.
+#: Each failure raises a new error, because an error that stays alive keeps its driver alive, and so its producer.
 ERRORS: tuple[Callable[[], BaseException], ...] = (
     partial(OSError, 95, os.strerror(95)),
     KeyboardInterrupt,
