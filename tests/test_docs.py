@@ -65,7 +65,7 @@ def test_the_protocol_document_refers_to_a_test_for_each_of_the_fourteen_rules()
     assert missing == []
 
 
-def test_the_page_on_security_has_every_option_of_java_with_the_answer_of_the_code() -> None:
+def test_the_security_page_lists_every_java_option_with_the_advice_that_the_code_gives() -> None:
     text = (DOCS / "security.md").read_text()
     listed = {
         name: answer

@@ -48,7 +48,7 @@ def test_a_child_can_be_killed_after_ctrl_c_has_interrupted_a_poll_of_it(tmp_pat
     assert process.exit_code == 128 + signal.SIGKILL
 
 
-def test_threads_that_poll_at_once_see_the_same_exit_code(tmp_path: Path) -> None:
+def test_threads_that_poll_simultaneously_see_the_same_exit_code(tmp_path: Path) -> None:
     for _ in range(20):
         process = start(tmp_path, "sh", "-c", "exit 7")
         with ThreadPoolExecutor(8) as pool:
@@ -84,14 +84,14 @@ def test_the_childs_own_children_end_with_it_even_stopped_ones(tmp_path: Path) -
             os.kill(int(pid), 0)
 
 
-def test_without_being_asked_the_childs_own_children_are_left_alone(tmp_path: Path) -> None:
+def test_by_default_the_childs_own_children_are_left_alone(tmp_path: Path) -> None:
     process = start(tmp_path, "sh", "-c", "setsid sleep 600 & echo $!")
     assert process.wait(TIMEOUT_S) == 0
     os.kill(int((tmp_path / "log").read_text()), signal.SIGKILL)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_child_can_have_another_user_and_no_other_groups_and_still_ends_with_its_owner(tmp_path: Path) -> None:
+def test_a_child_can_run_as_another_user_without_further_groups_and_still_ends_with_its_owner(tmp_path: Path) -> None:
     script = "id -u; id -G; exec sleep 600"
     nobody = pwd.getpwnam("nobody").pw_uid
     process = GuardedProcess(["sh", "-c", script], log=tmp_path / "log", cwd=tmp_path, user=nobody)

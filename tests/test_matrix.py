@@ -20,14 +20,14 @@ PYTHON = "{}.{}".format(*sys.version_info)
 @pytest.mark.whole
 @pytest.mark.timeout(900)  # it may have to download that Spark
 @pytest.mark.skipif(PYTHON not in OLDEST.pythons, reason=f"Spark {OLDEST.version} runs on Python {OLDEST.pythons}")
-def test_the_oldest_spark_is_exactly_once() -> None:
+def test_a_query_on_the_oldest_spark_is_exactly_once() -> None:
     done = run("--spark", OLDEST.version, "--python", PYTHON, "--tests", "tests/live/test_spark_versions.py")
     assert "1 passed" in done
 
 
 @pytest.mark.whole
 @pytest.mark.timeout(900)  # it may have to download that Kafka
-def test_an_older_kafka_keeps_a_rule() -> None:
+def test_a_rule_holds_on_an_older_kafka() -> None:
     """This test runs one of them; `make matrix` runs every rule on every version."""
     done = run("--kafka", "3.9.1", "--tests", "tests/live/rules/test_rule_03_confirm_before_deciding.py")
     assert "Kafka 3.9.1: " in done
@@ -42,7 +42,7 @@ def test_an_older_kafka_keeps_a_rule() -> None:
         (["--tests", "tests/live/rules"], ["Spark 4.1.4, Python 3.10"]),
     ],
 )
-def test_a_spark_has_a_cell_for_connect(
+def test_a_spark_version_has_a_cell_for_connect(
     arguments: list[str], titles: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.matrix.__main__.environment", lambda *_: "python")

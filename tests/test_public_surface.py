@@ -120,7 +120,7 @@ def test_every_name_of_twopc_comes_from_its_listed_module() -> None:
     assert set(twopc._HOMES) | {"__version__"} == {*twopc.__all__, *_FACE}
 
 
-def test_what_a_query_needs_comes_from_twopc_and_is_the_same_class() -> None:
+def test_names_that_a_query_needs_can_be_imported_from_twopc_and_are_the_same_classes() -> None:
     for name in _FACE:
         assert getattr(twopc, name) is getattr(importlib.import_module(twopc._HOMES[name]), name)
     assert set(_FACE) <= set(dir(twopc))

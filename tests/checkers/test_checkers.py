@@ -95,7 +95,7 @@ def test_order_matters_only_within_one_key_one_source_partition_and_one_output_p
     assert inverted([row(0, 0, "0:1"), row(0, 1, "0:0", b"other"), row(1, 0, "0:0"), row(0, 2, "1:0")]) == []
 
 
-def test_order_is_by_offset_not_by_time_of_reading() -> None:
+def test_order_is_by_offset_not_by_read_time() -> None:
     assert inverted([row(0, 2, "0:1"), row(0, 0, "0:0")]) == []
 
 
@@ -211,7 +211,7 @@ def test_a_value_without_a_source_position_is_rejected() -> None:
         ([1, 1, 2], [("lost", (3,)), ("duplicated", (1, 2))]),
     ],
 )
-def test_lost_duplicated_and_made_up_rows_are_reported(found: list[int], wrong: list[Any]) -> None:
+def test_lost_duplicated_and_invented_rows_are_reported(found: list[int], wrong: list[Any]) -> None:
     assert [(violation.what, violation.evidence) for violation in rows.not_once([1, 2, 3], found)] == wrong
 
 

@@ -149,7 +149,7 @@ def test_a_foreign_row_and_an_open_transaction_are_found_in_a_real_run(kafka: Ka
         orphan.abort_transaction(10)
 
 
-def test_a_repair_replaces_its_listed_transactions() -> None:
+def test_a_repair_replaces_the_listed_transactions() -> None:
     sink = KafkaSink(name="s", bootstrap_servers="nowhere:1", topic="out")
 
     def task(number: int, uuid: str, *, is_repair: bool = False) -> TaskReport:

@@ -14,7 +14,7 @@ class TestEverySink(SinkContract):
         made: Case = request.param(request)
         return made
 
-    def test_the_orphans_that_a_sweep_ends_are_counted(self, case: Case) -> None:
+    def test_orphans_ended_by_a_sweep_are_counted(self, case: Case) -> None:
         """A sink by another author need not count them."""
         dead = Driver(case.sink)
         dead.begin()

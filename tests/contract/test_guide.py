@@ -67,7 +67,7 @@ def test_a_fenced_driver_cannot_begin_or_confirm(guide: Case) -> None:
         loser.committer.confirm([handle], 0)
 
 
-def test_a_driver_that_inspected_before_another_acquired_does_not_fence_it(guide: Case) -> None:
+def test_a_driver_whose_inspection_is_out_of_date_does_not_fence_the_newer_driver(guide: Case) -> None:
     late = guide.sink.create_committer()
     seen = late.inspect()
     winner = Driver(guide.sink)
@@ -198,7 +198,7 @@ def test_states_are_forgotten_with_their_decisions_and_never_committed_again(gui
     assert guide.visible() == [*ROWS, 9]
 
 
-def test_forget_keeps_what_was_not_swept_yet(guide: Case) -> None:
+def test_forget_keeps_what_has_not_been_swept_yet(guide: Case) -> None:
     driver = Driver(guide.sink)
     driver.prepare(guide.rows(ROWS))
     driver.committer.forget(driver.begin())

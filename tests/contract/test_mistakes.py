@@ -114,7 +114,7 @@ _SUITE = SinkContract()
         (the_last_write_replaces_the_others, _SUITE.test_the_rows_of_every_write_become_visible),
         (
             the_name_comes_from_the_task_attempt,
-            _SUITE.test_a_killed_task_and_its_retry_have_equal_task_attempts_and_write_their_rows_once,
+            _SUITE.test_a_killed_task_and_its_retry_have_identical_task_attempts_and_write_their_rows_once,
         ),
         (columns_are_read_by_position, _SUITE.test_a_tasks_columns_may_be_in_any_order),
         (

@@ -124,7 +124,7 @@ def test_under_transaction_version_2_a_commit_leaves_the_epoch_alone(newest: Kaf
     ],
     ids=" to ".join,
 )
-def test_a_batch_that_is_decided_under_one_version_is_committed_under_the_next(
+def test_a_batch_decided_under_one_version_is_committed_under_the_next(
     versions: tuple[str, ...], tmp_path: Path
 ) -> None:
     """The broker stops between the decision and the commit, and starts with other jars on the same data."""

@@ -191,7 +191,7 @@ def test_offsets_are_requested_from_the_current_leader(cluster: LocalKafkaCluste
 
 
 @pytest.mark.parametrize("point", ["between batches", "driver.deciding"])
-def test_the_death_of_the_drivers_coordinator_stalls_a_batch_only_for_the_elections(
+def test_the_death_of_the_drivers_coordinator_stalls_a_batch_only_during_the_elections(
     point: str, play: Replicated, add_summary: Callable[[str], None]
 ) -> None:
     """Fails if a single request for offsets may use up the whole timeout.
@@ -230,7 +230,7 @@ def test_the_successor_of_a_silent_coordinator_commits_the_decision(play: Replic
     assert not any("DecisionInDoubt" in error for error in errors), errors
 
 
-def test_a_restart_proves_a_decision_in_doubt_although_its_replaced_coordinator_wakes(
+def test_a_restart_proves_an_in_doubt_decision_even_if_the_replaced_coordinator_wakes_up(
     play: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rule 12. When the node resumes and receives the request, it is no longer the coordinator.

@@ -151,7 +151,7 @@ def test_a_batch_costs_driver_and_brokers_no_more_than_before(kafka: KafkaServic
 
 
 @pytest.mark.parametrize(("count", "transactions"), [(1, 1), (2, 3)])
-def test_a_start_writes_a_record_for_each_sink_and_proves_once_that_it_owns_the_log_of_several(
+def test_a_start_writes_one_record_per_sink_and_proves_ownership_once_if_there_are_several_sinks(
     kafka: KafkaService, tmp_path: Path, count: int, transactions: int
 ) -> None:
     """With one sink, the acquisition itself is the proof."""

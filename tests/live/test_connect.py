@@ -235,7 +235,7 @@ _PROMISED: dict[str, Any] = {"checkpoints": {"deterministic_plan": True}}
         ("one_view_for_two_parts", "another DataFrame in the same call also reads the view `part`"),
     ],
 )
-def test_rows_that_a_views_name_may_have_changed_are_refused(
+def test_rows_that_may_have_changed_because_a_view_is_resolved_by_name_are_refused(
     scenario: str, error: str, kafka: KafkaService, tmp_path: Path
 ) -> None:
     pipeline = pipeline_of(kafka, tmp_path, settings=_PROMISED)
@@ -277,7 +277,9 @@ def test_each_batch_is_written_through_its_own_view(kafka: KafkaService, tmp_pat
 
 @pytest.mark.whole
 @pytest.mark.parametrize("scenario", ["two_of_one_session", "two_of_one_frame"])
-def test_one_of_two_queries_of_a_session_is_found(scenario: str, kafka: KafkaService, tmp_path: Path) -> None:
+def test_the_calling_query_is_found_among_two_queries_in_a_session(
+    scenario: str, kafka: KafkaService, tmp_path: Path
+) -> None:
     pipeline = pipeline_of(kafka, tmp_path)
     pipeline.feed(20)
     pipeline.flush()

@@ -107,7 +107,7 @@ def test_a_false_promise_that_a_random_shuffle_is_deterministic_loses_and_duplic
 
 
 @pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark compares the rows of a shuffle from 4.1 on")
-def test_a_shuffle_by_random_numbers_is_not_decided_with_rows_that_spark_has_not_compared(
+def test_a_batch_shuffled_by_random_numbers_is_not_decided_unless_spark_has_compared_its_rows(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """Either Spark reruns every reader of the shuffle, or it ends the job and a restart recomputes the batch."""

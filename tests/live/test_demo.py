@@ -218,7 +218,7 @@ def test_the_seed_determines_the_kills() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 40])
-def test_the_number_of_kills_is_as_given_and_their_points_vary(count: int) -> None:
+def test_the_number_of_kills_is_as_requested_and_their_points_vary(count: int) -> None:
     kills = plan.protocol_kills(1, count)
     points = [kill.point for kill in kills if kill.point]
     assert len(kills) == len(plan.outside_kills(1, count)) == count

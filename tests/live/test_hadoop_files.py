@@ -35,7 +35,7 @@ def test_the_first_put_wins_and_is_never_overwritten(files: HadoopFiles) -> None
     assert files.names("x") == ["y"]
 
 
-def test_the_sessions_hadoop_configuration_holds_for_every_request(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_sessions_hadoop_configuration_applies_to_every_request(spark: SparkSession, tmp_path: Path) -> None:
     """Credentials in ``spark.hadoop.*`` are in no other configuration. Here, a umask shows which configuration was used."""
     context: Any = spark.sparkContext
     configuration = context._jvm.org.apache.hadoop.conf.Configuration(context._jsc.hadoopConfiguration())

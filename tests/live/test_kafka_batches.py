@@ -53,7 +53,7 @@ def test_no_batch_is_larger_than_its_topic_accepts(
 
 
 @BOTH
-def test_no_batch_is_larger_than_the_topics_chosen_by_rows_accept(
+def test_no_batch_is_larger_than_what_the_topics_chosen_by_rows_accept(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     way = Way(kafka, monkeypatch, native=native, topic=False)
@@ -65,7 +65,7 @@ def test_no_batch_is_larger_than_the_topics_chosen_by_rows_accept(
 
 
 @BOTH
-def test_the_limit_of_a_topic_that_only_later_rows_name_makes_the_next_attempt_send_smaller_batches(
+def test_the_limit_of_a_topic_named_only_by_later_rows_makes_the_next_attempt_send_smaller_batches(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     way = Way(kafka, monkeypatch, native=native, topic=False)
@@ -79,7 +79,7 @@ def test_the_limit_of_a_topic_that_only_later_rows_name_makes_the_next_attempt_s
 
 
 @BOTH
-def test_a_limit_that_is_lowered_while_the_query_runs_makes_the_next_attempt_send_smaller_batches(
+def test_a_limit_lowered_while_the_query_runs_makes_the_next_attempt_send_smaller_batches(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     """Caught mutations: a learned limit is never updated; the record is blamed."""
@@ -95,7 +95,7 @@ def test_a_limit_that_is_lowered_while_the_query_runs_makes_the_next_attempt_sen
 
 
 @BOTH
-def test_a_refusal_makes_the_next_attempt_send_smaller_batches_if_the_limit_may_not_be_read(
+def test_a_refusal_makes_the_next_attempt_send_smaller_batches_if_reading_the_limit_is_not_allowed(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     monkeypatch.setattr("twopc.sinks.kafka.batch_size._ask", lambda _settings, topics: dict.fromkeys(topics))
@@ -110,7 +110,7 @@ def test_a_refusal_makes_the_next_attempt_send_smaller_batches_if_the_limit_may_
 
 
 @BOTH
-def test_a_record_that_is_really_too_large_is_refused_and_the_error_gives_both_sizes(
+def test_a_record_that_really_is_too_large_is_refused_and_the_error_gives_both_sizes(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     way = Way(kafka, monkeypatch, native=native)

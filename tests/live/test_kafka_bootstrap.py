@@ -72,7 +72,7 @@ def connect(servers: list[str]) -> float:
 
 
 @pytest.mark.parametrize("backlog", [50, 0])
-def test_a_server_behind_silent_ones_is_always_reached(kafka: KafkaService, backlog: int) -> None:
+def test_a_server_listed_after_silent_ones_is_always_reached(kafka: KafkaService, backlog: int) -> None:
     """Fails if each try draws a server independently: one time in twelve, the responding one is never drawn."""
     with silent(backlog) as one, silent(backlog) as other:
         for servers in ([one, other, kafka.bootstrap_servers], [one, kafka.bootstrap_servers, other]):
@@ -87,7 +87,7 @@ def test_a_server_that_cannot_be_reached_gives_way_to_the_next(kafka: KafkaServi
         assert connect([*before, kafka.bootstrap_servers]) < EXPECTED_S + 3
 
 
-def test_servers_are_tried_in_their_order_and_the_whole_time_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_are_tried_in_order_until_the_whole_timeout_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a broker: each server has one connection in each round; then the error names all of them."""
     tried: list[float] = []
     real = KafkaAdminClient.__init__

@@ -39,7 +39,7 @@ def rows() -> pa.RecordBatch:
 
 
 @BOTH
-def test_a_ledger_that_was_deleted_is_not_mistaken_for_a_bad_record(
+def test_a_deleted_ledger_is_not_mistaken_for_a_bad_record(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     options = {"kafka.topic.metadata.propagation.max.ms": "100", "kafka.allow.auto.create.topics": "false"}
@@ -54,7 +54,7 @@ def test_a_ledger_that_was_deleted_is_not_mistaken_for_a_bad_record(
 
 @pytest.mark.whole
 @BOTH
-def test_the_error_for_an_id_that_the_brokers_have_forgotten_mentions_the_brokers_setting(
+def test_the_error_for_an_id_forgotten_by_the_brokers_mentions_the_broker_setting(
     forgetful: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     """Caught mutation: the error of a purged record is mistaken for the error of the transaction."""
@@ -73,7 +73,7 @@ def test_the_error_for_an_id_that_the_brokers_have_forgotten_mentions_the_broker
     assert "Purged" not in str(caught.value)
 
 
-def test_the_error_of_an_unreachable_broker_contains_the_clients_log(
+def test_the_error_for_an_unreachable_broker_contains_the_clients_log(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     way = Way(kafka, monkeypatch, native=True, timeout_ms=2_000)

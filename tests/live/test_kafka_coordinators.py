@@ -30,7 +30,7 @@ _STATE = "__transaction_state"
 _TIMEOUT_S = 120
 
 
-def test_a_coordinator_on_a_broker_that_returned_later_is_found(
+def test_a_coordinator_is_found_on_a_broker_that_comes_back_late(
     cluster: LocalKafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a rolling restart, a request that misses the broker asks for the metadata.
@@ -50,7 +50,7 @@ def test_a_coordinator_on_a_broker_that_returned_later_is_found(
         assert client.coordinator_of(tid) == f"broker {late}"
 
 
-def test_a_broker_that_returned_later_is_asked_for_its_open_transactions(cluster: LocalKafkaCluster) -> None:
+def test_a_broker_that_comes_back_late_is_asked_for_its_open_transactions(cluster: LocalKafkaCluster) -> None:
     """A sweep that assumes it has asked all brokers would leave its transactions open until they run out."""
     late = next(iter(cluster))
     with connected_while_away(cluster, late) as (client, admin):

@@ -127,9 +127,7 @@ def test_lost_transactions_are_repaired_in_transactions_even_under_another_guara
 
 
 @pytest.mark.parametrize("point", each([*BEFORE, *AFTER]))
-def test_an_exact_run_after_a_weaker_one_duplicates_at_most_the_batch_that_was_not_decided(
-    point: str, play: Play
-) -> None:
+def test_an_exact_run_after_a_weaker_one_duplicates_at_most_the_undecided_batch(point: str, play: Play) -> None:
     crash(driver(play, "AT_LEAST_ONCE"), play, 0, rows_of(0), point)
     left = play.visible()
     exact = driver(play, "EXACTLY_ONCE")

@@ -119,7 +119,7 @@ def test_nothing_is_left_of_a_pool_that_was_dropped(
     eventually(lambda: clients() == before, "no client is left")
 
 
-def test_a_producer_that_is_being_created_ends_with_its_pool(
+def test_a_producer_still_being_created_ends_with_its_pool(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The query ends immediately after its last batch. Caught mutation: a producer for a dropped pool is kept."""
@@ -145,9 +145,7 @@ def test_a_producer_that_is_being_created_ends_with_its_pool(
     assert pool._ready == []
 
 
-def test_a_producer_that_is_unused_for_too_long_is_dropped(
-    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_producer_unused_for_too_long_is_dropped(kafka: KafkaService, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing tells a worker that a query has ended. The pool itself stays, because its ids must not be used twice."""
     gc.collect()
     before = clients()

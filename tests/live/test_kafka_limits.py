@@ -70,7 +70,7 @@ def test_a_ledger_gets_no_fewer_replicas_while_brokers_are_down_and_can_be_creat
         assert play.visible() == {"0": 1}
 
 
-def test_a_ledger_gets_as_many_replicas_as_the_transaction_log_and_three_at_most() -> None:
+def test_a_ledger_gets_as_many_replicas_as_the_transaction_log_but_at_most_three() -> None:
     def replicas(*assigned: int) -> int:
         partitions = [SimpleNamespace(replicas=[0] * count) for count in assigned]
         future = SimpleNamespace(result=lambda: SimpleNamespace(partitions=partitions))

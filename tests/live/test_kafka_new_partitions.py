@@ -36,7 +36,7 @@ def rows(partitions: Sequence[int | None], topics: Sequence[str] | None = None) 
 @BOTH
 @pytest.mark.parametrize("chosen", [False, True], ids=["one topic", "topics of rows"])
 @pytest.mark.parametrize("guarantee", ["EXACTLY_ONCE", "AT_LEAST_ONCE"])
-def test_a_row_goes_to_a_partition_that_was_added_since(
+def test_a_row_goes_to_a_partition_added_after_the_producer_was_created(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, guarantee: str, *, chosen: bool, native: bool
 ) -> None:
     """Caught mutation: the producer never looks up a partition that it did not know when it was made ready."""
@@ -68,7 +68,7 @@ def test_a_row_for_a_missing_partition_is_rejected_and_the_error_gives_both_numb
 
 
 @BOTH
-def test_a_row_goes_to_a_topic_that_was_created_since(
+def test_a_row_goes_to_a_topic_created_after_its_first_lookup(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     options = {"kafka.topic.metadata.propagation.max.ms": "100", "kafka.allow.auto.create.topics": "false"}

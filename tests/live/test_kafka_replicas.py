@@ -58,7 +58,7 @@ def lose_replica(cluster: LocalKafkaCluster, way: Way, topic: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("guarantee", ["EXACTLY_ONCE", "AT_LEAST_ONCE"])
-def test_rows_for_too_few_replicas_fail_with_advice(
+def test_rows_for_a_partition_with_too_few_replicas_fail_with_advice(
     cluster: LocalKafkaCluster,
     brokers: KafkaService,
     monkeypatch: pytest.MonkeyPatch,

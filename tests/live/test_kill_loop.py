@@ -121,7 +121,7 @@ def test_the_kill_loop_finds_that_sparks_own_sink_duplicates_records(
 
 
 @pytest.mark.whole
-def test_exactly_once_passes_kills_at_crash_points_and_random_moments(
+def test_exactly_once_passes_kills_at_crash_points_and_at_random_moments(
     kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     """The seed also chooses who writes, and how many partitions the source has. `local[2]` has four writers."""

@@ -66,7 +66,7 @@ def consume(servers: str, topic: str, count: int) -> list[int]:
         consumer.close()
 
 
-def test_records_that_were_produced_can_be_consumed(kafka: KafkaService) -> None:
+def test_produced_records_can_be_consumed(kafka: KafkaService) -> None:
     topic = new_topic(kafka.bootstrap_servers)
     produce(kafka.bootstrap_servers, topic, 100)
     assert consume(kafka.bootstrap_servers, topic, 100) == list(range(100))

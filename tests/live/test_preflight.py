@@ -165,7 +165,7 @@ def test_the_table_lists_each_finding_with_its_reason_and_its_fix(
     assert topics_of(kafka.bootstrap_servers, name) == set()  # no metadata request creates the topic
 
 
-def test_a_running_query_of_that_name_is_not_disturbed(kafka: KafkaService, tmp_path: Path) -> None:
+def test_a_running_query_with_the_same_sink_name_is_not_disturbed(kafka: KafkaService, tmp_path: Path) -> None:
     """Caught mutations: the stand-in has the sink's own name (fences its driver); its topic is the sink's ledger."""
     reports = []
 
@@ -223,7 +223,7 @@ def test_each_fault_of_an_output_topic_is_reported(kafka: KafkaService) -> None:
         assert [line for line in lines if line.result is result and why in line.why and line.fix], lines
 
 
-def test_a_row_whose_time_the_topic_refuses_is_reported_as_a_bad_record_with_the_setting(
+def test_a_row_whose_timestamp_the_topic_refuses_is_a_bad_record_and_the_error_names_the_setting(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """The case that the finding warns about.
@@ -249,7 +249,7 @@ def test_an_unreachable_broker_causes_a_one_line_error_without_a_traceback() -> 
     assert done.stderr.count("\n") == 1, done.stderr
 
 
-def test_a_request_that_brokers_lack_is_reported_and_nothing_is_tried(
+def test_a_request_that_brokers_do_not_support_is_reported_and_nothing_is_tried(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = apis.Need(ApiKey.EndTxn, 99, 99, "nothing")
@@ -338,7 +338,7 @@ def guarded() -> Iterator[LocalKafka]:
 SHORT = {"kafka.transaction.timeout.ms": "20000"}
 
 
-def test_a_sink_with_longer_transactions_than_the_brokers_allow_gets_an_error_with_both_settings(
+def test_a_transaction_timeout_above_the_brokers_maximum_causes_an_error_that_gives_both_settings(
     guarded: LocalKafka,
 ) -> None:
     report = run_preflight(sink_at(guarded.bootstrap_servers, new_name()), [])
@@ -388,7 +388,7 @@ def guarded_sink(kafka: LocalKafka) -> tuple[KafkaSink, str]:
     return sink_at(kafka.address("GUARDED"), name, options=options), topic
 
 
-def test_the_documented_rights_pass_once_those_on_the_ledger_cover_its_prefix(guarded: LocalKafka) -> None:
+def test_the_documented_rights_pass_if_the_rights_on_the_ledger_cover_its_name_as_a_prefix(guarded: LocalKafka) -> None:
     sink, topic = guarded_sink(guarded)
     allow(guarded, documented_rights(sink, topic, PREFIXED))
     report = run_preflight(sink, [topic])
@@ -402,7 +402,7 @@ def test_the_documented_rights_pass_once_those_on_the_ledger_cover_its_prefix(gu
     assert topics_of(guarded.bootstrap_servers, sink.name) == {topic}
 
 
-def test_ledger_rights_alone_suffice_for_the_sink_and_the_trial_reports_the_rights_it_lacks(
+def test_rights_on_the_ledger_alone_suffice_for_the_sink_and_the_trial_reports_its_own_missing_right(
     guarded: LocalKafka,
 ) -> None:
     sink, topic = guarded_sink(guarded)

@@ -154,7 +154,7 @@ def test_a_right_lost_before_the_commit_is_reported_with_the_remaining_time_and_
     assert query.visible() == {"a": 1, "b": 1, "c": 1}
 
 
-def test_without_the_rights_to_delete_or_to_see_the_transaction_log_a_start_warns_and_works(
+def test_a_start_only_warns_if_it_may_neither_delete_records_nor_see_the_transaction_log(
     secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Caught mutations: a topic that cannot be described is refused; the right to delete is first tried after 200 batches."""

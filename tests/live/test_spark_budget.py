@@ -98,7 +98,7 @@ def test_the_driver_counts_the_same_bytes_as_spark(_number: int, spark: SparkSes
 
 
 @pytest.mark.parametrize("_number", range(3))
-def test_the_rows_of_a_task_pass_up_to_the_first_one_over_the_budget(
+def test_a_tasks_rows_pass_up_to_the_first_row_that_exceeds_the_budget(
     _number: int, spark: SparkSession, chance: random.Random
 ) -> None:
     frame = random_rows(spark, chance)
@@ -156,7 +156,7 @@ def test_all_rows_or_none_arrive_under_any_budget(expression: str, spark: SparkS
         pytest.param("", id="files of version 2"),
     ],
 )
-def test_under_any_plan_no_row_is_missing_unless_the_arrived_rows_are_over_the_budget(
+def test_under_any_plan_no_row_is_missing_unless_the_rows_that_arrive_exceed_the_budget(
     sources: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark may evaluate, combine and move filters: the budget counts a row if, and only if, the row would have come.

@@ -144,7 +144,7 @@ def test_every_batch_is_visible_once_after_a_crash_and_a_restart_in_the_same_ses
     assert values(query.sinks[0]) == VALUES
 
 
-def test_the_connections_of_an_object_are_closed_once_another_one_writes_for_the_same_run(
+def test_an_objects_connections_are_closed_once_another_object_writes_for_the_same_run(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     made: list[ExactlyOnce] = []
@@ -179,7 +179,7 @@ def test_the_connections_of_an_object_are_closed_once_another_one_writes_for_the
     ],
     ids=["constant", "next", "before", "str", "float", "bool", "None", "huge"],
 )
-def test_a_batch_number_other_than_sparks_is_refused_the_error_gives_both_and_nothing_is_written(
+def test_a_batch_number_other_than_sparks_is_refused_and_the_error_gives_both_numbers(
     wrong: Callable[[int], Any], kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),))
@@ -387,7 +387,7 @@ def test_a_query_whose_checkpoint_the_next_start_would_not_find_is_refused_and_n
 
 
 @pytest.mark.whole
-def test_a_checkpoint_that_the_user_names_may_look_like_sparks_own(
+def test_a_checkpoint_path_set_by_the_user_may_look_like_one_that_spark_generates(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     location, setting = str(tmp_path / str(uuid.uuid4())), "spark.sql.streaming.checkpointLocation"

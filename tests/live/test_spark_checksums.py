@@ -144,7 +144,7 @@ def test_without_the_checksums_rows_are_lost_and_duplicated(plan: str, tmp_path:
     assert run.given - rows
 
 
-def test_a_job_is_ended_if_a_task_of_its_result_stage_has_finished(tmp_path: Path) -> None:
+def test_a_job_is_aborted_if_a_task_of_its_result_stage_has_finished(tmp_path: Path) -> None:
     with program(tmp_path, plan="one", stops=(2, 3), are_on=True) as run:
         let_go(kill_one_of_two(run))
         outcome = run.outcome()

@@ -71,7 +71,7 @@ def rows(count: int, width: int = 10, *, first: int = 0) -> list[dict[str, Any]]
 # -- which way ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_query_over_kafka_writes_its_small_batches_in_the_driver_from_the_first_on(
+def test_a_query_over_kafka_writes_its_small_batches_in_the_driver_from_the_first_one_on(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=30)
@@ -83,7 +83,7 @@ def test_a_query_over_kafka_writes_its_small_batches_in_the_driver_from_the_firs
 
 
 @pytest.mark.whole
-def test_a_batch_over_the_limit_is_evaluated_again_by_tasks_which_then_get_the_next_batches(
+def test_a_batch_over_the_limit_is_evaluated_again_by_tasks_which_also_write_the_next_batches(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink, evaluated = kafka_sink(kafka.bootstrap_servers), tmp_path / "evaluated"
@@ -342,7 +342,7 @@ def test_a_direct_batch_that_stops_at_any_step_is_visible_once_after_a_restart(
 
 @pytest.mark.whole
 @pytest.mark.parametrize("plan", ["rows", pytest.param("update", marks=pytest.mark.whole)])
-def test_ways_may_change_from_batch_to_batch_across_crashes(
+def test_batches_may_alternate_between_driver_and_tasks_across_crashes(
     plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, max_offsets=10)

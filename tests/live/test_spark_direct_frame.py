@@ -61,7 +61,7 @@ def made_by_spark(rows: Rows) -> pa.Table:
     return as_arrow(rows.frame())
 
 
-def test_the_driver_collects_the_dataframe_itself_and_writes_the_same_rows_as_a_plan_would_give(
+def test_the_driver_collects_the_dataframe_itself_and_writes_the_same_rows_as_a_plan(
     spark: SparkSession,
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
@@ -186,7 +186,7 @@ def test_the_rows_of_a_stateful_query_and_of_a_runs_first_batch_are_bounded_by_t
     assert bounded == expected
 
 
-def test_a_batch_of_few_records_that_are_larger_than_ever_does_not_stay_in_the_driver(
+def test_a_batch_of_a_few_unusually_large_records_does_not_stay_in_the_driver(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=5, settings={"write_by": DriverUpTo(100_000)})
@@ -252,7 +252,7 @@ def removing(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.unset(CLEANUP)
 
 
-def test_a_dataframe_whose_shuffle_files_spark_removes_is_not_evaluated_itself(
+def test_the_given_dataframe_is_not_evaluated_directly_if_spark_removes_its_shuffle_files(
     kafka: KafkaService, removing: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[DataFrame] = []

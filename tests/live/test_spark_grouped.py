@@ -186,7 +186,7 @@ def test_two_dataframes_of_many_partitions_reach_their_own_sinks_once(
 
 
 @pytest.mark.parametrize("point", ["driver.prepared", DECIDED])
-def test_the_rest_of_a_batch_that_sparks_own_sink_wrote_in_part_is_written_once(
+def test_the_rest_of_a_batch_partly_written_by_sparks_own_sink_is_written_once(
     point: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     """The cut-over comes in the middle of a batch, and the first attempt to write the rest fails."""
@@ -236,7 +236,7 @@ def test_a_killed_query_restarts_with_another_number_of_writers(
 
 
 @pytest.mark.parametrize("numbers", [(BEFORE, FEWER), (FEWER, BEFORE), (BEFORE, FEWER, MORE, 2)])
-def test_a_batch_that_is_lost_in_part_again_and_again_is_completed_by_any_number_of_writers(
+def test_a_batch_partly_lost_again_and_again_is_completed_by_any_number_of_writers(
     numbers: tuple[int, ...], kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     """Each replay is itself decided and partly lost. The next one has another number of writers."""

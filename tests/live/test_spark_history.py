@@ -91,7 +91,7 @@ def test_a_killed_driver_leaves_its_history_and_the_batch_in_progress_and_a_rest
 
 
 @pytest.mark.whole
-def test_the_transactions_that_a_killed_driver_leaves_open_are_counted_by_its_successor(
+def test_transactions_left_open_by_a_killed_driver_are_counted_by_its_successor(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=2, settings={"write_by": "tasks"})
@@ -128,7 +128,7 @@ def test_the_error_of_an_expired_checkpoint_gives_the_time_the_duration_and_the_
 
 
 @pytest.mark.whole
-def test_a_vote_after_the_limit_is_late_and_its_transaction_is_aborted_and_never_seen(
+def test_a_vote_after_the_limit_is_late_and_its_transaction_is_aborted_and_never_visible(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver writes this batch itself: cancelling Spark's jobs does not stop the driver, so its vote arrives too late."""

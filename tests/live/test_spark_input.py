@@ -179,7 +179,7 @@ def test_a_record_above_the_topics_limit_stops_the_query_and_nothing_is_lost_aft
     pipeline.require_exactly_once()
 
 
-def test_an_unknown_topic_stops_the_query_and_nothing_is_lost_after_its_creation(
+def test_an_unknown_topic_stops_the_query_and_nothing_is_lost_once_it_is_created(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, topic="none", sink=IMPATIENT)
@@ -193,7 +193,7 @@ def test_an_unknown_topic_stops_the_query_and_nothing_is_lost_after_its_creation
     pipeline.require_exactly_once()
 
 
-def test_an_unreachable_broker_is_reported_and_nothing_is_lost_after_its_return(
+def test_an_unreachable_broker_is_reported_and_nothing_is_lost_once_it_is_back(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)

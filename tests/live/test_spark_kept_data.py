@@ -72,7 +72,7 @@ def is_examined(batch: DataFrame, frame: DataFrame, since: Unused) -> bool:
         pytest.param(lambda rows, batch: batch.unionByName(cached(rows.distinct())), id="cached with a shuffle"),
     ],
 )
-def test_the_jobs_behind_rows_that_the_function_has_given_back_are_examined(
+def test_the_jobs_behind_rows_that_the_function_collected_and_passes_back_are_examined(
     use: Callable[[DataFrame, DataFrame], DataFrame], arrow: str, batch: DataFrame, spark: SparkSession
 ) -> None:
     since = unused(spark.sparkContext)

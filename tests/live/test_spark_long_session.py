@@ -105,7 +105,7 @@ def test_skipped_stages_that_spark_drops_first_do_not_stop_a_query(
 
 
 @pytest.mark.whole
-def test_an_object_that_is_older_than_what_spark_remembers_is_not_refused(
+def test_an_object_created_before_the_oldest_job_that_spark_remembers_is_not_refused(
     sink: KafkaSink, spark: SparkSession, tmp_path: Path
 ) -> None:
     def function(each: ExactlyOnce) -> ExactlyOnce:
@@ -119,7 +119,7 @@ def test_an_object_that_is_older_than_what_spark_remembers_is_not_refused(
 
 
 @pytest.mark.whole
-def test_a_restarted_query_remembers_the_table_that_its_session_has_cached(
+def test_a_restarted_query_remembers_the_table_cached_by_its_session(
     sink: KafkaSink, spark: SparkSession, lookup: DataFrame, tmp_path: Path
 ) -> None:
     query = Query(spark, tmp_path, (sink,), plan=lambda frame: frame.join(lookup.hint("merge"), "id"))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["spark"]
 
 
-def test_a_batch_runs_with_the_offsets_in_its_checkpoint_or_stops(
+def test_a_batch_is_written_with_the_offsets_in_its_checkpoint_or_the_query_stops(
     spark: SparkSession, kafka: KafkaService, tmp_path: Path
 ) -> None:
     """A file and a topic as the sources. Fails if only the checkpoint is read."""

@@ -48,7 +48,7 @@ class BusyAtFirst(SqliteSink):  # type: ignore[misc]
 
 
 @pytest.mark.whole
-def test_a_tasks_retriable_error_of_the_users_own_class_is_retried(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_retriable_error_of_a_user_defined_class_is_retried_in_a_task(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "payments.db"
     create_tables(path)
     query = Query(spark, tmp_path, (BusyAtFirst("payments", str(path)),), {"write_by": "tasks"})

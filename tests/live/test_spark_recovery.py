@@ -120,7 +120,7 @@ def test_a_query_killed_and_restarted_after_the_transaction_timeout_loses_nothin
     assert not list(kept), "the staged files of proven rows should be deleted"
 
 
-def test_losing_some_transactions_and_replaying_different_rows_is_in_doubt(
+def test_a_batch_that_lost_some_transactions_is_in_doubt_if_its_replay_differs(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings=BY_TASKS)
@@ -139,7 +139,7 @@ def test_losing_some_transactions_and_replaying_different_rows_is_in_doubt(
 
 # With four partitions, Spark has been observed to plan the replay's tasks in a different order.
 @pytest.mark.parametrize("partitions", [4, pytest.param(12, marks=pytest.mark.whole)])
-def test_losing_some_transactions_is_repaired_if_the_replay_has_the_same_rows(
+def test_a_batch_that_lost_some_transactions_is_repaired_if_the_replay_has_the_same_rows(
     partitions: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=partitions, settings=BY_TASKS)
@@ -149,7 +149,7 @@ def test_losing_some_transactions_is_repaired_if_the_replay_has_the_same_rows(
     pipeline.require_exactly_once()
 
 
-def test_losing_every_transaction_rewrites_the_batch_even_if_the_replay_has_different_rows(
+def test_a_batch_that_lost_every_transaction_is_rewritten_even_if_the_replay_has_different_rows(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="unstable", settings=BY_TASKS)
@@ -261,7 +261,7 @@ def test_empty_batches_different_partition_counts_and_added_topics_are_accepted(
 
 
 @pytest.mark.whole
-def test_added_partitions_of_the_output_are_warned_about_and_accepted(
+def test_partitions_added_to_the_output_cause_a_warning_and_are_accepted(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)

@@ -50,7 +50,7 @@ def test_a_replay_computes_no_column_that_the_first_attempt_did_not_compute(
     assert not [record for record in caplog.records if record.name == "twopc.integration.spark.engine"]
 
 
-def test_a_replay_passes_although_its_input_is_gone(
+def test_a_replay_succeeds_although_its_input_is_gone(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The table stands for every input that Spark can no longer read."""

@@ -34,7 +34,7 @@ def _decided(pipeline: Pipeline) -> list[int]:
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("num_retained", "sparks", "kept"), [(3, 2, 3), (1, 4, 4)])
-def test_decisions_are_kept_as_long_as_the_user_or_spark_wants(
+def test_decisions_are_kept_as_long_as_the_user_or_spark_needs_them(
     num_retained: int, sparks: int, kept: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(

@@ -87,7 +87,7 @@ def test_two_dataframes_of_a_batch_reach_their_sinks_together(
     assert counters(redis_server, even.name) == {"even": SUMS["even"]}
 
 
-def test_a_crash_leaves_every_dataframe_of_a_batch_visible_or_none(
+def test_a_crash_leaves_either_all_or_none_of_a_batchs_dataframes_visible(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     odd, even = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
@@ -99,7 +99,7 @@ def test_a_crash_leaves_every_dataframe_of_a_batch_visible_or_none(
     assert (values(odd), values(even)) == (Counter(["3"]), Counter(["2"]))
 
 
-def test_each_dataframe_and_their_cached_parent_are_evaluated_once(
+def test_each_dataframe_and_the_cached_parent_are_evaluated_once(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     evaluated = tmp_path / "evaluated"
@@ -245,7 +245,7 @@ def test_a_function_that_catches_an_error_and_calls_again_writes_the_batch_once(
     assert values(sink) == VALUES
 
 
-def test_a_call_with_different_dataframes_after_a_failed_one_is_an_error(
+def test_a_call_with_different_dataframes_after_a_failed_call_is_an_error(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = kafka_sink(kafka.bootstrap_servers)

@@ -275,7 +275,7 @@ def test_a_dead_letter_fits_its_own_sink(
 
 
 @pytest.mark.whole
-def test_a_weaker_guarantee_of_a_sink_duplicates_only_its_own_rows(
+def test_a_sink_with_a_weaker_guarantee_duplicates_only_its_own_rows(
     kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     events, letters = (kafka_sink(kafka.bootstrap_servers, guarantee="AT_LEAST_ONCE") for _ in range(2))

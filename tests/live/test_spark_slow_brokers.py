@@ -71,7 +71,7 @@ def require_no_failure(pipeline: Pipeline) -> None:
 
 @pytest.mark.whole
 @BOTH
-def test_a_batch_that_takes_longer_than_a_step_is_written_at_once(
+def test_a_batch_that_takes_longer_than_a_step_is_written_at_the_first_attempt(
     slow: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession, direct: str
 ) -> None:
     timeout_ms = 3_000
@@ -138,7 +138,7 @@ def _chosen(frame: DataFrame, _options: Options) -> DataFrame:
 
 
 @BOTH
-def test_a_row_goes_to_a_partition_that_is_added_while_the_query_runs(
+def test_a_row_goes_to_a_partition_added_while_the_query_runs(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, direct: str
 ) -> None:
     monkeypatch.setattr(spark_query, "planned", _chosen)

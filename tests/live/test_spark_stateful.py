@@ -120,7 +120,7 @@ def require_rows(seen: Counter[str], *cuts: str) -> None:
 
 @pytest.mark.parametrize("cuts", [QUICK, pytest.param(tuple(CUTS), marks=pytest.mark.whole)], ids=["quick", "all"])
 @pytest.mark.parametrize("store", STORES)
-def test_a_query_continues_after_batches_that_were_not_taken_completely(
+def test_a_query_continues_after_batches_that_the_function_did_not_read_completely(
     store: dict[str, str], cuts: tuple[str, ...], kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = kafka_sink(kafka.bootstrap_servers)
@@ -141,7 +141,7 @@ def test_a_query_continues_after_batches_that_were_not_taken_completely(
         *(pytest.param(one, marks=pytest.mark.whole) for one in ("driver.confirmed@2", "driver.committed@2")),
     ],
 )
-def test_a_replay_writes_the_whole_state_of_a_batch_that_was_not_taken_whole(
+def test_a_replay_writes_the_whole_state_of_a_batch_that_the_function_did_not_read_completely(
     point: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = kafka_sink(kafka.bootstrap_servers)
@@ -204,7 +204,7 @@ def test_one_of_two_sinks_may_get_no_rows(kafka: KafkaService, spark: SparkSessi
     assert Counter(int(value) // 100 for value in values(two).elements()) == {0: NEW, 3: 1}
 
 
-def test_a_batch_that_is_taken_whole_is_evaluated_once(
+def test_a_batch_that_the_function_reads_completely_is_evaluated_once(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = kafka_sink(kafka.bootstrap_servers)
@@ -390,7 +390,7 @@ def test_a_join_with_one_store_for_each_partition_is_evaluated_once(
 @pytest.mark.skipif(
     pyspark.__version__ >= "4.1", reason="Spark stops such a query itself, at the batch that is left out (SPARK-52008)"
 )
-def test_a_batch_that_a_function_has_left_out_runs_again_as_the_refusal_says(
+def test_a_batch_that_the_function_skipped_runs_again_as_the_refusal_advises(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = kafka_sink(kafka.bootstrap_servers)

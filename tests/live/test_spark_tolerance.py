@@ -66,7 +66,7 @@ def outcomes(pipeline: Pipeline) -> list[tuple[int, str, int]]:
 @pytest.mark.parametrize(
     "points", [["task.flushed", "driver.confirmed"], pytest.param(POINTS, marks=pytest.mark.whole)], ids=["some", "all"]
 )
-def test_a_loss_at_each_point_before_the_decision_costs_a_checkpoint_and_no_record(
+def test_a_loss_at_each_point_before_the_decision_costs_a_checkpoint_but_no_record(
     points: list[str], kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     """The driver writes the batch, so every point is passed in this process: each checkpoint fails one point later."""
@@ -88,7 +88,7 @@ def _dying_while(path: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.
     return die
 
 
-def test_a_broadcast_that_failed_is_made_again_for_the_next_checkpoint(
+def test_a_failed_broadcast_is_repeated_for_the_next_checkpoint(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     """Seen: Spark repeated the first error, without a job, until the query was restarted."""
@@ -113,7 +113,7 @@ def test_a_broadcast_that_failed_is_made_again_for_the_next_checkpoint(
 
 @pytest.mark.whole
 @pytest.mark.parametrize("point", TASK)
-def test_workers_that_die_cost_a_checkpoint_and_no_record(
+def test_workers_that_die_cost_a_checkpoint_but_no_record(
     point: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     """Each attempt at a task ends when its worker dies, so Spark gives up on the job."""
@@ -157,7 +157,7 @@ def test_tasks_of_an_expired_checkpoint_that_continue_alongside_the_next_one_lea
 
 
 @pytest.mark.whole
-def test_an_error_of_the_users_own_function_is_not_tolerated(
+def test_an_error_in_the_users_function_is_not_tolerated(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:

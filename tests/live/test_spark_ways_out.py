@@ -41,7 +41,7 @@ def expire(sink: KafkaSink) -> None:
         assert until(lambda: client.fence([ProducerIdentity(name)])[name] == "NONE")
 
 
-def test_the_setting_that_the_error_names_resumes_a_function_that_skipped_empty_batches(
+def test_the_setting_in_the_error_resumes_a_query_whose_function_skipped_empty_batches(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = kafka_sink(kafka.bootstrap_servers)
@@ -69,7 +69,7 @@ def test_the_setting_that_the_error_names_resumes_a_function_that_skipped_empty_
     assert values(sink) == Counter(str(row["n"]) for rows in BATCHES for row in rows)
 
 
-def test_the_setting_that_the_error_names_abandons_a_lost_batch_that_the_users_function_skipped(
+def test_the_setting_in_the_error_abandons_a_lost_batch_that_the_users_function_skipped(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     """That Spark has moved on proves nothing: the function has swallowed the error."""
@@ -131,7 +131,7 @@ def test_an_adopted_query_does_not_skip_a_batch_whose_error_the_function_swallow
     assert values(sink) == Counter(str(row["n"]) for rows in BATCHES[1:] for row in rows)
 
 
-def test_a_function_that_catches_an_error_and_calls_again_begins_with_recovery(
+def test_a_function_that_catches_an_error_and_calls_again_recovers_first(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The failed call has decided and committed nothing. Without recovery, the second call cannot prove anything either."""

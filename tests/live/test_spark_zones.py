@@ -71,7 +71,7 @@ def _cases() -> list[Any]:
 
 
 @pytest.mark.parametrize("case", _cases(), ids=str)
-def test_every_sink_is_given_timestamps_in_utc_and_the_users_text_is_sparks_own(
+def test_every_sink_receives_timestamps_in_utc_and_a_cast_to_text_keeps_the_session_time_zone(
     case: tuple[str, str, bool],
     kafka: KafkaService,
     redis_server: RedisService,

@@ -234,7 +234,7 @@ def test_an_uncommitted_batch_is_distinguished_from_a_lost_one(play: Play) -> No
     assert (fixed.records, fixed.rewritten) == (5, 1)
 
 
-def test_a_repaired_batch_has_no_rows_of_its_replaced_transaction(play: Play) -> None:
+def test_a_repaired_batch_has_no_rows_of_the_replaced_transaction(play: Play) -> None:
     crash(play.driver(), play, 0, [["a"], ["b"]], "driver.decided")
     play.fence(play.decided(0)[0].transactional_id)
     play.driver().process(play.batch(0), Tasks(play, [["a"], ["b"]]))

@@ -34,7 +34,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("inject", FAULTS)
-def test_a_decision_whose_commit_the_network_loses_is_read_back_and_not_repeated(
+def test_a_decision_whose_commit_is_lost_in_the_network_is_read_back_and_not_repeated(
     play: Play, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch, inject: Callable[[Selection], Rule]
 ) -> None:
     read_back = spied_read_backs(monkeypatch)
@@ -51,7 +51,7 @@ def test_a_decision_whose_commit_the_network_loses_is_read_back_and_not_repeated
     assert play.visible() == seen(2)
 
 
-def test_a_decision_that_arrives_after_a_successor_acquired_is_fenced(
+def test_a_decision_that_arrives_after_a_successors_acquisition_is_fenced(
     play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
 ) -> None:
     """Rule 1: the successor has aborted the pending record, found no decision, and written the batch."""
@@ -91,7 +91,7 @@ def test_a_successor_commits_a_decision_whose_commit_never_got_a_response(
     assert play.visible() == seen(2)
 
 
-def test_a_driver_fenced_while_it_waits_commits_and_sweeps_nothing_of_its_successor(
+def test_a_driver_fenced_while_waiting_neither_commits_nor_sweeps_its_successors_transactions(
     play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor
 ) -> None:
     """The responses to the old driver's commits of a decided batch arrive when the successor has prepared the next batch."""

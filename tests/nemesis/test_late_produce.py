@@ -107,7 +107,7 @@ def test_records_of_an_ended_task_that_arrive_late_are_refused(
 
 
 @pytest.mark.parametrize("acquired", [pytest.param(False, marks=MARKS), pytest.param(True, marks=MARKS)])
-def test_a_decision_that_arrives_when_its_driver_has_given_up_decides_nothing(
+def test_a_decision_that_arrives_after_its_driver_has_given_up_decides_nothing(
     play: Play,
     proxy: KafkaProxy,
     acquired: bool,  # noqa: FBT001

@@ -56,7 +56,7 @@ def test_a_sweep_with_a_lost_request_is_completed(
     assert play.visible() == seen(1)
 
 
-def test_orphans_of_a_lost_listing_are_left_to_the_next_sweep(play: Play, proxy: KafkaProxy) -> None:
+def test_orphans_missed_because_a_listing_was_lost_are_left_to_the_next_sweep(play: Play, proxy: KafkaProxy) -> None:
     """Rule 7: the lost listing is reported, and fails no decided batch."""
     crash(play.driver(), play, 0, rows_of(0), "driver.confirmed")
     rule = proxy.on(Api.LIST_TRANSACTIONS).drop_response()

@@ -253,7 +253,7 @@ def test_a_new_leaders_address_in_a_refusal_is_rewritten(kind: Any) -> None:
     assert [(row.host, row.port) for row in rewritten.body.node_endpoints] == [("front-of-real", 9094)]
 
 
-def test_the_error_of_a_part_is_the_responses_error() -> None:
+def test_an_error_in_a_part_of_a_response_is_the_error_of_the_response() -> None:
     refused = struct.pack(">ibib2sbihbbb", 7, 0, 0, 2, b"\x02t", 2, 0, 47, 0, 0, 0)
     assert Response(refused, request_of(Api.ADD_PARTITIONS_TO_TXN, 3)).error in FENCED
 

@@ -954,7 +954,7 @@ BUGS: Final = (
         '    if name == "LocalRelation":',
         '    if name == "None":',
         model=False,
-        protocol="tests/live/test_spark_kept_data.py -k given_back",
+        protocol="tests/live/test_spark_kept_data.py -k passes_back",
         whole="tests/live/test_spark_readers.py -k collected",
     ),
     _bug(
@@ -964,7 +964,7 @@ BUGS: Final = (
         " or _has_kept_leaf_below(cache, batch, since)",
         "",
         model=False,
-        protocol="tests/live/test_spark_kept_data.py -k given_back",
+        protocol="tests/live/test_spark_kept_data.py -k passes_back",
     ),
     _bug(
         "rows that a function of Spark Connect collected and gave back are not checked",
@@ -1000,7 +1000,7 @@ BUGS: Final = (
         "            self._witnesses[number] = last\n",
         "            pass\n",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k kept_job_was_over",
+        protocol="tests/unit/test_spark_shuffles.py -k kept_job_ended",
         whole="tests/live/test_spark_long_session.py -k never_began_does",
     ),
     _bug(
@@ -1010,7 +1010,7 @@ BUGS: Final = (
         "rows=[rows.replanned() for rows in attempt.rows]",
         "rows=attempt.rows",
         model=False,
-        protocol="tests/live/test_spark_direct_frame.py -k evaluated_itself",
+        protocol="tests/live/test_spark_direct_frame.py -k evaluated_directly",
     ),
     _bug(
         "no other job can have computed what is newer than the attempt",
@@ -1056,7 +1056,7 @@ BUGS: Final = (
         "        if began <= (run.submission_time or 0) <= ended:\n",
         "        if False:\n",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k rows_that_were_kept",
+        protocol="tests/unit/test_spark_shuffles.py -k rows_cached",
         whole="tests/live/test_spark_threads.py -k cached",
     ),
     _bug(

@@ -124,7 +124,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "",
         model=False,
         protocol=f"{_FRAMES} -k vouch",
-        whole=f"{_LIVE} -k views_name",
+        whole=f"{_LIVE} -k view_is_resolved_by_name",
     ),
     one_edit(
         "Spark Connect: two DataFrames read one view",
@@ -134,7 +134,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "",
         model=False,
         protocol=f"{_FRAMES} -k may_have_changed",
-        whole=f"{_LIVE} -k views_name",
+        whole=f"{_LIVE} -k view_is_resolved_by_name",
     ),
     one_edit(
         "Spark Connect: a batch waits for the garbage collector, in which PySpark may hang",
@@ -181,7 +181,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "answers[at] = failure = error.with_traceback(None)  # as below\n",
         "answers[at] = failure = error\n",
         model=False,
-        protocol="tests/unit/test_staged_client.py -k keeps_nothing",
+        protocol="tests/unit/test_staged_client.py -k keeps_no_reference",
     ),
     one_edit(
         "Spark Connect: the history of the jobs has no moment before the query",
@@ -190,7 +190,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "        now = history.begin(exactly=True)\n",
         "        now = history.store.now()\n",
         model=False,
-        protocol=f"{_UI_TESTS} -k restart_writes_it",
+        protocol=f"{_UI_TESTS} -k restart_writes_the_batch",
     ),
     one_edit(
         "Spark Connect: reports that Spark has dropped count as none",
@@ -282,7 +282,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "        missing",
         model=False,
         protocol="tests/unit/test_connect_state.py -k only_a_job",
-        whole="tests/live/test_connect_state.py -k cut_off",
+        whole="tests/live/test_connect_state.py -k limited_by_the_function",
     ),
     one_edit(
         "Spark Connect: a job over a cached batch counts as one over the batch",

@@ -175,7 +175,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "    if newest != found.snapshot_id:\n",
         "    if False:\n",
         model=False,
-        protocol=f"{_COMMIT} -k was_moved",
+        protocol=f"{_COMMIT} -k moved_tag",
     ),
     one_edit(
         "Iceberg: files are added with the newest partitioning",
@@ -404,7 +404,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         'uri.netloc.rpartition("@")[2]',
         "uri.netloc",
         model=False,
-        protocol=f"{_CATALOGS} -k distinguishes_catalogs",
+        protocol=f"{_CATALOGS} -k distinguish_catalogs",
     ),
     one_edit(
         "Iceberg: each commit leaves a metadata file behind although the table says otherwise",

@@ -80,21 +80,21 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "committer.py",
             "            found = whole(step.view.files, handles, self._entry)\n            was_altered",
             "            found = dict.fromkeys(handles, [])\n            was_altered",
-            **_both("commit.py::test_a_file_that_is_gone_before_the_decision_voids_the_attempt"),
+            **_both("commit.py::test_a_file_missing_before_the_decision_voids_the_attempt"),
         ),
         _bugs(
             "the size of a file does not matter",
             "prepared.py",
             "all(files.size_of(entry.path) == entry.size for entry in entries)",
             "all(files.size_of(entry.path) for entry in entries)",
-            **_both("commit.py::test_a_file_that_was_cut_short_before_the_decision_voids_the_attempt"),
+            **_both("commit.py::test_a_file_truncated_before_the_decision_voids_the_attempt"),
         ),
         _bugs(
             "a table may be altered before the decision",
             "committer.py",
             "        if was_altered:\n",
             "        if False:\n",
-            **_both("commit.py::test_a_table_that_is_altered_before_the_decision_voids_the_attempt"),
+            **_both("commit.py::test_a_table_altered_before_the_decision_voids_the_attempt"),
         ),
         _bugs(
             "files older than maintenance allows are decided",
@@ -130,7 +130,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "committer.py",
             '        if self._table_id not in {"", found}:\n',
             "        if False:\n",
-            **_both("commit.py::test_a_table_that_was_created_again_is_reported_while_a_driver_runs"),
+            **_both("commit.py::test_a_recreated_table_is_reported_while_a_driver_runs"),
         ),
         _bugs(
             "a task of a driver that was replaced writes",
@@ -165,7 +165,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "orphans.py",
             "                yield own_epoch, batch + 1\n",
             "",
-            **_both("sweep.py::test_orphans_of_the_batch_that_was_decided_and_of_the_next_one_are_found"),
+            **_both("sweep.py::test_orphans_of_the_decided_batch_and_of_the_next_batch_are_found"),
         ),
         _bugs(
             "a sweep takes the files of a repair for orphans",

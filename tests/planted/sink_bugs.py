@@ -317,7 +317,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "            if self._decides_in_checkpoint:\n",
         "            if False:\n",
         model=False,
-        protocol="tests/live/rules/test_rule_10_copied_decisions.py -k a_copy_fenced",
+        protocol="tests/live/rules/test_rule_10_copied_decisions.py -k fenced_by_a_copy",
     ),
     one_edit(
         "an open transaction hides a copy's marker after the sweep",
@@ -425,7 +425,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "            yield step\n        self._note(record)\n",
         "            yield step\n",
         model=False,
-        protocol="tests/unit/test_control_set_back.py -k only_its_proof",
+        protocol="tests/unit/test_control_set_back.py -k only_from_its_proof",
     ),
     one_edit(
         "a decided batch whose store was set back counts as undecided",
@@ -578,7 +578,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "return (*index.stored, *index.sources)",
         "return index.stored",
         model=False,
-        protocol="tests/live/postgres/test_objections.py -k together_with_the_others",
+        protocol="tests/live/postgres/test_objections.py -k changed_and_kept",
     ),
     one_edit(
         "PostgreSQL: order_by may contain a json column",
@@ -722,7 +722,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "index not in publishing.key_indexes",
         "index != publishing.key_index",
         model=False,
-        protocol="tests/live/postgres/test_upsert.py -k built_again",
+        protocol="tests/live/postgres/test_upsert.py -k rebuilt",
     ),
     one_edit(
         "PostgreSQL: numbers that a sequence draws for the stage can never be published if the sequence is behind the table",
@@ -794,7 +794,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "return any(not _is_same(bound.get(name), value) for name, value in current.items())",
         "return bound != current",
         model=False,
-        protocol="tests/unit/test_binding.py -k no_longer_states",
+        protocol="tests/unit/test_binding.py -k no_longer_reports",
     ),
     one_edit(
         "a topic id that appears with a broker upgrade counts as another ledger",
@@ -938,7 +938,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "if gone := sorted(set(names) - set(_listed(connection, names))):",
         "if gone := []:",
         model=False,
-        protocol="tests/live/postgres/test_vote.py -k no_longer_has",
+        protocol="tests/live/postgres/test_vote.py -k gone_from_the_server",
     ),
     one_edit(
         "PostgreSQL: the publish is not run before the decision",
@@ -992,7 +992,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "if last is None or last.run == setup.driver_run_id:",
         "if True:",
         model=False,
-        protocol="tests/unit/test_coordinator_history.py -k another_one_replaces",
+        protocol="tests/unit/test_coordinator_history.py -k replaced_while_it_starts",
     ),
     one_edit(
         "a batch that Spark's own writer has committed is written again",
@@ -1173,7 +1173,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "return self.timeout_ms / 1000 + 1",
         model=False,
         protocol="tests/unit/test_staged_client.py",
-        whole="tests/live/redis/test_topology.py -k hangs_until",
+        whole="tests/live/redis/test_topology.py -k hanging_primary",
     ),
     one_edit(
         "Redis: wait_aof demands append-only files of the replicas",
@@ -1489,7 +1489,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "        if is_new:\n",
         "        if False:\n",
         model=False,
-        protocol="tests/live/rules/test_rule_13_ledgers.py -k had_a_driver",
+        protocol="tests/live/rules/test_rule_13_ledgers.py -k already_used",
     ),
     one_edit(
         "a worker that lives for one batch prepares producers",
@@ -1679,7 +1679,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "                for place, value in zip(self._places, values, strict=True)\n",
         "                for place, value in zip(self._places[:1], values)\n",
         model=False,
-        protocol="tests/live/hbase/test_same_as_the_command.py -k what_the_calls_say",
+        protocol="tests/live/hbase/test_same_as_the_command.py -k agrees_with_the_calls",
     ),
     one_edit(
         "HBase: a chunk of small rows may be larger than the largest cell",

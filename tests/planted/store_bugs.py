@@ -186,14 +186,14 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         "sinks/iceberg/history.py",
         "            return False\n        at = ",
         "            return None\n        at = ",
-        f"{_LIVE}::test_a_table_that_was_rolled_back_is_detected[iceberg]",
+        f"{_LIVE}::test_a_rolled_back_table_is_detected[iceberg]",
     ),
     _bug(
         "Delta: a restored table is not noticed",
         "sinks/delta/history.py",
         "if at < version:",
         "if at > version:",
-        f"{_LIVE}::test_a_table_that_was_rolled_back_is_detected[delta]",
+        f"{_LIVE}::test_a_rolled_back_table_is_detected[delta]",
     ),
     one_edit(
         "an id that an operator has written with a line break counts as torn",

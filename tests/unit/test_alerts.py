@@ -58,7 +58,7 @@ def test_too_many_failures_in_the_window_fire_once_and_clear_once() -> None:
     assert _at(episodes, 25) == []
 
 
-def test_failures_are_counted_at_the_checks_only() -> None:
+def test_failures_are_counted_only_when_a_check_runs() -> None:
     episodes = _episodes(TOTAL)
     _at(episodes, 0)
     for minute in (1, 1.1, 1.2, 1.3):
@@ -72,7 +72,7 @@ def test_failures_are_counted_at_the_checks_only() -> None:
     assert (alert.query, alert.at_ms, alert.since_ms) == ("orders", T0 + 5 * MINUTE, T0 + 5 * MINUTE)
 
 
-def test_growth_compares_with_the_same_time_before() -> None:
+def test_growth_compares_a_period_with_the_preceding_one() -> None:
     episodes = _episodes(GROWTH)
     for minute in (1, 4, 7, 11, 14, 17):
         episodes.ended(_bad(minute))
@@ -87,7 +87,7 @@ def test_growth_compares_with_the_same_time_before() -> None:
     assert _at(episodes, 37) == [("worse", "over")]
 
 
-def test_failures_in_a_row_fire_at_once_and_a_completed_checkpoint_ends_them() -> None:
+def test_failures_in_a_row_fire_at_once_and_a_completed_checkpoint_ends_the_episode() -> None:
     episodes = _episodes(BROKEN)
     assert [_said(episodes.ended(one)) for one in (_bad(1), _bad(2), _good(3), _bad(4), _bad(5))] == [[]] * 5
     assert _said(episodes.ended(_bad(6))) == [("broken", "firing")]
@@ -176,7 +176,7 @@ def test_every_rule_links_to_an_entry_in_the_runbook() -> None:
         (lambda: NoCheckpoint("a", for_s=0), "a.for"),
     ],
 )
-def test_the_error_of_a_value_out_of_range_mentions_its_key(make: object, key: str) -> None:
+def test_the_error_for_an_out_of_range_value_mentions_its_key(make: object, key: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{key}: "):
         make()  # type: ignore[operator]
 

@@ -94,9 +94,7 @@ def test_a_temporarily_unreadable_history_does_not_end_the_watch(
     assert "the history could not be read: " in capsys.readouterr().err
 
 
-def test_rules_that_still_hold_from_before_the_watch_are_reported(
-    tmp_path: Path, rules: Path, endpoint: Endpoint
-) -> None:
+def test_rules_that_already_held_before_the_watch_are_reported(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
     checkpoint = write(tmp_path / "checkpoint", [_bad(0), _bad(0), ended(0), _bad(1), _bad(1)])
     assert _watch(checkpoint, rules) == 1
     assert _told(endpoint) == [("consecutive", "firing")]

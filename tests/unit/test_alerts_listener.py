@@ -134,7 +134,7 @@ def test_a_checkpoint_after_a_long_pause_of_the_source_is_not_late_when_it_begin
     assert told.get(timeout=WAIT_S).rule == "stalled", "the time should count from the first attempt"
 
 
-def test_a_query_that_failed_and_was_closed_still_raises_stalled() -> None:
+def test_a_query_that_failed_and_was_closed_still_raises_the_stalled_alert() -> None:
     told: queue.Queue[Alert] = queue.Queue()
     clock = Clock()
     alerts = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)
@@ -223,7 +223,7 @@ def _wait_for_end_of_others(threads: Collection[threading.Thread]) -> None:
         assert not thread.is_alive()
 
 
-def test_a_checkpoint_that_a_dead_process_has_planned_is_late_from_then_on(tmp_path: Path) -> None:
+def test_a_checkpoint_planned_by_a_dead_process_counts_from_the_time_when_it_was_planned(tmp_path: Path) -> None:
     told: queue.Queue[Alert] = queue.Queue()
     checkpoint = write(tmp_path / "checkpoint", [ended(0)])
     (checkpoint / "offsets").mkdir()
@@ -269,7 +269,7 @@ def test_checkpoints_of_this_process_in_the_history_count_once(tmp_path: Path) -
     assert told.empty()
 
 
-def test_a_channel_that_hangs_holds_up_neither_the_query_nor_the_others_nor_the_end(
+def test_a_hanging_channel_delays_neither_the_query_nor_the_other_channels_nor_the_shutdown(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_LAST_S", 0.1)

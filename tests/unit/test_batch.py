@@ -54,7 +54,7 @@ def test_a_batch_is_located_by_its_number_and_its_history(batch: int, history: s
     assert locate(log(5), batch_of(batch, query_id="a", history=history), NONE) is position
 
 
-def test_a_next_batch_is_copied_when_the_checkpoint_no_longer_has_its_predecessor() -> None:
+def test_a_batch_counts_as_copied_if_the_checkpoint_no_longer_contains_its_predecessor() -> None:
     forgetful = Batch(query_id="a", batch_id=6, offsets=offsets_of(6), offsets_of=lambda _: None)
     assert locate(log(5), forgetful, NONE) is Position.COPIED
 

@@ -74,7 +74,7 @@ def test_a_changed_binding_is_refused_and_the_error_offers_a_way_out(
     assert bound.location in str(refused.value)
 
 
-def test_a_fact_that_the_sink_no_longer_states_may_differ(files: LocalFiles) -> None:
+def test_a_fact_that_the_sink_no_longer_reports_may_differ(files: LocalFiles) -> None:
     """PostgreSQL's server has a new identity after pg_upgrade, although its data is the same."""
     older = msgspec.structs.replace(BOUND, sinks={"k": {"cluster": "c1", "server": "before the upgrade"}})
     Binding(files).bind(older, 0)

@@ -35,7 +35,7 @@ def test_the_next_run_finds_the_binding_although_nothing_is_listed(log_epoch: in
         Binding(files).check(OTHER_LOG, add_sink=None)
 
 
-def test_the_last_decision_finds_a_later_binding_although_nothing_is_listed(files: Objects) -> None:
+def test_the_last_decision_leads_to_the_newest_binding_although_nothing_is_listed(files: Objects) -> None:
     """Fails if ``_load`` reads only listed files: the added sink would look new at each start."""
     first = bind(files, BOUND, 3)
     second = bind(files, WITH_REDIS, 7, decided=first)
@@ -59,7 +59,7 @@ def test_a_fenced_driver_that_wakes_in_its_write_changes_nothing(
     Binding(files).check(WITH_REDIS, add_sink=None, decided=number if has_decided else 0)
 
 
-def test_at_most_one_of_two_drivers_with_different_logs_is_bound_when_both_bind_at_once(files: Objects) -> None:
+def test_when_two_drivers_with_different_logs_bind_at_once_at_most_one_succeeds(files: Objects) -> None:
     """Their logs do not fence each other. Fails if ``bind`` does not look again, or leaves its file behind."""
     first, second = Binding(files), Binding(files)
     first.bind(BOUND, 4)

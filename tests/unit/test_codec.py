@@ -120,7 +120,7 @@ def test_every_truncated_frame_is_detected(frames: list[bytes]) -> None:
                 decode(numbered([*frames[:which], frame[:length], *frames[which + 1 :]]))
 
 
-def test_a_record_without_its_last_frames_is_ignored_with_any_records_after_it() -> None:
+def test_a_record_without_its_last_frames_and_any_records_after_it_are_ignored() -> None:
     for length in range(len(MANY)):
         assert decode(numbered(MANY[:length])) == []
         after = decode(numbered([*MANY[:length], *ONE, *MANY, *MANY[:length]]))

@@ -136,11 +136,11 @@ def of_sql(query: str, given: Any) -> Any:
         (of_sql("SELECT 1", by_id("b")), True),
     ],
 )
-def test_a_dataframe_is_known_to_name_a_table_or_a_view(relation: Any, *, is_named: bool) -> None:
+def test_a_dataframe_that_names_a_table_or_a_view_is_recognized(relation: Any, *, is_named: bool) -> None:
     assert is_by_name(Frame(relation)) == is_named
 
 
-def test_each_rdd_with_an_id_is_counted_as_often_as_the_plan_has_it() -> None:
+def test_each_rdd_with_an_id_is_counted_as_often_as_it_occurs_in_the_plan() -> None:
     assert references(Frame(union(by_id("b"), union(by_id("c"), by_id("b")))), "") == {"b": 2, "c": 1}
     used = f"+- View (`{_ALIAS}`, [key#1])\n"
     for times in range(3):

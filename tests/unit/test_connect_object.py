@@ -54,7 +54,7 @@ def sink() -> FakeSink:
     return FakeSink(World(), "fake")
 
 
-def test_the_checkpoints_location_must_be_given() -> None:
+def test_the_checkpoint_location_must_be_given() -> None:
     with pytest.raises(ConfigurationError, match=r"under Spark Connect.*Pass checkpoint_location"):
         exactly_once(sink())
 
@@ -165,7 +165,7 @@ def _fail_as_sparks_client() -> None:
     [{"settings": Settings(max_attempts=2)}, {"checkpoints": CheckpointConfig(tolerable_failures=1)}],
     ids=["another attempt", "another checkpoint"],
 )
-def test_a_batch_is_released_after_an_attempt_that_failed(
+def test_a_batch_is_released_after_a_failed_attempt(
     options: dict[str, Any], cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)  # pytest keeps the error of a record

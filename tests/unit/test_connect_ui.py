@@ -213,7 +213,7 @@ def test_a_report_that_spark_has_dropped_stops_the_query(spark: Spark, address: 
         shuffles.check("a", run_batch(spark), nothing_kept)
 
 
-def test_forgotten_jobs_of_others_before_a_batch_stop_the_query_and_a_restart_writes_it(
+def test_other_forgotten_jobs_before_a_batch_stop_the_query_and_a_restart_writes_the_batch(
     spark: Spark, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any of them may have written a part of the batch's shuffle, which is older than the call."""
@@ -371,7 +371,7 @@ def test_the_counter_of_dropped_reports_is_read_as_spark_shows_it() -> None:
 
 
 @pytest.mark.parametrize(("settings", "expected"), [([], 900), ([["spark.ui.retainedJobs", "45"]], 41)])
-def test_a_tenth_of_the_jobs_that_spark_keeps_does_not_count(settings: list[list[str]], expected: int) -> None:
+def test_a_tenth_of_the_jobs_that_spark_retains_is_not_relied_upon(settings: list[list[str]], expected: int) -> None:
     """The UI does not show whether Spark has forgotten the job with the highest number, and Spark forgets a tenth at a time."""
     environment = json.dumps({"sparkProperties": [["spark.app.id", _APP], *settings], "runtime": {"javaVersion": "17"}})
     with serving({f"{_BASE}/environment": (200, environment)}) as address:

@@ -54,14 +54,14 @@ def test_a_sink_that_cannot_connect_closes_the_sinks_before_it() -> None:
     assert not first.is_open
 
 
-def test_every_sink_is_closed_if_a_place_cannot_hold_decisions() -> None:
+def test_every_sink_is_closed_if_the_decisions_cannot_be_kept_anywhere() -> None:
     only = Connected()
     with pytest.raises(ConfigurationError, match="none of this query's sinks keeps the decisions"):
         Coordinator(sinks(only), Objects())
     assert not only.is_open
 
 
-def test_an_error_in_one_close_still_closes_the_others() -> None:
+def test_an_error_while_closing_one_sink_leaves_no_other_sink_open() -> None:
     connected = [Connected(), Connected(OSError("reset")), Connected()]
     with pytest.raises(OSError, match="reset"):
         Coordinator(sinks(*connected), MemoryFiles()).close()

@@ -129,7 +129,7 @@ def test_a_decision_is_never_lowered_and_lasts_only_for_its_own_query(store: Sto
     assert store.record.decided == 0
 
 
-def test_a_store_that_is_older_than_the_decisions_lacks_them_unless_only_the_newest_is_gone(store: Store) -> None:
+def test_a_restored_store_lacks_decisions_if_it_has_lost_more_than_the_newest_one(store: Store) -> None:
     owner = Committer(store)
     owner.acquire(FIRST, NOBODY)
     backups, decisions = [], []
@@ -158,7 +158,7 @@ def test_the_return_of_a_query_to_a_sink_after_another_query_is_not_mistaken_for
     assert (store.record.decided, owner.lacks_decisions(newest)) == (0, False)
 
 
-def test_the_first_to_commit_of_two_copies_that_have_decided_stays_the_newest(store: Store) -> None:
+def test_if_two_copies_have_decided_the_first_to_commit_stays_the_newest(store: Store) -> None:
     copies = [Committer(store), Committer(store), Committer(store)]
     decisions = []
     for number, copy in enumerate(copies):
@@ -258,7 +258,7 @@ def _name(sink: str, driver_epoch: int) -> str:
     return transaction_name(sink, TaskAttempt("q", 0, Attempt(driver_epoch, 1), 0, driver_epoch, -1))
 
 
-def test_a_driver_fenced_in_its_sweep_sweeps_no_transaction_of_its_successor(store: Store) -> None:
+def test_a_driver_fenced_during_its_sweep_sweeps_no_transaction_of_its_successor(store: Store) -> None:
     """The store has no atomic steps, so the check of the owner comes too early."""
     names = [_name("s", epoch) for epoch in (1, 2)]
 

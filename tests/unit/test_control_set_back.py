@@ -83,7 +83,7 @@ class Unanswered(Markers):
 
 
 @pytest.mark.parametrize("is_written", [True, False])
-def test_a_change_without_a_response_is_not_missed(store: Store, *, is_written: bool) -> None:
+def test_a_change_without_a_response_is_not_mistaken_for_a_lost_one(store: Store, *, is_written: bool) -> None:
     owner = Unanswered(store, list)
     owner.acquire(FIRST, NOBODY)
     before = store.held
@@ -97,7 +97,7 @@ def test_a_change_without_a_response_is_not_missed(store: Store, *, is_written: 
     assert store.record.decided == store.record.version
 
 
-def test_a_commit_that_only_its_proof_has_shown_is_missed_when_it_is_gone(store: Store) -> None:
+def test_the_loss_of_a_commit_known_only_from_its_proof_is_noticed(store: Store) -> None:
     owner = Unanswered(store, list)
     owner.acquire(FIRST, NOBODY)
     one, other = prepared(0), prepared(1)
@@ -112,7 +112,7 @@ def test_a_commit_that_only_its_proof_has_shown_is_missed_when_it_is_gone(store:
         owner.confirm([other], 0)
 
 
-def test_a_repair_is_missed_when_it_is_gone(store: Store) -> None:
+def test_the_loss_of_a_repair_is_noticed(store: Store) -> None:
     """A repair keeps its batch's decision, so only the revision shows that its rows were published later."""
     owner = Markers(store, list)
     owner.acquire(FIRST, NOBODY)

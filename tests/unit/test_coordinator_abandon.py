@@ -34,7 +34,7 @@ def abandoned(cluster: Cluster) -> list[int]:
     return [begin.first_batch - 1 for begin in begins if begin.abandons]
 
 
-def test_the_setting_that_the_error_names_abandons_a_loss_that_was_left_behind(cluster: Cluster) -> None:
+def test_the_setting_in_the_error_abandons_a_loss_that_was_left_behind(cluster: Cluster) -> None:
     kept = lose_some(cluster)
     with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0, 'query-a'\)\."):
         cluster.start().run(1)

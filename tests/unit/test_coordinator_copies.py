@@ -171,13 +171,13 @@ def test_a_query_that_ends_another_one_is_not_an_older_copy(added: Cluster) -> N
     assert [(known.first_batch, starts) for known, starts in two(query).asked] == [(0, {})] * 3
 
 
-def test_the_second_question_follows_the_sweep(added: Cluster) -> None:
+def test_the_sink_is_asked_again_after_the_sweep(added: Cluster) -> None:
     query = start(added)
     query.run(1, 2)
     assert [known.is_swept for known, _ in two(query).asked] == [False, False, True]
 
 
-def test_an_unproven_batch_stops_the_query_before_the_second_question(added: Cluster) -> None:
+def test_an_unproven_batch_stops_the_query_before_the_sink_is_asked_again(added: Cluster) -> None:
     """The open transactions would hide the answer, and the error would not name them."""
     die_at(added, start(added), "driver.decided", 1)
     added.world.store("two").unreachable = True

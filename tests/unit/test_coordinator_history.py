@@ -220,7 +220,7 @@ def test_a_refusal_warns_of_nothing_if_nothing_was_decided(cluster: Cluster) -> 
 # -- a gap ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_setting_that_the_error_names_lets_the_query_resume_after_a_gap_once(cluster: Cluster) -> None:
+def test_the_setting_in_the_error_lets_the_query_resume_after_a_gap_once(cluster: Cluster) -> None:
     """A query that calls us only for its non-empty batches skips the others."""
     cluster.start().run(0, 1)
     with pytest.raises(RefusedStartError, match=r"override=ResumeAt\(4, 'query-a'\)\."):
@@ -323,7 +323,7 @@ def test_a_start_alongside_a_driver_that_is_deciding_does_not_count_as_an_older_
     assert (batches, owned.store.visible()) == ([], all_rows(0, 1, 2))
 
 
-def test_a_driver_that_another_one_replaces_while_it_starts_is_fenced_and_not_on_an_older_copy(
+def test_a_driver_replaced_while_it_starts_is_fenced_and_not_refused_as_an_older_copy(
     owned: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owned.start().run(0)

@@ -72,7 +72,7 @@ def test_transactions_that_the_log_shows_as_undecided_are_ended(
 
 
 @pytest.mark.parametrize("name", ["abort", "recover_and_abort"])
-def test_the_first_error_is_raised_if_ending_open_transactions_fails_too_and_other_sinks_are_swept(
+def test_if_ending_open_transactions_fails_too_the_first_error_is_raised_and_other_sinks_are_swept(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     query = cluster.start("one", "two")

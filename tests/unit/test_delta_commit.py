@@ -144,7 +144,7 @@ def test_a_driver_that_is_replaced_between_its_check_and_its_commit_adds_nothing
 # -- several drivers ---------------------------------------------------------------------------------------------------
 
 
-def test_only_one_of_many_drivers_that_start_at_once_gets_the_sink(shop: Shop) -> None:
+def test_only_one_of_many_drivers_that_start_at_once_acquires_the_sink(shop: Shop) -> None:
     committers = [shop.sink.create_committer() for _ in range(5)]
     seen = [committer.inspect() for committer in committers]
     won: list[int] = []
@@ -255,7 +255,7 @@ def _replace_columns(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("within", [True, False], ids=["within the commit", "before the commit"])
-def test_a_column_that_is_added_after_the_decision_does_no_harm(shop: Shop, *, within: bool) -> None:
+def test_a_column_added_after_the_decision_does_no_harm(shop: Shop, *, within: bool) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1)
@@ -315,7 +315,7 @@ def test_a_table_with_a_constraint_is_refused_at_the_start_and_in_a_task(shop: S
 
 
 @pytest.mark.parametrize("is_last", [True, False])
-def test_files_that_are_deleted_between_two_attempts_to_commit_are_lost(shop: Shop, *, is_last: bool) -> None:
+def test_files_deleted_between_two_attempts_to_commit_are_lost(shop: Shop, *, is_last: bool) -> None:
     """The table must never name a missing file: no one could read the table any more."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()
@@ -341,7 +341,7 @@ WIDER = pa.struct([("a", pa.int64()), ("b", pa.int64())])
 @pytest.mark.parametrize(
     "wrapped", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)], ids=["struct", "list", "map"]
 )
-def test_a_field_that_is_added_to_a_struct_after_the_decision_does_no_harm(
+def test_a_field_added_to_a_struct_after_the_decision_does_no_harm(
     tmp_path: Path, wrapped: Callable[[pa.DataType], pa.DataType]
 ) -> None:
     kind, wider = wrapped(NESTED), wrapped(WIDER)
@@ -379,9 +379,7 @@ def test_a_field_that_is_added_to_a_struct_after_the_decision_does_no_harm(
     ],
     ids=str,
 )
-def test_a_struct_that_is_changed_after_the_decision_blocks_the_batch(
-    tmp_path: Path, now: pa.DataType, why: str
-) -> None:
+def test_a_struct_changed_after_the_decision_blocks_the_batch(tmp_path: Path, now: pa.DataType, why: str) -> None:
     shop = Shop(tmp_path, pa.schema([("s", NESTED)]))
     driver = Driver(shop.sink)
     scan_start = driver.begin()

@@ -59,7 +59,7 @@ def test_a_driver_never_commits_ahead_of_a_restored_log(shop: Shop) -> None:
     ],
     ids=["deleted", "cut short", "another one"],
 )
-def test_a_record_that_was_changed_is_reported(shop: Shop, damage: object, why: str) -> None:
+def test_a_changed_record_is_reported(shop: Shop, damage: object, why: str) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1)

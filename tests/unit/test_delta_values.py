@@ -130,7 +130,7 @@ def is_odd(value: Any) -> bool:
     return value == "" or (isinstance(value, Decimal) and value < 0)
 
 
-def test_a_partition_with_a_negative_fraction_has_its_value_in_the_log(tmp_path: Path) -> None:
+def test_the_value_of_a_partition_with_a_negative_fraction_is_in_the_log(tmp_path: Path) -> None:
     fields: list[Any] = [("row", pa.int64()), ("part", pa.decimal128(9, 2))]
     batch = pa.record_batch([pa.array([1]), pa.array([Decimal("-0.01")], fields[1][1])], names=["row", "part"])
     table = written(tmp_path / "orders", batch, pa.schema(fields), partition_by=["part"])

@@ -63,7 +63,7 @@ def exported() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("expression", [*ON_BOARD, *IN_RULES])
-def test_an_expression_is_promql_over_metrics_that_are_exported(expression: str, exported: dict[str, set[str]]) -> None:
+def test_an_expression_is_promql_over_exported_metrics(expression: str, exported: dict[str, set[str]]) -> None:
     selected = list(_selected(expression))
     assert selected
     for name, labels in selected:

@@ -72,7 +72,7 @@ def test_memory_is_limited_and_the_error_gives_the_sizes_and_an_alternative() ->
         MemoryFiles().put_if_absent("x", bytes(5 * 1024 * 1024 + 1))
 
 
-def test_decisions_that_memory_has_no_room_for_stop_the_query_and_nothing_is_visible(cluster: Cluster) -> None:
+def test_decisions_that_do_not_fit_into_memory_stop_the_query_and_nothing_is_visible(cluster: Cluster) -> None:
     cluster.files = MemoryFiles(limit_bytes=1000)
     with pytest.raises(ConfigurationError, match="limit_bytes is 1,000"):
         cluster.start().run(0)

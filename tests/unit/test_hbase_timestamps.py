@@ -50,7 +50,7 @@ def test_other_operations_take_no_further_timestamps() -> None:
     assert [slice_of(0, chunks=9, operation=kind).further_ms for kind in ("DELETE", "INCREMENT", "APPEND")] == [0, 0, 0]
 
 
-def test_the_progress_of_a_long_slice_counts_for_the_top() -> None:
+def test_the_highest_timestamp_takes_the_progress_of_a_long_slice_into_account() -> None:
     assert top_of([slice_of(0, chunks=9, distinct=True)], BASE) == BASE + 9
 
 

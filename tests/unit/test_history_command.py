@@ -111,7 +111,7 @@ def test_show_prints_the_details_of_a_checkpoint(checkpoint: Path) -> None:
     assert f"BadRecordError in prepare: {EVIL}" in _run("show", checkpoint, 10).stdout
 
 
-def test_show_of_a_missing_checkpoint_lists_the_existing_ones(checkpoint: Path) -> None:
+def test_show_lists_the_existing_checkpoints_if_the_given_one_is_missing(checkpoint: Path) -> None:
     result = _run("show", checkpoint, 77)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "does not contain checkpoint 77. The history covers checkpoints 0 to 10" in result.stderr

@@ -238,7 +238,7 @@ def test_a_clients_own_words_for_a_silent_broker_count_in_an_error_of_any_class(
     assert "unavailable" in [one.rule for one in found]
 
 
-def test_a_failure_that_is_long_over_weighs_less_than_what_is_slow_now() -> None:
+def test_a_failure_long_ago_weighs_less_than_a_current_slowdown() -> None:
     slow = [ended(number, **_slow(decide=2_000.0)) for number in range(6, 40)]
     found = _found([*_then("FatalError", "Connection refused"), *slow])
     assert [one.rule for one in found] == ["slow decision", "unavailable"]

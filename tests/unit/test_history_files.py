@@ -120,7 +120,7 @@ def test_a_local_checkpoint_has_a_history_and_another_only_if_it_is_asked_for(tm
     assert [type(one).__name__ for one in found] == ["NoneType", "ObjectWriter", "NoneType"]
 
 
-def test_a_checkpoint_that_is_planned_and_not_done_is_in_progress(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_planned_but_not_finished_is_in_progress(tmp_path: Path) -> None:
     write(tmp_path, [ended(0)])
     for directory, names in {"offsets": ("0", "1", ".1.crc"), "commits": ("0",)}.items():
         (tmp_path / directory).mkdir()

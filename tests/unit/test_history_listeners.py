@@ -38,7 +38,7 @@ def test_the_log_has_a_record_with_fields_for_each_checkpoint(
     assert "BadRecordError: row 7" in bad.getMessage()
 
 
-def test_the_error_of_metrics_without_their_extra_identifies_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_metrics_without_the_extra_identifies_that_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(
         ModuleNotFoundError, match=r"PrometheusMetrics needs the .* package, .*pip install 'spark-twopc\[metrics\]'"

@@ -64,7 +64,7 @@ def test_a_row_group_with_a_long_text_does_not_leave_the_bounds_of_the_others(tm
     assert found["upper_bounds"][1] == to_bytes(LongType(), 2)
 
 
-def test_a_text_that_is_cut_before_a_surrogate_can_be_written(tmp_path: Path) -> None:
+def test_a_text_cut_before_a_surrogate_can_be_written(tmp_path: Path) -> None:
     text = "a" * 15 + _LAST_BEFORE_SURROGATES
     table = Shop(tmp_path).table()
     assert 2 not in written(table, [{"value": 1, "note": text + "more"}])["upper_bounds"]

@@ -142,7 +142,7 @@ def test_a_query_may_change_to_a_catalog_with_the_newest_state(shop: Shop, kind:
     assert second.values() == all_rows(0, 1, 2, 3)
 
 
-def test_a_table_that_was_renamed_keeps_its_rows_under_the_new_name(shop: Shop, tmp_path: Path) -> None:
+def test_a_renamed_table_keeps_its_rows_under_the_new_name(shop: Shop, tmp_path: Path) -> None:
     query = Query(Case(shop.sink, numbers, shop.values), tmp_path / "query")
     query.run(0)
     with shop.warehouse.catalog() as catalog:
@@ -172,7 +172,7 @@ def test_a_table_renamed_after_the_decision_blocks_with_an_error_that_identifies
     assert shop.values() == [1]
 
 
-def test_only_what_distinguishes_catalogs_chooses_the_directory() -> None:
+def test_only_properties_that_distinguish_catalogs_determine_the_directory() -> None:
     """A password that changes must not hide the files of failed attempts from the sweep."""
     given = {"type": "sql", "name": "prod", "uri": "postgresql://me:old@db/catalog?timeout=1", "token": "a"}
     same = {**given, "uri": "postgresql://me:new@db/catalog?timeout=2", "token": "b"}

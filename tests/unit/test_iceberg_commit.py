@@ -269,7 +269,7 @@ def test_a_deleted_tag_is_reported_before_the_decision_and_after_it(shop: Shop) 
     assert shop.values() == []
 
 
-def test_a_tag_that_was_moved_is_reported(shop: Shop) -> None:
+def test_a_moved_tag_is_reported(shop: Shop) -> None:
     driver = Driver(shop.sink)
     first = shop.table().metadata.refs[TAG].snapshot_id
     scan_start = driver.begin()

@@ -42,7 +42,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     close_opened()
 
 
-def test_the_version_is_one_that_was_read() -> None:
+def test_the_installed_version_is_one_whose_source_was_read() -> None:
     assert importlib.metadata.version("pyiceberg").startswith("0.12.")
 
 

@@ -131,7 +131,7 @@ def test_a_missing_storage_class_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "is_blocked"), [("write.avro.compression-codec", True), ("write.parquet.row-group-limit", False)]
 )
-def test_a_value_that_is_broken_after_the_decision_stops_a_commit_only_if_the_commit_reads_it(
+def test_a_value_broken_after_the_decision_stops_a_commit_only_if_the_commit_reads_it(
     name: str, *, is_blocked: bool, tmp_path: Path
 ) -> None:
     shop = Shop(tmp_path)

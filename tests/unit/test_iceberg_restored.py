@@ -28,7 +28,7 @@ def case(shop: Shop) -> Case:
     return Case(shop.sink, numbers, shop.values)
 
 
-def test_a_tag_that_was_created_again_on_an_older_snapshot_does_not_add_the_last_batch_twice(
+def test_recreating_the_tag_on_an_older_snapshot_does_not_add_the_last_batch_twice(
     shop: Shop, case: Case, tmp_path: Path
 ) -> None:
     """The newest snapshot of the sink has expired without its tag, and the error for the deleted tag names an older one."""

@@ -401,7 +401,7 @@ def test_the_limits_of_dates_and_times_are_written(tmp_path: Path) -> None:
     assert sorted(warehouse.column(TABLE, "at")) == times
 
 
-def test_a_table_that_is_upgraded_after_the_decision_blocks_the_batch(tmp_path: Path) -> None:
+def test_a_table_upgraded_after_the_decision_blocks_the_batch(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     driver = Driver(shop.sink)
     scan_start = driver.begin()

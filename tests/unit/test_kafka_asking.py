@@ -64,17 +64,19 @@ def silent_twice() -> Admin:
     return Admin(SILENT, refreshes=2)
 
 
-def test_a_topic_is_described_by_another_broker(silent_twice: Admin) -> None:
+def test_a_topic_is_described_by_another_broker_if_the_first_one_is_silent(silent_twice: Admin) -> None:
     found: Any = describe(silent_twice, "t", timeout_ms=TIMEOUT_MS)  # type: ignore[arg-type]
     assert (found.topic_id, silent_twice.asked) == ("id", 3)
 
 
-def test_settings_are_read_from_another_broker(silent_twice: Admin) -> None:
+def test_settings_are_read_from_another_broker_if_the_first_one_is_silent(silent_twice: Admin) -> None:
     assert settings_of(silent_twice, "t", timeout_ms=TIMEOUT_MS) == {"name": "value"}  # type: ignore[arg-type]
     assert silent_twice.asked == 3
 
 
-def test_the_ledger_is_created_by_another_broker(silent_twice: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ledger_is_created_by_another_broker_if_the_first_one_is_silent(
+    silent_twice: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(LedgerTopic, "_replicas", lambda _: 3)
     LedgerTopic(silent_twice, "t", timeout_ms=TIMEOUT_MS).require_creatable()  # type: ignore[arg-type]
     assert silent_twice.asked == 3

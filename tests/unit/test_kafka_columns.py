@@ -82,7 +82,7 @@ def test_each_column_has_the_form_that_the_producer_needs(name: str, kind: Any, 
         ("headers", pa.string()),
     ],
 )
-def test_a_wrong_type_is_reported_under_its_spark_name(name: str, kind: Any) -> None:
+def test_a_wrong_type_is_reported_by_its_spark_name(name: str, kind: Any) -> None:
     columns = {"value": pa.field("value", pa.binary()), name: pa.field(name, kind, metadata={TYPE_NAME: "odd"})}
     with pytest.raises(SchemaError, match=f"column '{name}' is odd, but it must be "):
         WITH_TOPIC.choose_columns(pa.schema(columns.values()))

@@ -81,7 +81,7 @@ def test_a_coordinator_that_moves_is_asked_again(passing: str) -> None:
     assert not answers
 
 
-def test_the_wait_for_a_coordinator_counts_as_time_of_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_coordinator_counts_toward_the_time_of_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     """The transaction must still live long enough when its coordinator has responded."""
     monkeypatch.setattr(time, "monotonic", iter([0.0, 900.0]).__next__)
     monkeypatch.setattr(prepared, "until_final", lambda ids, ask, **_: ask(list(ids)))
@@ -108,7 +108,7 @@ class Asked(KafkaCommitter):
         return dict.fromkeys(handles, Evidence.UNKNOWN if self._unread else Evidence.ABORTED)
 
 
-def test_the_response_none_proves_a_commit() -> None:
+def test_a_response_without_an_error_proves_a_commit() -> None:
     assert Asked(NONE).commit([HANDLE], {}) == {HANDLE: Evidence.COMMITTED}
 
 

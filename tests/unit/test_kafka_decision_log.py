@@ -272,7 +272,9 @@ def test_a_ledger_acquired_first_by_another_sink_is_refused_and_the_error_names_
         fold(ledger_of(log, monkeypatch, *acquired_by(*sinks)).inspect())
 
 
-def test_a_start_holds_one_decision_and_not_the_log(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_keeps_one_decision_in_memory_and_not_the_whole_log(
+    log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """200 decisions of 5000 tasks are 1 GiB."""
     tasks = tuple(TaskReport(partition=n, rows=1, checksum=n, handles={"s": {"uuid": "u" * 64}}) for n in range(500))
     begin = Begin(query_id="q", first_batch=0, prior_offsets=())

@@ -10,7 +10,7 @@ from twopc.sinks.kafka.errors import translate
 
 
 @pytest.mark.parametrize(("code", "advises"), [(KafkaError._MSG_TIMED_OUT, True), (KafkaError._TRANSPORT, False)])
-def test_the_error_of_a_timed_out_message_mentions_the_settings_of_batching_and_delivery(
+def test_the_error_for_a_timed_out_message_mentions_the_batching_and_delivery_settings(
     code: int,
     advises: bool,  # noqa: FBT001
 ) -> None:

@@ -63,7 +63,7 @@ def test_a_row_with_an_impossible_topic_counts_as_a_bad_record(topic: bytes | No
     BY_ROW.check_rows(rows.slice(0, 1))
 
 
-def test_a_topic_of_the_sink_makes_the_column_meaningless() -> None:
+def test_a_sink_with_a_topic_ignores_the_topic_column() -> None:
     sink = KafkaSink(name="orders", bootstrap_servers="broker:9092", topic="out")
     sink.check_rows(pa.record_batch({"value": VALUES, "topic": pa.array([None, "no topic!"], pa.string())}))
 

@@ -66,7 +66,7 @@ def test_the_error_for_each_name_says_what_to_set(name: str) -> None:
         ("", ["one of PlainLoginModule"]),
     ],
 )
-def test_a_jaas_configuration_is_answered_with_its_options_but_never_with_a_password(
+def test_a_jaas_configuration_is_refused_with_its_equivalent_options_but_never_with_a_password(
     jaas: str, expected: list[str]
 ) -> None:
     text = refusal(**{"sasl.jaas.config": jaas})

@@ -98,7 +98,7 @@ def test_a_commit_waits_for_no_further_connection() -> None:
     assert len(opened.connections) == 1
 
 
-def test_without_further_connections_it_continues_with_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_if_no_further_connection_can_be_opened_the_client_continues_with_one(caplog: pytest.LogCaptureFixture) -> None:
     def refuse() -> Any:
         raise RetriableError("too many connections")
 

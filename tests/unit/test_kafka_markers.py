@@ -76,7 +76,9 @@ def test_a_single_deleted_record_may_have_been_the_marker(
     assert search(Log(), monkeypatch, earliest=earliest) is proven
 
 
-def test_why_a_partition_cannot_be_read_is_quoted_and_the_others_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_why_a_partition_cannot_be_read_is_quoted_and_the_others_are_not_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each partition could take as long, while transactions expire."""
     tried = []
 

@@ -237,7 +237,7 @@ def test_a_timeout_without_a_token_gives_the_reason_but_another_error_does_not()
     assert "ZeroDivisionError" not in error(KafkaError.NOT_LEADER_FOR_PARTITION)
 
 
-def test_an_unused_token_supply_is_not_reported_as_the_reason() -> None:
+def test_a_discarded_token_supply_is_not_reported_as_the_reason() -> None:
     tokens = Tokens(lambda _config: None, "f")
     with contextlib.suppress(ConfigurationError):
         tokens()

@@ -28,7 +28,7 @@ def key_of(sink: str, servers: str = "nowhere:1") -> PoolKey:
     return PoolKey(place=Place(sink, "ledger", servers), driver_epoch=0, config=(("bootstrap.servers", servers),))
 
 
-def test_sinks_of_one_name_on_two_clusters_do_not_replace_each_others_producers() -> None:
+def test_sinks_with_the_same_name_on_two_clusters_do_not_replace_each_others_producers() -> None:
     """Each replacement would leave one more transactional id on the brokers."""
     one, other = (pool_for(key_of("s", servers), timeout_ms=1) for servers in ("one:1", "other:1"))
     assert pool_for(key_of("s", "one:1"), timeout_ms=1) is one
@@ -37,7 +37,7 @@ def test_sinks_of_one_name_on_two_clusters_do_not_replace_each_others_producers(
     assert pool_for(key_of("s", "other:1"), timeout_ms=1) is other
 
 
-def test_sinks_of_one_name_on_two_clusters_learn_the_limits_of_their_own_topics() -> None:
+def test_sinks_with_the_same_name_on_two_clusters_learn_the_limits_of_their_own_topics() -> None:
     one, other = (KafkaSink(name="s", topic="t", bootstrap_servers=servers) for servers in ("one:1", "other:1"))
     assert batch_size_of(one, 0) is batch_size_of(one, 0)
     assert batch_size_of(one, 0)._settings is one
@@ -92,7 +92,7 @@ def test_a_worker_prepares_producers_only_after_it_has_lived_from_one_batch_to_t
     assert made == [0, 1, 0, 1, 0]
 
 
-def test_idle_producers_are_served_and_taken_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_producers_are_polled_and_those_in_use_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise, their statistics pile up for as long as no batch comes. A taken one belongs to its task."""
     monkeypatch.setattr(producer_pool, "_SERVE_EVERY_S", 0.001)
     pool = pool_for(key_of("s"), timeout_ms=1)

@@ -157,7 +157,9 @@ def test_a_broker_that_is_too_old_is_refused(version: tuple[int, int], monkeypat
 
 
 @pytest.mark.parametrize("version", [(3, 0), (4, 3)])
-def test_a_broker_that_has_the_requests_is_accepted(version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_supports_the_requests_is_accepted(
+    version: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     connect_to(version, monkeypatch)
 
 

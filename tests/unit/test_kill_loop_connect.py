@@ -105,7 +105,7 @@ def run(tmp_path: Path) -> Any:
     return StandIn(str(tmp_path / "reached"))
 
 
-def test_all_kills_everything(sessions: ConnectSessions, run: Any, tmp_path: Path) -> None:
+def test_with_the_victim_all_everything_is_killed(sessions: ConnectSessions, run: Any, tmp_path: Path) -> None:
     with sessions.started(run, tmp_path / "log") as query:
         started = Started(query, tmp_path, ALL)
         assert query.kill(Victim.ALL) is Victim.ALL
@@ -113,7 +113,9 @@ def test_all_kills_everything(sessions: ConnectSessions, run: Any, tmp_path: Pat
         assert started.left == set()
 
 
-def test_worker_kills_only_the_functions_process(sessions: ConnectSessions, run: Any, tmp_path: Path) -> None:
+def test_with_the_victim_worker_only_the_functions_process_is_killed(
+    sessions: ConnectSessions, run: Any, tmp_path: Path
+) -> None:
     with sessions.started(run, tmp_path / "log") as query:
         started = Started(query, tmp_path, ALL)
         assert query.kill(Victim.WORKER) is Victim.WORKER
@@ -129,7 +131,7 @@ def test_a_query_without_a_function_is_killed_as_a_whole(sessions: ConnectSessio
         assert started.left == set()
 
 
-def test_server_leaves_the_functions_process_stopped_until_a_batch_is_finished(
+def test_with_the_victim_server_the_functions_process_stays_stopped_until_a_batch_is_finished(
     sessions: ConnectSessions, run: Any, tmp_path: Path
 ) -> None:
     end_of(run.reached).write_text("of an earlier batch")
@@ -151,7 +153,7 @@ def test_server_leaves_the_functions_process_stopped_until_a_batch_is_finished(
     assert started.left == set()
 
 
-def test_client_leaves_the_server_to_the_next_run_unless_that_needs_armed_workers(
+def test_with_the_victim_client_the_server_is_left_to_the_next_run_unless_that_run_needs_armed_workers(
     sessions: ConnectSessions, run: Any, tmp_path: Path
 ) -> None:
     with sessions.started(run, tmp_path / "log") as query:

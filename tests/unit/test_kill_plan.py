@@ -41,14 +41,14 @@ def test_the_seed_decides_the_kills() -> None:
     assert {kill.moment for kill in one} == {*Moment} - {Moment.POINT, Moment.OUTSIDE}
 
 
-def test_crash_points_come_first_then_the_moments_that_always_show_a_bug() -> None:
+def test_crash_points_come_first_then_the_moments_that_always_reveal_a_bug() -> None:
     kills = planned(1, 5, moments=ALWAYS_SHOWS, crash_points=["driver.decided"])
     assert [kill.point for kill in kills] == ["driver.decided", "", "", "", ""]
     assert [kill.moment for kill in kills[:3]] == [Moment.POINT, Moment.AFTER, Moment.DURING]
     assert planned(1, 1, moments=ALWAYS_SHOWS, crash_points=[])[0].moment is Moment.AFTER
 
 
-def test_under_connect_the_kills_take_turns_and_one_in_a_task_takes_none() -> None:
+def test_under_connect_the_victims_take_turns_and_a_kill_in_a_task_keeps_the_default_victim() -> None:
     moments = [Moment.AFTER] * 5
     plan = planned(1, 6, moments=moments, crash_points=["task.flushed"])
     kills = aimed(plan, OF_CONNECT)
@@ -136,7 +136,7 @@ def held(moment: Moment, reached: Path, calls: list[int]) -> HeldFunction:
 
 
 @pytest.mark.parametrize(("moment", "before"), [(Moment.BEFORE, [1]), (Moment.AFTER, [1, 2])])
-def test_a_function_stands_still_in_the_batch_of_its_kill_until_it_is_released(
+def test_a_function_pauses_in_the_batch_of_its_kill_until_it_is_released(
     moment: Moment, before: list[int], tmp_path: Path
 ) -> None:
     reached, calls = tmp_path / "reached", list[int]()

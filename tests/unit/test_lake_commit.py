@@ -128,7 +128,7 @@ def test_a_commit_held_back_past_a_change_of_driver_is_refused(
     assert shop.values() == [1, 2] + [9] * foreign
 
 
-def test_without_any_response_the_outcome_is_unknown_until_the_table_can_be_read(shop: LakeShop) -> None:
+def test_without_a_response_the_outcome_is_unknown_until_the_table_can_be_read(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)
@@ -215,7 +215,7 @@ def test_a_rollback_of_the_table_is_respected(shop: LakeShop) -> None:
     assert shop.values() == [3]
 
 
-def test_a_table_that_was_created_again_is_reported_while_a_driver_runs(shop: LakeShop) -> None:
+def test_a_recreated_table_is_reported_while_a_driver_runs(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1)
@@ -229,7 +229,7 @@ def test_a_table_that_was_created_again_is_reported_while_a_driver_runs(shop: La
     assert shop.values() == []
 
 
-def test_a_table_that_is_altered_before_the_decision_voids_the_attempt(shop: LakeShop) -> None:
+def test_a_table_altered_before_the_decision_voids_the_attempt(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     driver.begin()
     handle = prepare(driver, shop.sink, 1)
@@ -241,7 +241,7 @@ def test_a_table_that_is_altered_before_the_decision_voids_the_attempt(shop: Lak
 # -- files that are missing --------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_gone_before_the_decision_voids_the_attempt(shop: LakeShop) -> None:
+def test_a_file_missing_before_the_decision_voids_the_attempt(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)
@@ -250,7 +250,7 @@ def test_a_file_that_is_gone_before_the_decision_voids_the_attempt(shop: LakeSho
         driver.committer.confirm([handle], 0)
 
 
-def test_a_file_that_was_cut_short_before_the_decision_voids_the_attempt(shop: LakeShop) -> None:
+def test_a_file_truncated_before_the_decision_voids_the_attempt(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)
@@ -295,7 +295,7 @@ def test_a_repair_adds_only_what_was_lost(shop: LakeShop) -> None:
     assert shop.values() == [1, 2]
 
 
-def test_an_outcome_that_the_table_does_not_have_is_unknown(shop: LakeShop) -> None:
+def test_an_outcome_that_the_table_does_not_record_is_unknown(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1)

@@ -45,7 +45,7 @@ def test_a_start_on_an_older_table_is_refused(shop: LakeShop, case: Case, tmp_pa
     assert (shop.values(), shop.commits()) == (all_rows(0), commits)
 
 
-def test_the_last_batch_is_added_again_to_a_table_that_was_restored_to_a_state_before_it(
+def test_the_last_batch_is_added_again_to_a_table_restored_to_a_state_before_that_batch(
     shop: LakeShop, case: Case, tmp_path: Path
 ) -> None:
     """A machine may lose what was not flushed to its disk. The batch is decided, and its files are there."""
@@ -72,7 +72,7 @@ def test_a_table_that_is_restored_while_a_query_runs_is_reported(shop: LakeShop,
     assert shop.commits() == commits
 
 
-def test_a_commit_that_only_its_proof_has_shown_is_missed_when_the_table_is_restored(
+def test_the_loss_of_a_commit_known_only_from_its_proof_is_noticed_when_the_table_is_restored(
     shop: LakeShop, case: Case, tmp_path: Path
 ) -> None:
     query = Query(case, tmp_path / "query")
@@ -87,7 +87,7 @@ def test_a_commit_that_only_its_proof_has_shown_is_missed_when_the_table_is_rest
     assert shop.values() == all_rows(0)
 
 
-def test_a_table_that_was_created_again_is_refused_at_the_start(shop: LakeShop, case: Case, tmp_path: Path) -> None:
+def test_a_recreated_table_is_refused_at_the_start(shop: LakeShop, case: Case, tmp_path: Path) -> None:
     query = Query(case, tmp_path / "query")
     query.run(0)
     shop.recreate()
@@ -135,7 +135,7 @@ def test_a_query_returns_after_another_one_took_over(shop: LakeShop, case: Case,
 
 
 @pytest.mark.parametrize(("query", "is_refused"), [(QUERY_ID, True), ("another query", False)])
-def test_a_batch_that_sparks_own_writer_has_committed_is_not_written_again(
+def test_a_batch_committed_by_sparks_own_writer_is_not_written_again(
     shop: LakeShop, case: Case, tmp_path: Path, query: str, *, is_refused: bool
 ) -> None:
     adopting = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))

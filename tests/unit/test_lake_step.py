@@ -51,7 +51,7 @@ def test_a_step_reads_the_table_after_the_pause_so_that_a_retry_is_on_top_of_the
     assert step.events == ["commit", "pause", "look", "commit", "pause", "look", "commit", "tidy"]
 
 
-def test_a_step_looks_once_after_its_last_commit_without_a_pause(step: Step) -> None:
+def test_a_step_reads_the_table_again_after_its_last_commit_without_a_pause(step: Step) -> None:
     with pytest.raises(StoreError, match="overtaken"):
         step.end(0)
     assert step.events == ["commit", "look"]

@@ -121,7 +121,7 @@ def test_orphans_of_every_earlier_driver_are_found(shop: LakeShop) -> None:
     assert present(shop) == shop.named_files()
 
 
-def test_orphans_of_the_batch_that_was_decided_and_of_the_next_one_are_found(shop: LakeShop) -> None:
+def test_orphans_of_the_decided_batch_and_of_the_next_batch_are_found(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     driver.committer.recover_and_abort([])
     scan_start = driver.begin()
@@ -136,7 +136,7 @@ def test_orphans_of_the_batch_that_was_decided_and_of_the_next_one_are_found(sho
     assert present(shop) == shop.named_files()
 
 
-def test_a_batch_that_is_decided_and_not_yet_committed_is_spared(shop: LakeShop) -> None:
+def test_a_decided_but_uncommitted_batch_is_spared(shop: LakeShop) -> None:
     dead = Driver(shop.sink)
     scan_start = dead.begin()
     decided = prepare(dead, shop.sink, 1)
@@ -165,7 +165,7 @@ def test_an_aborted_task_leaves_no_file(shop: LakeShop) -> None:
     assert shop.files() == []
 
 
-def test_a_writer_that_is_closed_deletes_its_files(shop: LakeShop) -> None:
+def test_closing_a_writer_deletes_its_files(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     driver.begin()
     writer = shop.sink.create_writer(task_of(driver))

@@ -112,7 +112,7 @@ def test_a_missing_struct_with_a_required_field_is_null(leaf: str, given: list[s
 
 
 @pytest.mark.parametrize("format_", ["delta", "iceberg"])
-def test_rows_that_pyarrow_refuses_are_not_written_again_and_again(
+def test_rows_that_pyarrow_refuses_are_not_written_repeatedly(
     format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = pa.schema({"row": pa.int64(), "v": struct(required("a", pa.int64()))})

@@ -58,7 +58,7 @@ class Group(probe._Group):
 
 @pytest.mark.parametrize("offset_s", [0.3, 1, 20, 39])
 @pytest.mark.parametrize("reads", [Result.PASS, Result.FAIL], ids=["committed", "uncommitted"])
-def test_the_transaction_stays_open_over_whole_intervals_of_the_groups_commits(
+def test_the_transaction_stays_open_for_whole_commit_intervals_of_the_group(
     offset_s: float, reads: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group commits every 40 s, and its next commit comes at any time after the probe's first record."""

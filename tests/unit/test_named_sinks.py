@@ -50,7 +50,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("name", "found"), [("ONE", ["one"]), ("SEVERAL", ["one", "two"]), ("made", ["one"])])
-def test_a_sink_several_sinks_or_a_function_are_imported_from_the_current_directory(
+def test_a_sink_several_sinks_or_a_function_can_be_imported_from_the_current_directory(
     module: str, name: str, found: list[str]
 ) -> None:
     assert [sink.name for sink in load_sinks(f"{module}:{name}")] == found
@@ -76,7 +76,7 @@ def test_a_wrong_sink_reference_is_reported_without_the_text_of_the_users_error(
     assert "top-secret" not in str(raised.value)
 
 
-def test_a_kafka_sink_among_them_needs_no_other_address(module: str) -> None:
+def test_a_kafka_sink_among_the_named_sinks_needs_no_other_address(module: str) -> None:
     bound = {"k": {"ledger": "twopc-ledger-k"}, "l": {"ledger": "twopc-ledger-l"}, "one": {"id": "i"}}
 
     def found(servers: str | None) -> list[tuple[str, str]]:

@@ -30,7 +30,7 @@ def test_an_address_is_shown_without_its_password(dsn: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("secret", ["pa/ss", "pa@ss", "pa%ss", "pa%zz", "pa ss", "p:a@s:s", "p\0ss", "@", "a#b/c"])
-def test_a_password_that_is_not_escaped_is_refused_without_a_part_of_it(secret: str) -> None:
+def test_an_unescaped_password_is_refused_and_no_part_of_it_is_shown(secret: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^PostgresSink\(dsn=…\): .*'@' as %40") as refused:
         Address(f"postgresql://spark:canary{secret}canary@db.example:5432/shop")
     assert "canary" not in str(refused.value)
@@ -39,7 +39,7 @@ def test_a_password_that_is_not_escaped_is_refused_without_a_part_of_it(secret: 
 @pytest.mark.parametrize(
     "dsn", ["canary", "host=db canary", "password='canary", "postgresql://u:canary@[::1", "host=db canary=x"]
 )
-def test_a_string_that_cannot_be_read_is_not_quoted(dsn: str) -> None:
+def test_a_string_that_cannot_be_parsed_is_not_quoted(dsn: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^PostgresSink\(dsn=…\): the dsn is neither") as refused:
         Address(dsn)
     assert "canary" not in str(refused.value)

@@ -37,7 +37,7 @@ def report(*findings: Finding) -> Report:
 @pytest.mark.parametrize(
     ("findings", "status"), [((PASS,), 0), ((PASS, WARN), 3), ((WARN, FAIL, PASS), 1)], ids=["pass", "warn", "fail"]
 )
-def test_the_worst_finding_is_the_exit_status(
+def test_the_worst_finding_determines_the_exit_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], findings: tuple[Finding, ...], status: int
 ) -> None:
     monkeypatch.setattr(command, "run_preflight", lambda *_: report(*findings))

@@ -81,7 +81,7 @@ def test_a_replay_that_writes_nothing_has_no_steps_and_reports_an_evaluation(clu
     assert "evaluate" in seen.last.phases
 
 
-def test_orphans_that_a_start_has_ended_are_counted_even_if_the_start_comes_before_the_batch(cluster: Cluster) -> None:
+def test_orphans_ended_at_startup_are_counted_even_if_no_batch_has_run_yet(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.prepared", 0)
     query, pending, batch = cluster.start(), Pending(), batch_of(0)
     query.coordinator.start(batch, pending)
@@ -124,7 +124,7 @@ def test_a_failed_checkpoint_is_reported_and_its_error_has_the_facts(query: Quer
     assert "(prepare " in message
 
 
-def test_the_orphans_that_sweeps_have_ended_are_counted_once(cluster: Cluster, seen: Recording) -> None:
+def test_orphans_ended_by_sweeps_are_counted_once(cluster: Cluster, seen: Recording) -> None:
     """They include those of a dead driver at the start, and those of a failed attempt, even across two sinks."""
     die_at(cluster, cluster.start("one", "two"), "driver.confirmed", 0)
     query = cluster.start("one", "two", listeners=[seen])
@@ -186,7 +186,7 @@ def test_a_late_vote_is_counted_and_its_transaction_is_aborted(cluster: Cluster,
     assert cluster.store.visible() == all_rows(0)
 
 
-def test_a_listener_that_fails_stops_nothing_and_is_reported_once(
+def test_a_failing_listener_stops_nothing_and_is_reported_once(
     cluster: Cluster, seen: Recording, caplog: pytest.LogCaptureFixture
 ) -> None:
     query = cluster.start(listeners=[Broken(), seen])

@@ -34,7 +34,7 @@ class _Node(list[Any]):
     ],
     ids=["ask", "moved"],
 )
-def test_only_ask_opens_a_slot_that_a_node_imports(last: Exception, sent: list[Any]) -> None:
+def test_only_the_response_ask_opens_a_slot_that_a_node_is_importing(last: Exception, sent: list[Any]) -> None:
     """The response MOVED may be out of date. If the node in it imports the slot, the keys may still be on the slot's owner."""
 
     def connect() -> Any:

@@ -35,7 +35,7 @@ def sink(url: str, options: dict[str, Any] | None = None, *, cluster: bool = Fal
         ("kwargs", "1", "'kwargs' is not an option"),
     ],
 )
-def test_an_option_is_refused_alike_in_the_url_and_in_options(option: str, value: str, words: str) -> None:
+def test_an_option_is_refused_both_in_the_url_and_in_options(option: str, value: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"^RedisSink\(url=…\): {words}"):
         sink(f"redis://h?{option}={value}")
     with pytest.raises(ConfigurationError, match=rf"^RedisSink\(url=…\): {words}"):
@@ -60,13 +60,13 @@ def test_an_option_is_refused_alike_in_the_url_and_in_options(option: str, value
         ("redis://h/0#replica", "nothing can follow a '#'"),
     ],
 )
-def test_the_error_identifies_the_fault_of_a_url(url: str, words: str) -> None:
+def test_the_error_identifies_the_fault_in_a_url(url: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         sink(url)
 
 
 @pytest.mark.parametrize("password", ["pa/ss", "pa#ss", "pa?ss"])
-def test_a_password_that_is_not_escaped_is_explained_and_not_shown(password: str) -> None:
+def test_an_unescaped_password_is_explained_but_not_shown(password: str) -> None:
     with pytest.raises(ConfigurationError, match="write '/' as %2F") as caught:
         sink(f"redis://user:{password}@h:6379")
     assert "pa" not in str(caught.value).replace("part", "").replace("password", "")
@@ -82,7 +82,7 @@ def test_a_password_that_is_not_escaped_is_explained_and_not_shown(password: str
         ("rediss://h", {"ssl_cert_reqs": "perhaps"}, "redis-py rejected a value.*perhaps"),
     ],
 )
-def test_the_error_identifies_the_fault_of_the_options(url: str, options: dict[str, Any], words: str) -> None:
+def test_the_error_identifies_the_fault_in_the_options(url: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         sink(url, options)
 

@@ -98,7 +98,7 @@ def test_the_identity_is_kept_until_the_log_is_recreated(log: RegisterLog, files
     assert recreated.identity() not in {"", identity}
 
 
-def test_the_next_driver_creates_an_identity_that_a_crash_left_out(log: RegisterLog, files: FaultyFiles) -> None:
+def test_the_next_driver_creates_an_identity_that_a_crash_prevented(log: RegisterLog, files: FaultyFiles) -> None:
     files.remove("registers/id")
     assert records(RegisterLog(files)) == records(log)
     RegisterLog(files).acquire(claim("two"))

@@ -71,7 +71,7 @@ def test_an_interrupted_truncation_reads_like_a_finished_one(
     assert (contents.start, fold(contents).damage) == (4, None)
 
 
-def test_a_failed_truncation_is_logged_only(
+def test_a_failed_truncation_is_only_logged(
     log: RegisterLog, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(log, 3)
@@ -138,7 +138,7 @@ def test_a_reader_overtaken_by_a_truncation_reads_again(log: RegisterLog, files:
     assert (contents.start, [entry.offset for entry in contents.entries]) == (5, [5, 6, 7])
 
 
-def test_a_register_that_is_truncated_while_it_is_read_is_not_damaged(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_register_truncated_while_it_is_read_does_not_count_as_damaged(log: RegisterLog, files: FaultyFiles) -> None:
     fill(log, 6)
     contents = RegisterLog(files).inspect()
     truncate(log, 5)
@@ -146,7 +146,7 @@ def test_a_register_that_is_truncated_while_it_is_read_is_not_damaged(log: Regis
         fold(contents)
 
 
-def test_a_start_holds_one_decision_and_reads_above_the_truncation_only(
+def test_a_start_keeps_one_decision_in_memory_and_reads_only_above_the_truncation(
     log: RegisterLog, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole decisions of 5000 tasks are 5 MB each. Nothing below the truncation is read, even if it could not be deleted."""

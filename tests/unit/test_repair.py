@@ -185,7 +185,7 @@ def test_an_in_doubt_error_gives_the_batch_and_the_reason() -> None:
 # -- staged rows -------------------------------------------------------------------------------------------------------
 
 
-def test_all_staged_needs_exactly_the_lost_staged_files(world: World) -> None:
+def test_all_staged_requires_exactly_the_staged_files_of_lost_tasks(world: World) -> None:
     staging = FakeStaging(world)
     assert all_staged(DECISION, LOST, staging)
     del world.staged["s0"]
@@ -195,7 +195,7 @@ def test_all_staged_needs_exactly_the_lost_staged_files(world: World) -> None:
     assert not all_staged(DECISION, LOST | {("fake", 2)}, staging)
 
 
-def test_nothing_is_staged_without_a_decision_a_loss_and_a_slice(world: World) -> None:
+def test_nothing_counts_as_staged_without_a_decision_a_loss_and_a_slice(world: World) -> None:
     staging = FakeStaging(world)
     unstaged = msgspec.structs.replace(DECISION, tasks=(task(0), task(1, staged=False), task(2)))
     assert not all_staged(None, LOST, staging)
@@ -203,5 +203,5 @@ def test_nothing_is_staged_without_a_decision_a_loss_and_a_slice(world: World) -
     assert not all_staged(unstaged, LOST, staging)
 
 
-def test_staged_files_are_those_of_the_lost_tasks_without_the_handles_that_are_lost() -> None:
+def test_the_lost_tasks_are_returned_without_their_lost_handles() -> None:
     assert lost_tasks(DECISION, LOST) == (msgspec.structs.replace(DECISION.tasks[1], handles={}),)

@@ -164,7 +164,7 @@ class _Reader(HTMLParser):
         self.text += data
 
 
-def test_the_page_has_every_checkpoint_and_nothing_to_load(written: tuple[Path, int]) -> None:
+def test_the_page_contains_every_checkpoint_and_loads_nothing(written: tuple[Path, int]) -> None:
     file, count = written
     reader = _Reader()
     reader.feed(file.read_text(encoding="utf-8"))

@@ -166,7 +166,7 @@ def test_a_savepoint_begins_again_if_spark_deletes_a_file_that_its_batch_needs(
     assert (deleted in caplog.text) is not is_harmless
 
 
-def test_a_savepoint_ends_with_an_error_if_spark_is_always_faster(
+def test_a_savepoint_ends_with_an_error_if_spark_always_deletes_files_before_they_are_copied(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def delete(name: str) -> None:
@@ -247,7 +247,7 @@ for step in kill_at_each_step(("fsync", "mkdir", "rename"), lambda name: act(sou
 
 
 @pytest.mark.parametrize("act", ["create", "restore"])
-def test_a_process_that_is_killed_at_any_step_leaves_a_good_savepoint_or_none(
+def test_a_process_killed_at_any_step_leaves_a_good_savepoint_or_none(
     checkpoint: Path, tmp_path: Path, act: str
 ) -> None:
     source = checkpoint if act == "create" else create_savepoint(checkpoint, tmp_path / "kept").path
@@ -287,7 +287,7 @@ def test_a_query_takes_savepoints_between_its_batches(checkpoint: Path, tmp_path
     assert [one.manifest.batch_id for one in savepoints_in(kept)[0]] == [7, 5]
 
 
-def test_a_query_stops_with_a_savepoint_when_it_is_asked(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_query_stops_with_a_savepoint_when_asked_to(checkpoint: Path, tmp_path: Path) -> None:
     written = []
     each = saving(lambda _, batch: written.append(batch), checkpoint)
     put(checkpoint / "commits/4", "v1\n{}")
@@ -312,7 +312,7 @@ def test_an_unanswered_request_is_withdrawn(checkpoint: Path, tmp_path: Path) ->
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
 
 
-def test_a_request_that_is_withdrawn_while_it_is_served_stops_nothing_and_leaves_nothing(
+def test_a_request_withdrawn_while_it_is_served_stops_nothing_and_leaves_nothing_behind(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []

@@ -108,7 +108,7 @@ def test_a_retention_that_cannot_be_kept_is_refused() -> None:
         Savepoints(num_retained=0)
 
 
-def test_the_list_says_which_are_periodic(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_list_says_which_savepoints_are_periodic(checkpoint: Path, tmp_path: Path) -> None:
     taken(checkpoint, tmp_path / "kept", 1)
     listed = command("savepoint", "list", str(tmp_path / "kept"), "--json")
     assert [one["is_periodic"] for one in listed.facts["savepoints"]] == [True]
@@ -133,9 +133,7 @@ for step in kill_at_each_step(("fsync", "rename", "unlink", "rmdir"), act):
 """
 
 
-def test_a_process_that_is_killed_while_it_deletes_leaves_good_savepoints_intact(
-    checkpoint: Path, tmp_path: Path
-) -> None:
+def test_a_process_killed_during_a_deletion_leaves_good_savepoints_intact(checkpoint: Path, tmp_path: Path) -> None:
     taken(checkpoint, tmp_path / "kept", 4)
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, tmp_path / "kept", tmp_path / "killed"],

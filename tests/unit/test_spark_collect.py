@@ -48,7 +48,7 @@ def test_what_cannot_be_bounded_is_left_to_the_tasks_before_anything_is_evaluate
 
 
 @pytest.mark.parametrize(("error", "max_bytes"), [("a task failed", 10_000_000), (REFUSED, None)])
-def test_every_other_failure_is_raised_and_so_is_this_one_if_the_user_allows_no_tasks(
+def test_any_other_failure_is_raised_and_so_is_a_refusal_if_the_user_allows_no_tasks(
     error: str, max_bytes: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A JVM that runs out of memory names no setting of ours; seen with `always` and a batch of 500 MB, at every start."""

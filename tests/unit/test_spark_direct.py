@@ -80,7 +80,7 @@ def test_a_batch_that_did_not_fit_counts_as_too_large_although_its_tasks_had_few
     assert not Way(direct, records(10)).is_direct("")
 
 
-def test_a_bound_is_needed_unless_counted_records_fit_with_fifty_times_their_bytes() -> None:
+def test_a_bound_is_needed_unless_the_records_would_fit_even_at_fifty_times_their_estimated_size() -> None:
     direct = Direct(DriverUpTo(LIMIT))
 
     def needs_bound(planned: BatchInput, frame: str = "", *, is_stateless: bool = True) -> bool:

@@ -90,7 +90,7 @@ def test_invalid_settings_are_rejected_with_errors_that_identify_them(settings: 
         ("history", "yes", "True, False or None"),
     ],
 )
-def test_an_invalid_value_of_the_checkpoints_is_reported_with_the_valid_values(
+def test_an_invalid_checkpoint_setting_is_reported_together_with_the_valid_values(
     name: str, wrong: Any, valid: str
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
@@ -99,7 +99,7 @@ def test_an_invalid_value_of_the_checkpoints_is_reported_with_the_valid_values(
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, None, 1e6, "10 MB", 10**40])
-def test_an_invalid_limit_of_the_driver_is_reported(wrong: Any) -> None:
+def test_an_invalid_limit_for_the_driver_is_reported(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"DriverUpTo\(max_bytes=.*\): max_bytes must be between 1024 and"):
         DriverUpTo(wrong)
 
@@ -116,7 +116,7 @@ def test_a_function_that_cannot_reach_the_tasks_is_refused_at_once() -> None:
         exactly_once(sink, checkpoint_location="/nowhere")
 
 
-def test_a_version_of_spark_that_was_not_proven_is_warned_about(
+def test_an_unproven_version_of_spark_causes_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = KafkaSink(name="s", bootstrap_servers="x:1", topic="t")

@@ -305,7 +305,7 @@ def test_a_job_that_failed_has_made_no_broadcast() -> None:
     watching(store).check("b", {3}, lambda: 0)
 
 
-def test_the_jobs_that_the_reports_needed_are_not_examined() -> None:
+def test_jobs_run_only_to_obtain_spark_reports_are_not_examined() -> None:
     store = broadcast_before(2)
     store.markers = {0}
     watching(store).check("b", {3}, lambda: pytest.fail("there is no other job"))
@@ -574,7 +574,7 @@ def kept_while_rewritten(ended: int | None, written: int) -> Store:
 
 @pytest.mark.parametrize("ended", [50, None])
 @pytest.mark.parametrize("written", [0, 9], ids=["cached", "written as a shuffle"])
-def test_rows_that_were_kept_while_another_job_wrote_their_shuffle_again_stop_the_query(
+def test_rows_cached_while_another_job_wrote_their_shuffle_again_stop_the_query(
     ended: int | None, written: int
 ) -> None:
     """The reading stage ran once, and only its times show that it may have read both writes."""
@@ -583,7 +583,7 @@ def test_rows_that_were_kept_while_another_job_wrote_their_shuffle_again_stop_th
 
 
 @pytest.mark.parametrize("written", [0, 9], ids=["cached", "written as a shuffle"])
-def test_rows_that_were_kept_before_another_job_wrote_their_shuffle_again_are_decided(written: int) -> None:
+def test_rows_cached_before_another_job_wrote_their_shuffle_again_are_decided(written: int) -> None:
     watching(kept_while_rewritten(44, written)).check("b", {5})
 
 
@@ -651,12 +651,12 @@ def forget(store: Store, *numbers: int) -> None:
     store.jobs = {tag: [job for job in jobs if job.job_id not in numbers] for tag, jobs in store.jobs.items()}
 
 
-def test_a_number_that_spark_has_not_reported_is_not_needed_while_spark_has_forgotten_no_job() -> None:
+def test_an_unreported_job_number_is_not_needed_as_long_as_spark_has_forgotten_no_job() -> None:
     store = without_job(2, 4, retained=5)
     watching(store).check("b", {5})
 
 
-def test_a_number_that_spark_has_not_reported_stops_the_query_once_spark_may_have_forgotten_a_job(
+def test_an_unreported_job_number_stops_the_query_once_spark_may_have_forgotten_a_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
@@ -664,7 +664,7 @@ def test_a_number_that_spark_has_not_reported_stops_the_query_once_spark_may_hav
         watching(without_job(2, 4, retained=4)).check("b", {5})
 
 
-def test_a_number_that_had_not_begun_when_a_kept_job_was_over_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreported_job_that_began_after_a_kept_job_ended_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark forgets the jobs that ended first, so it has forgotten nothing that began after the kept job."""
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     store = without_job(2, 4, retained=5)
@@ -682,7 +682,7 @@ def test_a_number_that_had_not_begun_when_a_kept_job_was_over_is_not_needed(monk
         watched.check("d", {5})
 
 
-def test_a_number_assigned_after_a_kept_job_was_over_is_not_needed() -> None:
+def test_a_job_number_assigned_after_a_kept_job_ended_is_not_needed() -> None:
     store = without_job(2, 1)
     history = JobHistory(store)
     for _ in range(2):
@@ -692,7 +692,7 @@ def test_a_number_assigned_after_a_kept_job_was_over_is_not_needed() -> None:
     Watched(history).check("b", {5})
 
 
-def test_a_job_that_begins_late_is_examined_then() -> None:
+def test_a_job_that_begins_late_is_examined_when_it_begins() -> None:
     store = without_job(2, 4, retained=9)
     watched = watching(store)
     watched.check("b", {5})
@@ -778,7 +778,7 @@ def test_a_report_dropped_before_a_local_checkpoint_and_after_planning_its_shuff
         watched.check("b", {5})
 
 
-def test_the_end_of_a_job_is_waited_for() -> None:
+def test_a_check_waits_for_the_end_of_a_job() -> None:
     store = Store(ONE_JOB, unreported=iter([[], [Job(0, (M1, M2, RESULT), is_over=False)]]))
     watching(store).check("a", {RESULT})
     assert next(store.unreported, None) is None

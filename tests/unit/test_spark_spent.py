@@ -25,7 +25,7 @@ COUNTED: list[tuple[Any, Any, int]] = [
 
 
 @pytest.mark.parametrize(("kind", "values", "more"), COUNTED, ids=[str(kind) for kind, *_ in COUNTED])
-def test_a_column_costs_four_bytes_a_row_and_its_bytes_and_text(kind: Any, values: list[Any], more: int) -> None:
+def test_a_column_costs_four_bytes_per_row_plus_its_bytes_and_text(kind: Any, values: list[Any], more: int) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(values, kind)], ["c"])
     assert spent_bytes([batch, batch.slice(3)]) == 4 * 3 + more
     assert spent_bytes([batch.slice(0, 1), batch.slice(1)]) == 4 * 3 + more

@@ -34,7 +34,7 @@ def test_release_deletes_proven_staged_files_and_keeps_those_of_a_newer_driver(t
     assert left == {(4, 8), (5, 6), (5, 7), (5, 8)}
 
 
-def test_a_staged_file_is_durable_with_every_directory_that_it_made(
+def test_a_staged_file_is_durable_together_with_every_directory_created_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced = []
@@ -61,7 +61,7 @@ def test_the_error_for_a_deleted_staged_file_says_what_may_have_deleted_it(tmp_p
         next(staging.read(name, "s"))
 
 
-def test_a_staged_file_that_is_deleted_during_the_search_counts_as_absent(
+def test_a_staged_file_deleted_during_the_search_counts_as_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging = Staging(str(tmp_path))

@@ -61,7 +61,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
     return archive
 
 
-def test_an_archive_is_read_for_each_task_without_it(archive: Archive) -> None:
+def test_without_keep_archives_an_archive_is_read_for_each_task(archive: Archive) -> None:
     assert [archive.begin_task() > 0 for _ in range(3)] == [True, True, True]
 
 
@@ -80,7 +80,7 @@ def test_a_changed_archive_is_read_again(archive: Archive) -> None:
     assert archive.has("two")
 
 
-def test_an_archive_that_was_replaced_by_one_of_the_same_age_is_read_again(archive: Archive) -> None:
+def test_an_archive_replaced_by_one_of_the_same_age_is_read_again(archive: Archive) -> None:
     worker.keep_archives()
     archive.begin_task()
     previous = archive.path.stat()

@@ -109,7 +109,7 @@ class Starting(StoreClient[str]):
         """Do nothing."""
 
 
-def test_a_failure_that_a_retry_has_cleared_keeps_nothing_of_its_caller() -> None:
+def test_a_failure_cleared_by_a_retry_keeps_no_reference_to_its_caller() -> None:
     """Under Spark Connect, the garbage collector must not release a batch (``twopc.integration.connect.worker``)."""
 
     class Batch:

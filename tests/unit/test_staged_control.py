@@ -61,7 +61,7 @@ OWNED = control.Control(id="i", run="r", query_id="q", driver_epoch=1, version=7
         (control.reserved(OWNED, above=0), False, True),
     ],
 )
-def test_redis_waits_for_the_record_unless_the_proof_of_the_rows_already_waits(
+def test_redis_waits_for_the_record_to_be_durable_unless_the_proof_of_the_rows_has_already_waited(
     *, changed: control.Control, in_a_cluster: bool, durable: bool
 ) -> None:
     sink = RedisSink(name="s", url="redis://h", mapping=IncrBy("n:{id}"), cluster=in_a_cluster)

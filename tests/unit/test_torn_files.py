@@ -168,7 +168,7 @@ def test_a_damaged_handover_is_never_mistaken_for_another_one() -> None:
         assert said is None or re.search(r"handover-000001\.json cannot be read.*`twopc migrate cutover` again", said)
 
 
-def test_a_damaged_line_of_the_history_is_skipped_and_reported_and_no_other_is_lost(tmp_path: Path) -> None:
+def test_a_damaged_history_line_is_skipped_and_reported_and_no_other_line_is_lost(tmp_path: Path) -> None:
     writing = AppendingWriter(tmp_path / "twopc/history")
     for batch in range(2):
         writing.ended(ended(batch))

@@ -39,7 +39,7 @@ def test_a_whole_staged_file_gives_its_rows(tmp_path: Path, name: str) -> None:
     assert _values(tmp_path, name) == ["one", "two", None] * 2
 
 
-def test_a_staged_file_that_is_cut_anywhere_does_not_count_as_staged(
+def test_a_staged_file_truncated_anywhere_does_not_count_as_staged(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = (tmp_path / name).read_bytes()

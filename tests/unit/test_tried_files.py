@@ -70,7 +70,7 @@ def decide_without_links(root: str) -> str:
     return str(refused.value)
 
 
-def test_decisions_are_not_kept_in_a_place_that_lets_two_drivers_both_write_them(tmp_path: Path) -> None:
+def test_decisions_are_not_kept_in_a_place_where_two_drivers_could_both_write_them(tmp_path: Path) -> None:
     """Fails if a file system without links counts as atomic."""
     said = run_without_links(errno.EOPNOTSUPP, decide_without_links, str(tmp_path))
     assert "Nothing was written" in said and "Add a Kafka sink" in said

@@ -34,7 +34,7 @@ def message(
         ("json:$.absent", None),
     ],
 )
-def test_an_expression_selects_a_part_of_the_record_or_none(text: str, found: bytes | None) -> None:
+def test_an_expression_selects_a_part_of_the_record_or_nothing(text: str, found: bytes | None) -> None:
     assert parse(text).bytes_of(message(headers=[("trace-id", b"t1"), ("trace-id", b"t2")])) == found
 
 
@@ -50,7 +50,7 @@ def test_an_expression_selects_a_part_of_the_record_or_none(text: str, found: by
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_a_value_without_the_path_gives_none(value: bytes | None) -> None:
+def test_a_value_without_the_path_yields_nothing(value: bytes | None) -> None:
     assert parse("json:$.n").bytes_of(message(value=value)) is None
 
 

@@ -80,7 +80,7 @@ def test_records_of_a_batch_decided_during_the_check_may_be_missing_or_present(r
     assert kinds(records, proven=10, decided=12) == found
 
 
-def test_extra_records_are_an_error_with_a_sole_writer() -> None:
+def test_extra_records_are_an_error_if_the_sink_is_the_only_writer() -> None:
     assert kinds(13, 12, 12, sole_writer=True) == [Kind.RECORDS_UNDECIDED]
 
 

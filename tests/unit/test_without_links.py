@@ -87,7 +87,7 @@ def test_a_request_that_cannot_be_written_is_reported(checkpoint: Path, monkeypa
 
 
 @pytest.mark.parametrize("name", ["names", "read", "put_if_absent", "take"])
-def test_no_request_stops_a_query_because_its_files_fail(
+def test_a_query_does_not_stop_if_the_files_of_a_request_cannot_be_accessed(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     """Fails if a requested savepoint ends the query, or is taken again at each batch."""

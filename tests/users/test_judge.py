@@ -125,7 +125,7 @@ def test_each_query_has_its_own_batches() -> None:
     assert "lost 1" in str(judged(WRONG, Expected(calls, []), lost))
 
 
-def test_a_program_that_fails_by_itself_may_fail_with_the_product() -> None:
+def test_a_program_that_fails_without_the_product_may_also_fail_with_it() -> None:
     own = Event("function", 0, 2, RAW, "ZeroDivisionError", "division by zero")
     reference = Expected(CALLS[:2], [own])
     assert judged(PROGRAM, reference, stopped_in(2, ALL - rows("2-00"), own)) == []

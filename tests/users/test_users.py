@@ -98,7 +98,7 @@ TWO_QUERIES = (
 
 
 @pytest.mark.whole
-def test_a_query_that_dies_with_another_one_is_not_an_error(
+def test_a_query_that_dies_together_with_another_one_is_not_an_error(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     program = replace(PLAIN, text=TWO_QUERIES, sinks=2, faults=("driver.fenced@1=raise",))
@@ -168,7 +168,7 @@ class Raw(Broken):
         (replace(PLAIN, faults=()), Raw, "raw error"),
     ],
 )
-def test_a_broken_sink_is_caught(
+def test_a_broken_sink_is_detected(
     program: Program,
     broken: Callable[..., Any],
     told: str,

@@ -108,7 +108,7 @@ def test_a_swept_task_cannot_vote(sink: DuckDbSink) -> None:
         writer.snapshot_state(0)
 
 
-def test_a_vote_for_rows_that_are_not_all_there_is_not_confirmed(sink: DuckDbSink) -> None:
+def test_a_vote_is_not_confirmed_if_some_of_its_rows_are_missing(sink: DuckDbSink) -> None:
     """For example, another program has deleted staged rows."""
     driver = Driver(sink)
     scan_start = driver.begin()

@@ -41,7 +41,7 @@ class TestFilesSink(SinkContract):
 
         return Case(sink, numbers, lambda: numbers_in(sink), silence=silence)
 
-    def test_a_look_does_not_wait_for_a_running_driver(self, case: Case) -> None:
+    def test_observing_does_not_wait_for_a_running_driver(self, case: Case) -> None:
         """`twopc status --sinks` reads the directory while the query is running."""
         driver = Driver(case.sink)
         assert case.silence is not None
@@ -49,7 +49,7 @@ class TestFilesSink(SinkContract):
             seen = case.sink.create_committer().observe([], {})
         assert seen is not None and seen.record.driver_epoch == driver.driver_epoch
 
-    def test_a_look_creates_nothing(self, tmp_path: Path) -> None:
+    def test_observing_creates_nothing(self, tmp_path: Path) -> None:
         """The directory may be misspelled."""
         seen = FilesSink("sample", str(tmp_path / "absent")).create_committer().observe([], {})
         assert seen is not None and not seen.record.id

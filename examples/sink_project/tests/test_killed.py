@@ -37,7 +37,7 @@ def test_the_sink_is_exactly_once(kill_loop: Callable[..., Outcome], tmp_path: P
     outcome.require_exactly_once()
 
 
-def test_a_function_that_appends_is_not(kill_loop: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_function_that_appends_is_not_exactly_once(kill_loop: Callable[..., Outcome], tmp_path: Path) -> None:
     """Spark calls the function again with a batch that the function has already written."""
     output = tmp_path / "output"
     output.mkdir()

@@ -32,7 +32,7 @@ def server() -> Iterator[LocalS3]:
 
 
 @pytest.mark.whole
-def test_a_batch_is_written_to_s3_and_a_silent_storage_leaves_it_unknown(server: LocalS3) -> None:
+def test_a_batch_is_written_to_s3_and_its_outcome_is_unknown_while_the_storage_is_silent(server: LocalS3) -> None:
     options = {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.port}",
         "AWS_ACCESS_KEY_ID": "x",

@@ -72,7 +72,7 @@ def test_a_table_and_a_topic_contain_every_row_once_after_a_crash_at_any_point(
     assert values(topic) == VALUES
 
 
-def test_two_sinks_of_a_query_write_to_the_same_table_even_if_it_crashes_between_their_commits(
+def test_two_sinks_of_a_query_write_to_the_same_table_even_if_the_query_crashes_between_their_commits(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Each sink finds its own commit, although the other sink's commit is newer."""
@@ -100,7 +100,7 @@ def test_readers_see_all_rows_of_a_batch_or_none(spark: SparkSession, tmp_path: 
 
 
 @pytest.mark.parametrize("write_by", ["driver", "tasks"])
-def test_sparks_types_arrive_as_they_are(write_by: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_sparks_types_arrive_unchanged(write_by: str, spark: SparkSession, tmp_path: Path) -> None:
     counts = pa.map_(pa.string(), pa.int64())
     columns: list[Any] = [
         pa.field("id", pa.string(), nullable=False),

@@ -44,7 +44,9 @@ def on_s3(spark: SparkSession, s3: LateListing, directory: str) -> HadoopObjects
 
 
 @pytest.mark.whole
-def test_the_binding_holds_on_a_store_that_cannot_rename_and_lists_late(spark: SparkSession, s3: LateListing) -> None:
+def test_the_binding_is_kept_on_a_store_that_cannot_rename_and_lists_files_late(
+    spark: SparkSession, s3: LateListing
+) -> None:
     """Fails if the binding is looked for in a listing, or if put-if-absent renames."""
     files = on_s3(spark, s3, f"{uuid.uuid4().hex}/twopc")
     assert (files.read("x/y"), files.names("")) == (None, [])

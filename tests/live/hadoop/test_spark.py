@@ -100,7 +100,7 @@ def test_a_driver_that_wakes_before_its_first_decision_is_fenced_and_does_no_har
 
 
 @pytest.mark.parametrize("pipeline", ["hdfs"], indirect=True)
-def test_a_namenode_that_dies_and_returns_loses_and_duplicates_nothing(pipeline: Pipeline, hdfs: LocalHdfs) -> None:
+def test_a_namenode_that_dies_and_comes_back_loses_and_duplicates_nothing(pipeline: Pipeline, hdfs: LocalHdfs) -> None:
     """The query waits for the namenode, or stops and is started again."""
     for _ in range(2):
         pipeline.feed(60)
@@ -117,7 +117,7 @@ def test_a_namenode_that_dies_and_returns_loses_and_duplicates_nothing(pipeline:
     pipeline.require_exactly_once()
 
 
-def test_decisions_on_hdfs_survive_the_kills_of_drivers_and_of_the_namenode(hdfs: LocalHdfs, tmp_path: Path) -> None:
+def test_decisions_on_hdfs_survive_kills_of_drivers_and_the_namenode(hdfs: LocalHdfs, tmp_path: Path) -> None:
     """A Redis sink alone: registers on HDFS are the decision log."""
     source = tmp_path / "source"
     source.mkdir()

@@ -98,7 +98,7 @@ def test_a_cell_that_is_not_a_counter_stops_the_batch_before_its_decision(
         (2**63 - 2, [[1, 1]]),
     ],
 )
-def test_counters_that_a_batch_would_overflow_stop_it_before_its_decision(
+def test_a_batch_that_would_overflow_a_counter_stops_before_its_decision(
     held: int, tasks: list[list[int]], store: Store
 ) -> None:
     """HBase itself would continue with a number of the opposite sign."""
@@ -119,7 +119,7 @@ def test_counters_may_reach_their_limit(held: int, steps: list[int], store: Stor
     assert store.total(1) == held + sum(steps)
 
 
-def test_a_counter_that_others_take_to_its_limit_after_the_check_blocks_and_does_not_overflow(store: Store) -> None:
+def test_a_counter_raised_to_its_limit_after_the_check_blocks_the_commit_and_does_not_overflow(store: Store) -> None:
     store.write(1, COUNTER.pack(1), at_ms=1)
     driver = Driver(sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL)))
     scan_start = driver.begin()
@@ -136,7 +136,7 @@ def test_a_counter_that_others_take_to_its_limit_after_the_check_blocks_and_does
 
 
 @pytest.mark.parametrize(("held", "tasks"), [(9_999_000, [[2_000]]), (4_000_000, [[3_000_000], [3_000_000]])])
-def test_a_cell_that_appends_would_make_too_large_stops_the_batch_before_its_decision(
+def test_a_cell_that_would_grow_too_large_through_appends_stops_the_batch_before_its_decision(
     held: int, tasks: list[list[int]], store: Store
 ) -> None:
     store.write(1, b"x" * held, at_ms=1)
@@ -172,7 +172,7 @@ def test_a_family_whose_ttl_would_expire_markers_is_refused(store: Store) -> Non
         Driver(sink_of(store, mapping, table=table))
 
 
-def test_a_cell_that_turns_bad_after_the_decision_blocks_the_commit_until_it_is_fixed(
+def test_a_cell_that_becomes_invalid_after_the_decision_blocks_the_commit_until_it_is_fixed(
     store: Store, tmp_path: Path
 ) -> None:
     sink = sink_of(store, Increment(f"{store.prefix}:{{id}}", CELL), chunk_rows=3)

@@ -68,7 +68,7 @@ def test_an_older_deletion_never_removes_a_newer_cell(cells: tuple[str, ...], st
     assert [left(store, number) for number in (1, 2, 3)] == [set(NAMES), set(), set(NAMES)]
 
 
-def test_a_deletion_hides_puts_of_earlier_batches_and_not_of_later_ones(store: Store) -> None:
+def test_a_deletion_hides_puts_from_earlier_batches_but_not_from_later_ones(store: Store) -> None:
     puts = sink_of(store, Put(f"{store.prefix}:{{id}}", {"d:v": "v"}))
     writer = Driver(puts)
     earlier = writer.begin()
@@ -80,7 +80,7 @@ def test_a_deletion_hides_puts_of_earlier_batches_and_not_of_later_ones(store: S
     assert store.value(1) == b"new"
 
 
-def test_a_deletion_that_died_between_chunks_is_completed(store: Store) -> None:
+def test_a_deletion_interrupted_between_chunks_is_completed(store: Store) -> None:
     for number in range(6):
         fill(store, number, at_ms=1)
     sink = deleting(store, chunk_rows=2)

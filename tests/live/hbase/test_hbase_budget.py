@@ -47,7 +47,7 @@ OF_TASK, OF_DRIVER, OF_DRIVER_FOR_TASK = 3, 15, 5
 
 @pytest.mark.parametrize("kind", BUDGET)
 @pytest.mark.parametrize("rows", [1, CHUNK, 4 * CHUNK])
-def test_a_batch_takes_a_few_calls_and_a_few_for_each_chunk(
+def test_a_batch_takes_a_few_calls_plus_a_few_per_chunk(
     store: Store, tmp_path: Path, kind: type[Put | Increment], rows: int
 ) -> None:
     sink = sink_of(store, kind(f"{store.prefix}:{{id}}", {"d:v": "n"}), chunk_rows=CHUNK, timeout_ms=30_000)
@@ -68,7 +68,7 @@ class Counted(HBaseSink):
 
 
 @pytest.mark.parametrize("partitions", PLANS)
-def test_a_batch_of_many_partitions_takes_the_calls_of_its_few_writers(
+def test_a_batch_of_many_partitions_takes_only_as_many_calls_as_its_few_writers_need(
     store: Store, spark: SparkSession, tmp_path: Path, partitions: int
 ) -> None:
     mapping = Put(f"{store.prefix}:{{id}}", {"d:v": "n"})

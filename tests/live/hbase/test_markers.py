@@ -68,7 +68,7 @@ def resumes_after(applied: int, sink: HBaseSink, handle: Any, scan_start: dict[s
 
 @pytest.mark.parametrize("applied", range(5))
 @pytest.mark.parametrize("is_first_batch", [True, False])
-def test_a_row_that_is_deleted_during_the_batch_is_applied_once(
+def test_a_row_deleted_during_the_batch_is_applied_once(
     applied: int, sink: HBaseSink, store: Store, totals: Callable[[], list[int]], *, is_first_batch: bool
 ) -> None:
     """The deletion is newer than the attempt's version, and older than the commit."""
@@ -83,7 +83,7 @@ def test_a_row_that_is_deleted_during_the_batch_is_applied_once(
     assert totals() == TOTALS
 
 
-def test_a_marker_of_a_server_whose_clock_was_ahead_is_replaced(
+def test_a_marker_from_a_server_whose_clock_was_ahead_is_replaced(
     sink: HBaseSink, store: Store, totals: Callable[[], list[int]]
 ) -> None:
     driver = Driver(sink)

@@ -132,7 +132,7 @@ def test_progress_is_recorded_only_up_to_the_first_gap(store: Store) -> None:
     assert [store.total(number) for number in DIFFERENT] == [1, 1, 1, 11, 1, 1, 1, 1]
 
 
-def test_a_task_does_not_append_before_an_earlier_blocked_one(store: Store) -> None:
+def test_a_task_does_not_append_while_an_earlier_task_is_blocked(store: Store) -> None:
     sink = sink_of(store, mapping_of(Append, store), chunk_rows=1)
     driver = Driver(sink)
     scan_start = driver.begin()

@@ -126,7 +126,7 @@ def test_a_chunk_is_whole_only_if_every_row_took_effect(store: Store) -> None:
     assert [store.value(number) for number in (1, 2, 3)] == [b"here"] * 3
 
 
-def test_a_chunk_over_a_calls_limits_is_not_sent_whole(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_above_the_limits_of_a_call_is_not_sent_whole(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     chunk = chunk_of(store, {1: FAMILY, 2: FAMILY})
     for limits in ((1, 1_000_000), (1_000, 50)):
         monkeypatch.setattr(HBaseClient, "limits", limits)

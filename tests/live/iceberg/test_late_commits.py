@@ -164,7 +164,7 @@ def test_the_tag_alone_refuses_a_late_commit_to_a_table_without_a_main_branch(st
     stage.check(1, 2, next_batch=3)
 
 
-def test_a_start_held_back_fences_no_run_that_started_later(stage: Stage) -> None:
+def test_a_late_start_does_not_fence_a_run_that_started_after_it(stage: Stage) -> None:
     stage.begin()
     start = stage.second.on(is_start).strand()
     rest = stage.second.on(lambda _: bool(start.hits), times=math.inf).hold()
@@ -234,7 +234,7 @@ def test_either_a_late_commit_or_a_simultaneous_start_may_win(
     stage.check(0, 1, 2, next_batch=3)
 
 
-def test_a_commit_released_while_its_successors_commit_is_on_its_way_is_refused(stage: Stage) -> None:
+def test_a_commit_released_while_the_successors_commit_is_in_flight_is_refused(stage: Stage) -> None:
     late = Late(stage, stage.begin())
     second = stage.second.on(BATCH_1).hold()
     succession = stage.succeed(1, 2)
@@ -340,7 +340,7 @@ def test_a_driver_that_gives_up_waiting_for_a_response_finds_its_commit(stage: S
 
 
 @cut_off
-def test_a_loss_held_back_does_not_abort_a_batch_that_its_successor_committed(
+def test_a_late_loss_record_does_not_abort_a_batch_that_the_successor_committed(
     stage: Stage, *, is_cut_off: bool
 ) -> None:
     """A driver cannot see the decided files, and declares them lost. Its successor sees them."""
@@ -357,7 +357,7 @@ def test_a_loss_held_back_does_not_abort_a_batch_that_its_successor_committed(
     stage.check(0, 1, 2, next_batch=3)
 
 
-def test_a_loss_held_back_does_not_abort_the_repair_of_its_batch(stage: Stage) -> None:
+def test_a_late_loss_record_does_not_abort_the_repair_of_the_batch(stage: Stage) -> None:
     """The driver declares the files lost again, and then rewrites their rows. The old files come back, too."""
     driver, away = stage.begin(), Away(stage)
     held = stage.first.on(is_loss).strand()

@@ -135,7 +135,7 @@ def test_spark_reads_deletes_compacts_and_expires_alongside_the_sink(shop: Shop,
     assert sql(f"SELECT count(*) AS n FROM ice.{TABLE} VERSION AS OF '{TAG}'") == [{"n": len(written)}]
 
 
-def test_a_stream_that_reads_the_table_goes_on_past_the_starts_of_a_query(shop: Shop, sql: Sql) -> None:
+def test_a_stream_that_reads_the_table_continues_past_a_querys_starts(shop: Shop, sql: Sql) -> None:
     """Each start adds an empty snapshot to the branch."""
     for batch in range(3):
         Driver(shop.sink)

@@ -228,7 +228,9 @@ def test_after_a_finished_batch_nothing_is_left_out(pipeline: OldPipeline, spark
 
 
 @pytest.mark.whole
-def test_a_checkpoint_that_has_only_some_of_the_batches_is_refused(pipeline: OldPipeline, spark: SparkSession) -> None:
+def test_a_checkpoint_that_contains_only_some_of_the_batches_is_refused(
+    pipeline: OldPipeline, spark: SparkSession
+) -> None:
     """With asyncProgressTrackingEnabled, the output contains batches that the checkpoint does not record."""
     writer = pipeline.frame(spark, None).writeStream.format("kafka").option("topic", pipeline.topic)
     writer = writer.option("kafka.bootstrap.servers", pipeline.servers).option("asyncProgressTrackingEnabled", "true")

@@ -93,7 +93,7 @@ LETTERS: Final = ("bad-", "z-bad-")
 
 @pytest.mark.whole
 @pytest.mark.parametrize("letters", LETTERS)
-def test_a_query_with_dead_letters_restarts_after_the_cut_over(
+def test_a_query_with_dead_letters_restarts_after_the_cutover(
     letters: str, handed_over: Callable[[str], WithDeadLetter], spark: SparkSession
 ) -> None:
     pipeline = handed_over(letters)
@@ -107,7 +107,7 @@ def test_a_query_with_dead_letters_restarts_after_the_cut_over(
 
 
 @pytest.mark.whole
-def test_a_bad_row_that_the_old_sink_has_written_does_not_become_a_dead_letter(
+def test_a_bad_row_written_by_the_old_sink_does_not_become_a_dead_letter(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     """The new sink's limit is lower than the old one's."""

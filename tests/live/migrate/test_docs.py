@@ -80,7 +80,7 @@ def test_the_page_runs_from_its_first_command_to_its_last(
     assert ran == [*commands, "migrate rollback", "python"]
 
 
-def test_the_rehearsals_page_lists_the_existing_options_and_ways() -> None:
+def test_the_rehearsal_page_lists_the_existing_options_and_ways() -> None:
     """The rehearsal itself is run, and its steps are compared with the page, in test_rehearsal.py."""
     text = _REHEARSAL.read_text()
     result = CliRunner().invoke(app, ["migrate", "rehearse", "--help"], terminal_width=200)
@@ -96,7 +96,7 @@ def test_the_rehearsals_page_lists_the_existing_options_and_ways() -> None:
     )
 
 
-def test_every_name_of_ours_in_the_tables_of_terms_exists() -> None:
+def test_every_name_of_this_project_in_the_tables_of_terms_exists() -> None:
     ours = {name for line in _TERMS.read_text().splitlines() for name in _NAME.findall(line.split(" | ", 1)[-1])}
     assert {"timeout_ms", "recover_and_abort", "EndQuery"} <= ours
     sources = "".join(

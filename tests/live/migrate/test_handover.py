@@ -32,7 +32,7 @@ def checkpoint(path: Path, *, planned: int, noted: int) -> LocalFiles:
     return LocalFiles(path)
 
 
-def test_the_newest_file_is_in_force_and_the_same_one_is_not_written_again(tmp_path: Path) -> None:
+def test_the_newest_handover_is_in_force_and_an_identical_one_is_not_written_again(tmp_path: Path) -> None:
     handovers = Handovers(LocalFiles(tmp_path))
     assert handovers.newest() is None
     first = handovers.add(HANDOVER)

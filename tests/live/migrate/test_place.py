@@ -97,7 +97,7 @@ def test_taking_over_with_other_sinks_is_refused_because_they_would_miss_rows(na
         exactly_once(*map(kafka_sink, names), interceptors=[TakeOver(kafka_sink("a"))])
 
 
-def test_several_frames_are_refused_before_anything_is_read() -> None:
+def test_several_dataframes_are_refused_before_anything_is_read() -> None:
     batch = InterceptedBatch({"a": None}, 7, "/checkpoint")
     with pytest.raises(ConfigurationError, match="several DataFrames"):
         TakeOver(kafka_sink("a")).intercept(batch, lambda _: None)

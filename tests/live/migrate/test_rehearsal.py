@@ -172,7 +172,7 @@ def test_a_key_in_two_partitions_is_reported(rehearsal: Rehearsal) -> None:
     assert moved_keys([Record(0, 0, "a", 1), Record(0, 1, "a", 2), Record(1, 0, "b", 3)]) == []
 
 
-def test_a_transaction_that_was_left_open_is_reported(rehearsal: Rehearsal) -> None:
+def test_a_transaction_left_open_is_reported(rehearsal: Rehearsal) -> None:
     write(rehearsal.output, range(20))
     left_open = write(rehearsal.output, [7], **{"transactional.id": rehearsal.output.topic})
     step = judged(rehearsal)

@@ -134,7 +134,7 @@ def test_a_record_from_just_before_the_batch_proves_nothing(
     assert (numbers.unclear, numbers.surplus, numbers.others, [row.value for row in rest]) == (0, 1, 0, ["c"])
 
 
-def test_a_key_that_each_batch_has_once_does_not_hide_missing_rows(output: Output, spark: SparkSession) -> None:
+def test_a_key_that_occurs_once_in_each_batch_does_not_hide_missing_rows(output: Output, spark: SparkSession) -> None:
     """As with an aggregate in update mode: batch 41 wrote every user, and batch 42 was killed after half of them."""
     users = ["u1", "u2", "u3", "u4"]
     exact = output.write(*({"key": user, "value": "41"} for user in users))
@@ -238,7 +238,7 @@ def test_a_key_that_finds_nothing_or_is_not_unique_is_counted(output: Output, sp
     assert (numbers.already, numbers.ambiguous, numbers.unidentified) == (1, 1, 1)
 
 
-def test_a_batch_without_value_or_topic_and_a_sink_of_another_topic_are_refused(
+def test_a_batch_without_value_or_topic_and_a_sink_with_another_topic_are_refused(
     output: Output, spark: SparkSession
 ) -> None:
     with pytest.raises(SchemaError, match="no column 'value'"):

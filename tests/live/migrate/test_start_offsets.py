@@ -101,7 +101,7 @@ def test_records_without_the_times_of_their_batches_are_refused(kafka: KafkaServ
 
 
 @pytest.mark.parametrize("ends", [(0, 4), (4,)], ids=["an earlier batch without input", "no earlier batch"])
-def test_a_batch_after_no_input_needs_no_record_of_an_earlier_batch(
+def test_no_record_of_an_earlier_batch_is_needed_if_no_earlier_batch_has_read_input(
     ends: tuple[int, ...], kafka: KafkaService, tmp_path: Path
 ) -> None:
     planned(tmp_path, *ends)

@@ -103,7 +103,7 @@ def test_a_mirrors_copy_of_the_ledger_is_refused_and_nothing_is_written(
 
 @pytest.mark.whole
 @pytest.mark.parametrize("exactly_once", [False, True])
-def test_a_mirror_that_is_killed_repeats_records_unless_it_copies_in_transactions(
+def test_a_killed_mirror_repeats_records_unless_it_copies_in_transactions(
     fresh_kafka: LocalKafka, mirror: LocalKafka, *, exactly_once: bool
 ) -> None:
     """The mirror's transactions have control records, so offsets move, as they do after the source's transactions."""

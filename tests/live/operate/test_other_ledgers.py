@@ -35,7 +35,7 @@ def named_ledger(play: Play) -> None:
     play.sink = dataclasses.replace(play.sink, ledger_topic=f"ledgers.{uuid.uuid4().hex}")
 
 
-def test_the_printed_commands_find_a_ledger_that_the_user_named(play: Play) -> None:
+def test_the_printed_commands_find_a_ledger_named_by_the_user(play: Play) -> None:
     named_ledger(play)
     checkpoint = leave_decided(play)
     status = ask(play, "status", checkpoint, "--json")
@@ -98,7 +98,7 @@ def test_another_sinks_ledger_judges_no_transaction(kafka: KafkaService, play: P
 
 
 @pytest.mark.whole
-def test_a_guest_that_was_refused_does_not_turn_the_owners_transactions_into_orphans(
+def test_a_refused_guest_does_not_turn_the_owners_transactions_into_orphans(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """The guest's record is in the owner's ledger, after the records of the owner's running driver."""

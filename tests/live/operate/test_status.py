@@ -101,7 +101,7 @@ def test_status_waits_for_a_commit_in_progress(play: Play, monkeypatch: pytest.M
     assert state.transactions == ()
 
 
-def test_a_dead_query_with_a_decision_that_is_not_committed_needs_an_operator(play: Play) -> None:
+def test_a_dead_query_with_an_uncommitted_decision_needs_an_operator(play: Play) -> None:
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     crash(play.driver(), play, 1, ROWS, "driver.decided")
     checkpoint = spark_files(play, finished=0, planned=1)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.whole
-def test_a_copy_of_a_ledger_and_a_preflights_remains_do_not_hide_the_sinks(play: Play) -> None:
+def test_a_copy_of_a_ledger_and_the_leftovers_of_a_preflight_do_not_hide_the_sinks(play: Play) -> None:
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     strange = [f"twopc-ledger-{play.name}{end}" for end in (".backup", ".preflight-183e56fb8570", "." + "x" * 100)]
     for topic in strange:

@@ -123,7 +123,7 @@ def test_orphans_are_aborted_without_force(play: Play) -> None:
     require_next_batch(play, 0, VISIBLE)
 
 
-def test_a_possibly_undecided_transaction_is_aborted_with_force_and_a_reason_that_is_kept(play: Play) -> None:
+def test_a_possibly_undecided_transaction_is_aborted_only_with_force_and_the_reason_is_kept(play: Play) -> None:
     driver = play.driver()
     crash(driver, play, 0, ROWS, "driver.confirmed")
     checkpoint = spark_files(play, finished=-1, planned=0)

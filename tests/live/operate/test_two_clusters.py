@@ -182,7 +182,7 @@ def test_a_driver_that_died_before_the_commit_is_started_or_its_transactions_are
 
 
 @pytest.mark.whole
-def test_an_abort_of_what_the_driver_may_still_decide_names_the_sink_that_can_fence_it(pair: Pair) -> None:
+def test_aborting_what_a_driver_may_still_decide_names_the_sink_that_can_fence_that_driver(pair: Pair) -> None:
     pair.crash(0, "driver.confirmed")
     refused = command("transactions", "abort", pair.second.name, *_SINKS, *_BY_HAND)
     assert refused.status == 3 and "only that ledger's sink can fence the driver" in refused.error

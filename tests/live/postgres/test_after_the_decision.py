@@ -193,7 +193,7 @@ def test_rows_that_fit_the_altered_table_no_longer_count_as_bad(
     sink.check_rows(rows)
 
 
-def test_a_table_that_was_created_again_is_refused_at_once_and_by_the_next_start(
+def test_a_recreated_table_is_refused_at_once_and_by_the_next_start(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = case_of(database)

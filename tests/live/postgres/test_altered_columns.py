@@ -97,7 +97,7 @@ def test_staged_values_wait_until_the_columns_old_type_is_back(
     assert _content(connection) == [_STAGED]
 
 
-def test_staged_values_that_were_converted_like_the_tables_are_published(
+def test_staged_values_converted_in_the_same_way_as_the_tables_are_published(
     staged: tuple[Driver, Any, dict[str, Any]], connection: Connection
 ) -> None:
     driver, handle, scan_start = staged
@@ -126,7 +126,7 @@ def test_staged_values_that_were_converted_like_the_tables_are_published(
         "note TYPE text",
     ],
 )
-def test_staged_values_are_published_into_a_column_that_was_widened(
+def test_staged_values_are_published_into_a_widened_column(
     change: str, staged: tuple[Driver, Any, dict[str, Any]], connection: Connection
 ) -> None:
     driver, handle, scan_start = staged

@@ -76,7 +76,7 @@ def test_no_outcome_is_concluded_while_a_stopped_backend_may_still_commit(
     assert values(database) == [1, 2, 3]
 
 
-def test_a_driver_that_waits_at_the_lock_finds_what_the_previous_one_committed(
+def test_a_driver_that_waits_for_the_lock_finds_what_the_previous_driver_committed(
     local_postgres: LocalPostgres, database: str, sink: PostgresSink, connection: psycopg.Connection[Any]
 ) -> None:
     stopped = Stopped(local_postgres, sink, asked=True)
@@ -93,7 +93,7 @@ def test_a_driver_that_waits_at_the_lock_finds_what_the_previous_one_committed(
     assert values(database) == [1, 2, 3]
 
 
-def test_a_search_for_evidence_waits_for_a_commit_that_still_runs(
+def test_a_search_for_evidence_waits_for_a_commit_that_is_still_running(
     local_postgres: LocalPostgres, sink: PostgresSink, connection: psycopg.Connection[Any]
 ) -> None:
     """If the driver did not wait, a commit whose response is only late would stop the query."""
@@ -169,9 +169,7 @@ def test_only_the_newer_of_two_copies_of_a_checkpoint_continues(database: str, t
     assert case.visible() == all_rows(0, 1, 2)
 
 
-def test_the_rows_of_a_fenced_task_that_comes_late_are_swept_and_never_visible(
-    database: str, sink: PostgresSink
-) -> None:
+def test_late_rows_of_a_fenced_task_are_swept_and_never_visible(database: str, sink: PostgresSink) -> None:
     previous = Driver(sink)
     previous.begin()
     late = sink.create_writer(TaskAttempt("query-a", 0, Attempt(1, 1), 0, previous.driver_epoch, -1))
@@ -255,7 +253,7 @@ def test_a_decision_whose_markers_are_forgotten_is_not_mistaken_for_a_loss(datab
     assert values(database) == [1, 2]
 
 
-def test_markers_are_kept_while_no_newer_decision_says_that_they_were_forgotten(
+def test_markers_are_kept_until_a_newer_decision_says_that_they_were_forgotten(
     database: str, sink: PostgresSink
 ) -> None:
     driver = Driver(sink)

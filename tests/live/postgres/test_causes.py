@@ -77,7 +77,7 @@ def test_a_missing_table_is_reported(table: str, database: str) -> None:
         Driver(sink_of(database, table))
 
 
-def test_a_table_name_that_sql_cannot_read_is_refused(database: str) -> None:
+def test_a_table_name_that_sql_cannot_parse_is_refused(database: str) -> None:
     with pytest.raises(ConfigurationError, match=r"table 'a\.b\.c\.d\.e' does not exist.*Write the name as in SQL"):
         Driver(sink_of(database, "a.b.c.d.e"))
 

@@ -49,7 +49,7 @@ def reachable() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("version", ["18", "16"])
-def test_each_version_starts_and_leaves_nothing(version: Version) -> None:
+def test_each_version_starts_and_leaves_nothing_behind(version: Version) -> None:
     with LocalPostgres(version=version) as server:
         assert server.execute("SHOW server_version")[0][0].startswith(f"{version}.")
         pid = server.pid

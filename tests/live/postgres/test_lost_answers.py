@@ -86,7 +86,7 @@ def test_a_lost_response_to_an_acquisition_fences_no_newer_driver(case: Case, pr
             assert winner.acquire(second, found) == driver_epoch
 
 
-def test_the_publish_without_a_response_is_proven_by_its_marker(case: Case, proxy: LossyProxy) -> None:
+def test_a_publish_without_a_response_is_proven_by_its_marker(case: Case, proxy: LossyProxy) -> None:
     driver = Driver(case.sink)
     scan_start = driver.begin()
     handle = driver.prepare(numbers([1, 2]))

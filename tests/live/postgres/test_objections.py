@@ -132,7 +132,7 @@ def test_what_can_reject_a_publish_after_the_decision_is_refused_at_the_start(
         "((title || body))",
     ],
 )
-def test_an_upsert_of_some_columns_is_refused_if_an_index_may_reject_them_together_with_the_others(
+def test_an_upsert_of_some_columns_is_refused_if_an_index_covers_both_changed_and_kept_columns(
     typed: Connection, index: str
 ) -> None:
     """The stage has a copy of the index, but the stage's rows contain other values in the kept columns."""
@@ -155,7 +155,9 @@ def test_an_upsert_of_some_columns_is_refused_if_an_index_may_reject_them_togeth
     assert objections(typed, whole, mode="upsert", key=("id",)) == []
 
 
-def test_an_index_on_columns_that_an_upsert_all_keeps_or_all_changes_is_not_refused(typed: Connection) -> None:
+def test_an_index_is_not_refused_if_an_upsert_keeps_all_of_its_columns_or_changes_all_of_them(
+    typed: Connection,
+) -> None:
     run(
         typed,
         "CREATE TABLE target (id text PRIMARY KEY, n int, most int, title text, body text, done bool)",
@@ -288,7 +290,7 @@ def test_what_the_stage_checks_is_not_refused_because_a_bad_row_fails_before_the
         "n uuid DEFAULT gen_random_uuid() PRIMARY KEY",
     ],
 )
-def test_a_key_that_the_table_numbers_itself_is_not_refused(typed: Connection, column: str) -> None:
+def test_a_key_generated_by_the_table_is_not_refused(typed: Connection, column: str) -> None:
     run(typed, f"{_TARGET}, {column})", _ALREADY)
     assert objections(typed) == []
     staging = Staging(typed, publishing_of(read_table(typed, "target"), _ROWS))

@@ -92,7 +92,7 @@ def test_an_ambiguous_type_is_rejected_with_an_error_that_identifies_it(
     assert wanted in str(refused.value)
 
 
-def test_a_type_that_arrow_does_not_have_is_refused_and_not_written_as_null(typed: Connection) -> None:
+def test_a_type_unknown_to_arrow_is_refused_and_not_written_as_null(typed: Connection) -> None:
     table = created(typed, "v interval")
     field = pa.field("v", pa.null(), metadata={TYPE_NAME: b"interval year to month"})
     with pytest.raises(SchemaError, match=r"column 'v' is interval year to month, but public.target.v is interval"):
@@ -112,7 +112,7 @@ def test_columns_are_matched_by_name_and_case_matters_only_where_it_must(typed: 
         fit_rows(pa.schema([("other", pa.int64())]), table)
 
 
-def test_columns_with_a_default_may_be_omitted_and_computed_columns_must_be(
+def test_columns_with_a_default_may_be_omitted_and_computed_columns_must_be_omitted(
     typed: Connection,
 ) -> None:
     table = created(

@@ -71,7 +71,7 @@ def test_the_documented_rights_are_enough_for_upserts(role: str, connection: Con
     assert apply(upserting(role), _ROWS) == [Evidence.COMMITTED]
 
 
-def test_an_append_needs_no_update(role: str, connection: Connection) -> None:
+def test_an_append_needs_no_update_right(role: str, connection: Connection) -> None:
     granted(connection, role, *(statement.replace("target", "log") for statement in _RIGHTS))
     assert apply(appending(role), _ROWS) == [Evidence.COMMITTED]
     assert apply(appending(role), _ROWS) == [Evidence.COMMITTED]

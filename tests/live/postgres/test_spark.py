@@ -114,7 +114,7 @@ def test_readers_see_all_rows_of_a_batch_or_none(
     assert seen and set(seen) <= totals
 
 
-def test_sparks_types_arrive_as_they_are(postgres_server: PostgresService, spark: SparkSession, tmp_path: Path) -> None:
+def test_sparks_types_arrive_unchanged(postgres_server: PostgresService, spark: SparkSession, tmp_path: Path) -> None:
     table = created(
         postgres_server,
         "id uuid PRIMARY KEY",

@@ -67,7 +67,7 @@ def test_the_control_record_changes_only_from_what_was_read(server: Connection) 
     assert staging.execute(Statements(statements.schema, "another").load_control()) == []
 
 
-def test_objects_that_exist_are_left_alone(server: Connection) -> None:
+def test_existing_objects_are_left_alone(server: Connection) -> None:
     staging = staging_of(server, "id bigint", like=rows([1]))
     txn = staging.stage(rows([1]))
     assert staging.execute(staging.statements.find_objects()) == [(True,)]
@@ -110,7 +110,7 @@ def test_the_greatest_of_several_rows_with_the_same_key_is_taken_and_null_is_the
     assert content(server, order="id") == [(1, 5, "five"), (2, 1, "b")]
 
 
-def test_a_key_that_is_staged_twice_is_found_before_the_decision(server: Connection) -> None:
+def test_a_key_staged_twice_is_found_before_the_decision(server: Connection) -> None:
     like = rows([1], v=["a"])
     staging = staging_of(server, "id bigint PRIMARY KEY", "v text", like=like, mode="upsert", key=("id",))
     txns = [staging.stage(rows([1, 2], v=["a", "b"])), staging.stage(rows([3, 2], v=["c", "d"]))]

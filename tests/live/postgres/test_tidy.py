@@ -96,7 +96,7 @@ def test_many_stages_are_dropped_a_few_at_a_time(database: str, monkeypatch: pyt
     assert left_behind(database) == {"stages": 0, "slice": 0, "marker": 5}
 
 
-def test_a_task_that_fails_leaves_nothing(database: str) -> None:
+def test_a_failed_task_leaves_nothing_behind(database: str) -> None:
     case = case_of(database)
     driver = Driver(case.sink)
     with pytest.raises(Exception, match="null"):

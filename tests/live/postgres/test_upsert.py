@@ -46,7 +46,7 @@ def content(connection: Connection, table: str = "target") -> list[tuple[Any, ..
 
 
 @pytest.mark.parametrize("tasks", [[rows([1, 2, 2], [1, 2, 3])], [rows([1, 2], [1, 2]), rows([2], [3])]])
-def test_a_key_that_is_twice_in_a_batch_is_refused_before_the_decision(
+def test_a_key_that_occurs_twice_in_a_batch_is_refused_before_the_decision(
     tasks: list[pa.RecordBatch], database: str, connection: Connection
 ) -> None:
     run(connection, _TARGET)
@@ -55,7 +55,7 @@ def test_a_key_that_is_twice_in_a_batch_is_refused_before_the_decision(
     assert content(connection) == []
 
 
-def test_the_greatest_row_of_a_key_is_taken_over_all_tasks_and_replaces_the_tables(
+def test_the_greatest_row_of_a_key_across_all_tasks_replaces_the_row_in_the_table(
     database: str, connection: Connection
 ) -> None:
     run(connection, _TARGET, "INSERT INTO target VALUES (1, 100, now()), (9, 9, now())")
@@ -226,7 +226,7 @@ def test_a_hash_partitioned_table_accepts_a_batch_if_each_remainder_has_a_partit
         ("REINDEX INDEX CONCURRENTLY part_pkey", "part"),
     ],
 )
-def test_a_query_starts_and_runs_while_its_keys_index_is_built_again(
+def test_a_query_starts_and_runs_while_the_index_on_its_key_is_rebuilt(
     statement: str, table: str, database: str, connection: Connection
 ) -> None:
     partitioned = " PARTITION BY RANGE (id)" if table == "part" else ""
@@ -258,7 +258,7 @@ _MIXED = [
 
 
 @pytest.mark.parametrize(("column", "words"), _MIXED)
-def test_an_upsert_of_some_columns_is_refused_if_the_others_decide_whether_they_fit(
+def test_an_upsert_of_some_columns_is_refused_if_the_kept_columns_decide_whether_they_fit(
     column: str, words: str, database: str, connection: Connection
 ) -> None:
     """The stage contains the batch's columns and the other columns' defaults, but the table's row has other values."""

@@ -145,7 +145,7 @@ def test_a_batch_is_published_although_confirming_all_sinks_takes_long(
     assert connection.execute("SELECT count(*) FROM others").fetchone() == (3,)
 
 
-def test_a_vote_that_the_server_no_longer_has_is_not_confirmed_again(database: str, connection: Connection) -> None:
+def test_a_vote_that_is_gone_from_the_server_is_not_confirmed_again(database: str, connection: Connection) -> None:
     driver, handle, scan_start = confirmed(prepared_of(database).sink, 1)
     run(connection, f"ROLLBACK PREPARED '{handle.vote}'")
     with pytest.raises(
@@ -213,7 +213,7 @@ def test_two_sinks_that_write_the_same_key_cannot_both_vote(database: str, conne
     assert other.commit([handles[1]], scan_starts[1]) == [Evidence.COMMITTED]
 
 
-def test_a_trigger_that_fills_in_a_required_column_comes_too_late(database: str, connection: Connection) -> None:
+def test_a_trigger_that_fills_in_a_required_column_runs_too_late(database: str, connection: Connection) -> None:
     run(
         connection,
         "CREATE TABLE target (id bigint, n int NOT NULL)",

@@ -90,7 +90,7 @@ def test_a_decided_vote_that_was_rolled_back_is_published_from_its_stages_or_rep
 
 
 @pytest.mark.parametrize("statement", ["PREPARE TRANSACTION", "COMMIT PREPARED", "ROLLBACK PREPARED"])
-def test_rows_are_visible_once_although_the_response_about_a_vote_is_lost(
+def test_rows_are_visible_once_although_the_response_to_a_vote_is_lost(
     statement: str, database: str, tmp_path: Path
 ) -> None:
     case = prepared_of(database)

@@ -40,7 +40,9 @@ def test_a_driver_with_staged_votes_also_rolls_back_a_late_vote(database: str, c
     assert (votes(connection), left_behind(database)["slice"]) == ([], 0)
 
 
-def test_a_vote_that_this_role_may_not_end_does_not_keep_the_others(database: str, connection: Connection) -> None:
+def test_a_vote_that_this_role_may_not_end_does_not_prevent_the_end_of_the_others(
+    database: str, connection: Connection
+) -> None:
     case = prepared_of(database)
     confirmed(case.sink, 1)
     [theirs] = votes(connection)
@@ -78,7 +80,7 @@ def test_a_statement_waiting_for_a_dead_drivers_vote_does_not_block_the_start_th
     assert case.visible() == all_rows(0)
 
 
-def test_a_copied_database_on_the_same_server_has_votes_of_its_own(
+def test_a_copied_database_on_the_same_server_has_its_own_votes(
     postgres_server: PostgresService, database: str, tmp_path: Path
 ) -> None:
     """The copy has the original's control record, table and checkpoint."""

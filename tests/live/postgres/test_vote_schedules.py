@@ -26,7 +26,7 @@ _SEEDS = range(*map(int, os.environ.get("TWOPC_VOTE_SEEDS", "0:2").split(":")))
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
-def test_under_random_faults_each_batch_is_visible_once_and_no_vote_stays(
+def test_under_random_faults_each_batch_is_visible_once_and_no_vote_is_left(
     seed: int, database: str, connection: psycopg.Connection[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_change = (

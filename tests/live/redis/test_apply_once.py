@@ -209,7 +209,7 @@ def test_an_acquisition_repeated_after_a_lost_response_does_not_fence_a_newer_dr
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_slice_without_one_chunk_is_lost_as_a_whole(sink: RedisSink, client: Any, totals: Any) -> None:
+def test_a_slice_that_lacks_one_chunk_is_lost_as_a_whole(sink: RedisSink, client: Any, totals: Any) -> None:
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(ROWS)

@@ -135,7 +135,7 @@ def test_sums_of_different_keys_and_fields_that_concatenate_alike_are_kept_apart
     assert (client.hget(f"{key}a", "b"), client.hget(key, "ab")) == (b"%d" % large, b"%d" % large)
 
 
-def test_a_key_that_turns_bad_after_the_decision_blocks_the_commit_until_it_is_fixed(
+def test_a_key_that_becomes_invalid_after_the_decision_blocks_the_commit_until_it_is_fixed(
     redis_server: RedisService, client: Any, tmp_path: Path
 ) -> None:
     key = unique()

@@ -69,7 +69,7 @@ def test_the_last_row_of_a_key_wins_across_chunks_and_tasks(
     assert client.get(key) == b"8"
 
 
-def test_set_can_give_a_time_to_live(redis_server: RedisService, client: redis.Redis, key: str) -> None:
+def test_set_can_specify_a_time_to_live(redis_server: RedisService, client: redis.Redis, key: str) -> None:
     write(redis_server, Set(key, "v", expire_ms=60_000), v=["a"])
     assert 0 < client.pttl(key) <= 60_000
 

@@ -27,7 +27,7 @@ def test_a_port_occupied_before_the_server_binds_it_is_replaced(position: int, m
         assert occupied.getsockname()[1] not in {server.port, server.nodes_port}
 
 
-def test_the_nodes_of_a_cluster_use_no_port_for_outgoing_connections() -> None:
+def test_the_nodes_of_a_cluster_do_not_listen_on_a_port_meant_for_outgoing_connections() -> None:
     with LocalRedis(options={"cluster-enabled": "yes"}) as server:
         ports = {c.laddr.port for c in psutil.Process(server.pid).net_connections() if c.status == psutil.CONN_LISTEN}
         assert ports == {server.port, server.nodes_port}

@@ -30,7 +30,7 @@ def client(redis_server: RedisService) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("before", [(), (5,)], ids=["from before the adoption", "from later"])
-def test_an_older_copy_adds_nothing_a_second_time_while_the_adoption_is_still_in_the_code(
+def test_an_older_copy_adds_nothing_twice_even_if_the_adoption_setting_is_still_in_the_code(
     before: tuple[int, ...], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     case, adopting = redis_counters(request), Settings(overrides=Overrides(adopt_query_id=QUERY_ID))

@@ -44,7 +44,7 @@ OF_TASK, OF_DRIVER, OF_DRIVER_FOR_TASK = 6, 10, 1
 
 @pytest.mark.parametrize("kind", [Set, IncrBy])
 @pytest.mark.parametrize("rows", [1, CHUNK, 4 * CHUNK])
-def test_a_batch_takes_the_same_few_round_trips_however_many_rows_it_has(
+def test_a_batch_takes_the_same_few_round_trips_for_any_number_of_rows(
     redis_server: RedisService, tmp_path: Path, kind: type[Set | IncrBy], rows: int
 ) -> None:
     sink = sink_of(redis_server.url, kind(f"{unique()}:{{id}}", "n"), chunk_rows=CHUNK, timeout_ms=30_000)
@@ -65,7 +65,7 @@ class Counted(RedisSink):
 
 @pytest.mark.whole
 @pytest.mark.parametrize("partitions", PLANS)
-def test_a_batch_of_many_partitions_takes_the_round_trips_of_its_few_writers(
+def test_a_batch_of_many_partitions_takes_only_as_many_round_trips_as_its_few_writers_need(
     redis_server: RedisService, spark: SparkSession, tmp_path: Path, partitions: int
 ) -> None:
     mapping = Set(f"{unique()}:{{id}}", "n")

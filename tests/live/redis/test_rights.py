@@ -113,14 +113,16 @@ def test_the_documented_rights_are_sufficient_in_a_cluster(cluster_users: list[U
     assert apply(sink, batch(k=["1", "2", "3"], n=[1, 2, 3])) == [Evidence.COMMITTED]
 
 
-def test_the_documented_rights_are_sufficient_for_a_database_a_name_and_health_checks(users: Users) -> None:
+def test_the_documented_rights_are_sufficient_for_a_database_number_a_client_name_and_health_checks(
+    users: Users,
+) -> None:
     url = urlsplit(users.url_with(f"{KEYS} {COMMANDS} +hset +select +client|setname +ping"))
     url = url._replace(path="/1", query="client_name=orders&health_check_interval=1")
     sink = sink_of(url.geturl(), HashSet(KEY, ("n",)))
     assert apply(sink, batch(k=["1"], n=[1])) == [Evidence.COMMITTED]
 
 
-def test_without_the_right_to_ask_for_the_slots_the_advice_is_not_to_give_up_the_cluster(
+def test_the_error_for_the_missing_cluster_slots_right_does_not_deny_that_the_server_is_a_cluster(
     cluster_users: list[Users],
 ) -> None:
     """redis-py says that the server is not a cluster. Without `cluster=True`, the sink would say that it is one."""
@@ -161,7 +163,7 @@ def test_without_the_right_to_write_a_key_a_batch_stops_before_its_decision(keys
         assert not users.client.exists(f"data:a{key}", f"data:b{key}")
 
 
-def test_a_right_taken_away_after_the_check_blocks_the_batch_and_says_what_to_do(users: Users) -> None:
+def test_a_right_revoked_after_the_check_blocks_the_batch_with_an_error_that_says_what_to_do(users: Users) -> None:
     url = users.url_with(f"{KEYS} {COMMANDS} +rpush")
     user = url.split("//")[1].split(":")[0]
     key = unique()

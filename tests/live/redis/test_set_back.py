@@ -107,7 +107,7 @@ def test_a_failover_that_lost_only_the_commit_of_the_last_batch_stops_the_query(
     assert case.visible() == all_rows(0, 1, 2, 3)
 
 
-def test_a_driver_whose_rows_a_successor_has_followed_is_fenced_and_blames_no_restored_store(
+def test_a_driver_is_fenced_and_blames_no_restored_store_if_its_successor_has_committed(
     server: LocalRedis,
 ) -> None:
     sink = case_of(server).sink

@@ -377,7 +377,7 @@ def test_a_commit_follows_the_primary_reported_by_sentinel() -> None:
 
 
 @pytest.mark.whole
-def test_a_commit_outlasts_a_primary_that_hangs_until_sentinel_replaces_it() -> None:
+def test_a_commit_succeeds_after_sentinel_has_replaced_a_hanging_primary() -> None:
     """A hung server closes no connection, so only the timeout of a call ends the first try."""
     with watched_pair() as (first, second, sentinel):
         places = (("127.0.0.1", sentinel.port),)

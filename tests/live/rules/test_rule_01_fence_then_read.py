@@ -64,7 +64,7 @@ def test_a_repeated_acquisition_does_not_fence_a_newer_driver(play: Play) -> Non
     assert play.visible() == seen(ZERO, ONE)
 
 
-def test_a_driver_fenced_while_it_prepared_decides_nothing(play: Play) -> None:
+def test_a_driver_fenced_while_preparing_decides_nothing(play: Play) -> None:
     """Fails if each run has its own driver id, so that no run is fenced."""
     first, second = play.driver(), play.driver()
     successor = Tasks(play, [["b says a0"], ["b says c0"]])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from twopc.attempt import Claim, Owner
 
 
-def test_a_driver_that_was_overtaken_while_it_acquired_its_sinks_ends_no_decided_transaction(
+def test_a_driver_overtaken_while_acquiring_its_sinks_ends_no_decided_transaction(
     pair: tuple[Play, Play], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails if a start does not check, after it has acquired every sink, that it still owns the deciding log.

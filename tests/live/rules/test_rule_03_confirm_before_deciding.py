@@ -50,7 +50,7 @@ def only_attempt(play: Play) -> int:
     return decision.attempt.counter
 
 
-def test_a_transaction_that_was_aborted_before_its_marker_and_reopened_by_the_marker_is_not_decided(play: Play) -> None:
+def test_a_transaction_aborted_before_the_last_marker_write_and_reopened_by_it_is_not_decided(play: Play) -> None:
     """Id, producer id, epoch and state are the same; only the partitions differ. Fails if missing partitions are accepted."""
     with at("task.written", lambda: end_what_has_rows(play, commit=False)):
         play.driver().process(play.batch(0), Tasks(play, ROWS))
@@ -59,7 +59,7 @@ def test_a_transaction_that_was_aborted_before_its_marker_and_reopened_by_the_ma
     assert play.open_transactions() == ()
 
 
-def test_a_transaction_ended_after_its_handle_is_not_decided(play: Play) -> None:
+def test_a_transaction_ended_after_its_handle_was_returned_is_not_decided(play: Play) -> None:
     """Fails if both the state and the partitions of a transaction are ignored: a decided batch would be lost."""
 
     class Ended(Tasks):
@@ -74,7 +74,7 @@ def test_a_transaction_ended_after_its_handle_is_not_decided(play: Play) -> None
     assert play.visible() == VISIBLE
 
 
-def test_a_transaction_of_a_newer_producer_with_the_same_id_is_not_confirmed(
+def test_a_transaction_from_a_newer_producer_with_the_same_id_is_not_confirmed(
     play: Play,
 ) -> None:
     """The handle's writer is fenced, and the new transaction differs only in its epoch.

@@ -71,7 +71,7 @@ def test_a_fenced_driver_ends_what_it_prepared_after_its_successors_start(play: 
     require_nothing_open(play)
 
 
-def test_a_driver_that_is_fenced_before_its_successor_has_a_record_leaves_its_rows_to_the_successor(play: Play) -> None:
+def test_a_driver_fenced_before_its_successor_has_written_a_record_leaves_its_rows_to_the_successor(play: Play) -> None:
     """The fence comes before the record.
 
     Fails if neither driver ends the transactions of these rows, or if a fence without a record counts as a proof.
@@ -122,7 +122,9 @@ def test_a_fenced_driver_spares_what_its_successor_finds_decided(
     require_nothing_open(play)
 
 
-def test_rows_of_a_driver_that_dies_after_its_successors_start_end_with_the_next_batch(play: Play) -> None:
+def test_transactions_of_a_driver_that_dies_after_its_successors_start_are_ended_with_the_next_batch(
+    play: Play,
+) -> None:
     """No one else can end them: until then, or until they time out, they hold readers back (docs/protocol.md)."""
     first, second = play.driver(), play.driver()
     with pytest.raises(InjectedFault), at("driver.confirmed", lambda: vanish(first)):

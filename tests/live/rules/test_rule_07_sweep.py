@@ -91,7 +91,7 @@ def test_a_new_driver_sweeps_undecided_transactions_of_a_dead_one(play: Play) ->
     assert play.visible() == VISIBLE
 
 
-def test_the_orphans_of_a_dead_driver_are_counted_by_the_next_one_and_not_again(play: Play) -> None:
+def test_the_orphans_of_a_dead_driver_are_counted_only_once_by_the_next_driver(play: Play) -> None:
     """A transaction that a dead driver decided is not an orphan. Fails if a sweep is not counted, or is counted again."""
     crash(play.driver(), play, 0, [["x"], ["y"], ["z"]], "driver.confirmed")
     orphans, driver, counted = len(play.open_transactions()), play.driver(), []
@@ -106,7 +106,7 @@ def test_the_orphans_of_a_dead_driver_are_counted_by_the_next_one_and_not_again(
     assert pending.ended(None).orphans_ended == 0
 
 
-def test_an_id_of_a_decided_batch_is_swept_when_it_serves_an_undecided_one(play: Play) -> None:
+def test_an_id_of_a_decided_batch_is_swept_when_an_undecided_batch_reuses_it(play: Play) -> None:
     """If it were spared, its open transaction would hide markers until it times out.
 
     Fails if the sweep spares by the id alone.
@@ -150,7 +150,7 @@ def make_unreachable(monkeypatch: pytest.MonkeyPatch, transactional_id: str) -> 
     monkeypatch.setattr(TransactionClient, "end", end)
 
 
-def test_a_decided_uncommitted_transaction_is_not_swept(
+def test_a_decided_but_uncommitted_transaction_is_not_swept(
     kafka: KafkaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of two commits goes unanswered across a restart. Fails if the sweep spares no decided id: a torn batch."""
@@ -231,7 +231,7 @@ def allow_all(broker: LocalKafka, *resources: tuple[ResourceType, str]) -> None:
     allow(broker, [(kind, name, ResourcePatternType.LITERAL, AclOperation.ALL) for kind, name in resources])
 
 
-def test_a_driver_without_describe_on_its_transactional_ids_is_refused_before_it_fences(
+def test_a_driver_that_may_not_describe_its_transactional_ids_is_refused_before_it_fences_any_driver(
     guarded: LocalKafka, tmp_path: Path
 ) -> None:
     """The broker would silently omit its orphans from the listing. Fails if `inspect` does not check this right.

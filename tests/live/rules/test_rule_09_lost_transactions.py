@@ -190,7 +190,7 @@ def test_staged_rows_are_published_even_if_the_replay_has_different_rows(
     )
 
 
-def test_losing_transactions_and_their_staged_rows_is_in_doubt(play: Play, tmp_path: Path) -> None:
+def test_a_batch_that_lost_transactions_and_their_staged_rows_is_in_doubt(play: Play, tmp_path: Path) -> None:
     """Fails if the staged files are not looked for."""
     staging = Staging(str(tmp_path / "staging"))
     first = Tasks(play, ROWS, stage=staged_below(tmp_path / "staging", play))

@@ -38,7 +38,7 @@ def named_setting(error: object) -> Settings:
     return Settings(overrides=Overrides(abandon=Abandon(int(batch), query_id)))
 
 
-def test_the_setting_that_the_error_names_abandons_a_lost_batch_that_was_left_behind(play: Play) -> None:
+def test_the_setting_in_the_error_abandons_a_lost_batch_that_was_left_behind(play: Play) -> None:
     """Rule 9. Caught mutations: the setting abandons any batch (``is_abandoned``), or its record is not read again."""
     decide_and_die(play, 1)
     for _ in range(2):

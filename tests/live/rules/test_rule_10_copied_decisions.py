@@ -99,7 +99,7 @@ def test_an_older_copy_adds_no_rows_a_second_time_and_fences_nobody(
     assert query.shows(*range(1, batch + 2))
 
 
-def test_a_driver_that_a_copy_fenced_confirms_no_batch(query: Added, tmp_path: Path) -> None:
+def test_a_driver_fenced_by_a_copy_confirms_no_batch(query: Added, tmp_path: Path) -> None:
     """Its own registers would accept the decision."""
     fenced = query.run(1)
     copy = query.copied(tmp_path / "copy")
@@ -112,7 +112,7 @@ def test_a_driver_that_a_copy_fenced_confirms_no_batch(query: Added, tmp_path: P
     assert query.shows(1, 2, 3)
 
 
-def test_a_driver_whose_confirmed_batch_a_copy_swept_does_not_repair_it(query: Added, tmp_path: Path) -> None:
+def test_a_driver_does_not_repair_a_confirmed_batch_that_a_copy_has_swept(query: Added, tmp_path: Path) -> None:
     """Both checkpoints contain a decision for the batch, so the batch number alone proves nothing."""
     swept = query.run(1)
     copy = query.copied(tmp_path / "copy")

@@ -101,7 +101,7 @@ def give_up_soon(monkeypatch: pytest.MonkeyPatch, milliseconds: int = 500) -> No
     monkeypatch.setattr(driver_producer, "_DRIVER_TRANSACTION_TIMEOUT_MS", milliseconds)
 
 
-def test_a_restart_resolves_a_decision_that_a_hanging_broker_did_not_respond_to(
+def test_a_restart_resolves_a_decision_left_unanswered_by_a_hanging_broker(
     play: Play, local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails if a missing response is a RetriableError, or if ``process`` forgets its doubt and decides again."""

@@ -96,7 +96,7 @@ def test_a_guest_that_started_on_an_empty_ledger_is_refused_without_blocking_the
         assert owner.visible() == {"0": 1, "1": 1, "2": 1, "3": 1}
 
 
-def test_a_new_ledger_for_a_name_that_has_had_a_driver_on_this_cluster_causes_a_warning(
+def test_a_new_ledger_for_a_sink_name_already_used_on_this_cluster_causes_a_warning(
     play: Play, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rule 13. A transactional id has no ledger in its name, so the two sinks fence each other."""

@@ -59,7 +59,7 @@ def test_a_row_to_the_sinks_own_ledger_stops_its_batch_and_not_every_later_start
     assert play.visible() == {"0": 1, "1": 1}
 
 
-def test_every_unknown_topic_of_a_batch_is_reported_and_nothing_is_lost_after_their_creation(play: Play) -> None:
+def test_every_unknown_topic_of_a_batch_is_reported_and_nothing_is_lost_once_they_are_created(play: Play) -> None:
     """Caught mutation: the error is that of the first delivery report, without its topic."""
     absent = [f"{play.name}-b", f"{play.name}-a"]
     rows = [(topic, f"{topic} {number}") for number in range(3) for topic in (*absent, play.topic)]

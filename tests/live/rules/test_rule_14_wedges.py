@@ -64,7 +64,7 @@ def admin(kafka: KafkaService) -> AdminClient:
         ("unclean.leader.election.enable", "true", "a stale leader could lose decisions"),
     ],
 )
-def test_a_ledger_that_could_lose_decisions_is_refused_by_its_setting(
+def test_a_ledger_that_could_lose_decisions_is_refused_because_of_its_setting(
     setting: str, value: str, effect: str, play: Play
 ) -> None:
     """Fails if ``LedgerTopic.require_safe`` does not check the setting."""
@@ -116,7 +116,7 @@ def test_a_transaction_log_with_unclean_leaders_is_refused(play: Play) -> None:
     play.driver().process(play.batch(1), Tasks(play, [["1"]]))
 
 
-def test_a_single_copy_is_warned_about_only_below_min_insync_replicas_2(
+def test_a_warning_about_a_single_copy_is_logged_only_below_min_insync_replicas_2(
     play: Play, admin: AdminClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Fails if the warning is missing, or always logged."""
@@ -130,7 +130,7 @@ def test_a_single_copy_is_warned_about_only_below_min_insync_replicas_2(
     assert not any(text.startswith(safe) for text in caplog.messages)
 
 
-def test_an_output_topic_that_may_lose_acknowledged_rows_is_warned_about(
+def test_an_output_topic_that_may_lose_acknowledged_rows_causes_a_warning(
     play: Play, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The brokers alone know about such a loss: the transaction and its marker are intact."""
@@ -219,7 +219,7 @@ def test_a_decision_without_its_last_parts_is_ignored(play: Play) -> None:
 
 
 @pytest.mark.parametrize("wanted", [slice(1, None), slice(0, None, 2)], ids=["without the first", "without the second"])
-def test_a_decision_without_other_parts_counts_as_damage(wanted: slice, play: Play) -> None:
+def test_a_decision_without_its_first_or_second_part_counts_as_damage(wanted: slice, play: Play) -> None:
     """Fails if ``decode`` skips it."""
     write_parts(play, wanted)
     before = frames(play)
@@ -255,7 +255,7 @@ def test_a_batch_that_outlives_its_transactions_fails_once_with_an_error_that_me
 # -- the output's partitions -------------------------------------------------------------------------------------------
 
 
-def test_a_changed_partition_count_of_the_output_is_warned_about(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_changed_partition_count_of_the_output_causes_a_warning(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     """Fails if the count is not compared with that of the decision."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
     with caplog.at_level(logging.WARNING, "twopc.sinks.kafka.committer"):

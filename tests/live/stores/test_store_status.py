@@ -165,7 +165,7 @@ def test_a_batch_that_was_repaired_is_healthy(query: Checkpointed, shop: Shop) -
     assert query.look()[2] == HEALTHY
 
 
-def test_a_table_that_was_rolled_back_is_detected(query: Checkpointed, shop: Shop) -> None:
+def test_a_rolled_back_table_is_detected(query: Checkpointed, shop: Shop) -> None:
     if shop.roll_back is None:
         pytest.skip("this store has no history")
     query.run(0, 1)

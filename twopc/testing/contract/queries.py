@@ -118,9 +118,7 @@ class QueryContract:
         copy.run(2)
         assert noticing.visible() == all_rows(0, 1, 2)
 
-    def test_of_two_copies_that_decided_before_either_committed_one_may_start_again(
-        self, noticing: Case, tmp_path: Path
-    ) -> None:
+    def test_after_two_copies_have_both_decided_only_one_may_start_again(self, noticing: Case, tmp_path: Path) -> None:
         """The copy that commits first may also have begun first, so its decision is not always the newer decision."""
         query = Query(noticing, tmp_path)
         query.run(0)

@@ -151,7 +151,7 @@ class TransactionContract:
 
     # -- drivers -----------------------------------------------------------------------------------------------------------
 
-    def test_an_acquisition_may_be_repeated_and_every_driver_has_a_higher_driver_epoch(self, case: Case) -> None:
+    def test_an_acquisition_may_be_repeated_and_each_driver_receives_a_higher_driver_epoch(self, case: Case) -> None:
         first = Driver(case.sink)
         again = first.committer.acquire(first.claim, first.seen)
         assert again >= first.driver_epoch
@@ -167,7 +167,7 @@ class TransactionContract:
         assert found == {decided: Evidence.COMMITTED, orphan: Evidence.ABORTED}
         assert case.visible() == ROWS
 
-    def test_a_sink_that_counts_the_orphans_that_it_ends_counts_each_once(self, case: Case) -> None:
+    def test_a_sink_that_counts_ended_orphans_counts_each_once(self, case: Case) -> None:
         dead = Driver(case.sink)
         dead.begin()
         for partition in range(3):
@@ -179,7 +179,7 @@ class TransactionContract:
             "orphans_ended() must return 3, or 0 if the sink does not count orphans"
         )
 
-    def test_a_fenced_driver_that_wakes_up_sweeps_nothing_of_its_successor(self, case: Case) -> None:
+    def test_a_fenced_driver_that_wakes_up_does_not_sweep_its_successors_transactions(self, case: Case) -> None:
         loser, winner = Driver(case.sink), Driver(case.sink)
         scan_start = winner.begin()
         handle = winner.prepare(case.rows(ROWS))

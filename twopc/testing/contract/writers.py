@@ -32,7 +32,9 @@ class WriterContract:
         assert driver.commit([_vote(writer)], scan_start) == [Evidence.COMMITTED]
         assert case.visible() == list(range(_WRITES * _ROWS_PER_WRITE))
 
-    def test_a_killed_task_and_its_retry_have_equal_task_attempts_and_write_their_rows_once(self, case: Case) -> None:
+    def test_a_killed_task_and_its_retry_have_identical_task_attempts_and_write_their_rows_once(
+        self, case: Case
+    ) -> None:
         driver = Driver(case.sink)
         scan_start = driver.begin()
         _open(case, driver).write_rows(case.rows(ROWS))  # killed: nothing closes this writer
