@@ -96,7 +96,7 @@ def test_a_database_without_a_table_is_refused_before_any_driver_is_fenced(table
 
 
 @pytest.mark.parametrize("settings", [None, ENDING], ids=["no override", "override still in the code"])
-def test_a_store_that_was_restored_to_a_state_before_a_takeover_is_refused(
+def test_a_store_restored_to_a_state_before_a_takeover_is_refused(
     guide: Case, tmp_path: Path, settings: Settings | None
 ) -> None:
     """The restored record names the ended query. Obeying "name in use" would hide that batches are lost."""

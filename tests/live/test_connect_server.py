@@ -220,7 +220,7 @@ def test_a_process_that_outlives_its_server_and_its_successor_decides_nothing(
 
 
 @pytest.mark.parametrize("point", ["driver.decided", "driver.committing"])
-def test_a_query_that_is_stopped_in_the_middle_of_a_commit_is_completed_by_the_next_start(
+def test_a_commit_interrupted_by_stopping_the_query_is_completed_by_the_next_start(
     point: str, kafka: KafkaService, tmp_path: Path
 ) -> None:
     pipeline = pipeline_of(kafka, tmp_path)

@@ -153,7 +153,7 @@ def test_the_guarantee_at_least_once_waits_even_with_a_long_linger(play: Play) -
     assert play.visible() == seen(1)
 
 
-def test_a_record_that_was_not_delivered_fails_the_batch(play: Play) -> None:
+def test_an_undelivered_record_fails_the_batch(play: Play) -> None:
     """The broker refuses the record. Fails if errors do not count without a transaction (rule 2)."""
     run = driver(play, "AT_LEAST_ONCE", **{"kafka.message.max.bytes": "8000000"})
     with pytest.raises(BadRecordError, match=r"\(AT_LEAST_ONCE\): writing to .*Message size too large"):

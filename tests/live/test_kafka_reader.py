@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.live.services import KafkaService
 
 
-def test_a_reader_that_was_idle_reads_immediately(kafka: KafkaService) -> None:
+def test_a_reader_reads_immediately_after_being_idle(kafka: KafkaService) -> None:
     """Without an earlier request, most reads wait for librdkafka's timer, which fires once a second."""
     topic = create_topic(kafka.bootstrap_servers, f"idle-{uuid.uuid4().hex[:12]}")
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})

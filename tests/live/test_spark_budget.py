@@ -193,7 +193,7 @@ def test_held_back_rows_are_noticed_even_if_the_arrived_rows_are_within_the_limi
     assert collect(rows, max_bytes=4_000, budget=Budget(), cancel=lambda: None) is None
 
 
-def test_a_row_that_is_much_wider_than_the_rows_before_it_may_arrive_last(spark: SparkSession) -> None:
+def test_a_row_much_wider_than_the_rows_before_it_may_arrive_last(spark: SparkSession) -> None:
     """The widths are added up: a bound that assumed all rows to be as wide as the last one would refuse this."""
     frame = spark.range(0, 5_000, 1, 2).selectExpr("IF(id % 2500 = 2499, repeat('x', 100000), 'x') AS value")
     found = collect(arranged(frame), max_bytes=400_000, budget=Budget(), cancel=lambda: None)

@@ -152,7 +152,7 @@ def test_a_job_that_never_began_does_not_stop_a_query_that_reads_an_older_cached
 
 
 @pytest.mark.whole
-def test_a_table_that_is_cached_again_is_newer_than_a_job_that_never_began(
+def test_a_recached_table_is_newer_than_a_job_that_never_began(
     sink: KafkaSink, spark: SparkSession, lookup: DataFrame, tmp_path: Path
 ) -> None:
     """The advice of the error, if Spark may have forgotten the job."""

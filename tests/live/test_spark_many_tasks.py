@@ -65,7 +65,7 @@ def test_a_plan_of_many_partitions_is_written_by_as_many_tasks_as_the_cluster_ca
         pytest.param("rows", 3, 2, marks=pytest.mark.whole),
     ],
 )
-def test_a_lost_transaction_is_repaired_from_a_replay_that_is_grouped_differently(
+def test_a_lost_transaction_is_repaired_from_a_replay_grouped_differently(
     plan: str, before: int, after: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, partitions=6 if plan == "rows" else 4)

@@ -60,7 +60,7 @@ def test_decisions_are_kept_as_long_as_the_user_or_spark_needs_them(
 
 
 @pytest.mark.whole
-def test_a_stopped_query_keeps_everything_and_its_name_is_free_once_all_is_deleted(
+def test_a_stopped_query_keeps_everything_and_its_name_is_free_once_everything_is_deleted(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)

@@ -281,7 +281,7 @@ def repeated(function: Callable[[DataFrame, int], None]) -> Callable[[DataFrame,
     return write
 
 
-def test_a_function_that_is_repeated_after_its_call_continues_with_the_visible_batch(
+def test_a_function_repeated_after_its_call_continues_with_the_visible_batch(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = kafka_sink(kafka.bootstrap_servers)

@@ -81,7 +81,7 @@ def test_a_lost_batch_is_published_by_tasks_in_parallel_like_any_other_batch(
     assert len(workers) > 1, "both tasks ran in the same worker"
 
 
-def test_a_staged_file_that_was_altered_is_not_published_and_without_it_the_batch_is_evaluated_again(
+def test_an_altered_staged_file_is_not_published_and_the_batch_is_evaluated_again_once_the_file_is_deleted(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings={"staging": True, "write_by": "driver"})

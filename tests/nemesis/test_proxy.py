@@ -258,7 +258,7 @@ def test_an_error_in_a_part_of_a_response_is_the_error_of_the_response() -> None
     assert Response(refused, request_of(Api.ADD_PARTITIONS_TO_TXN, 3)).error in FENCED
 
 
-def test_watching_displaces_no_other_rule(kafka: KafkaService, proxy: KafkaProxy, name: str) -> None:
+def test_watching_requests_does_not_displace_another_rule(kafka: KafkaService, proxy: KafkaProxy, name: str) -> None:
     topic = create_topic(kafka.bootstrap_servers, name)
     producer = producer_of(proxy, name)
     watched = proxy.on(Api.END_TXN, transactional_id=name).watch()

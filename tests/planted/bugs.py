@@ -1122,7 +1122,7 @@ BUGS: Final = (
         "        behind = history.behind(shared)\n",
         "        behind = history.behind(())\n",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k local_checkpoint_during",
+        protocol="tests/unit/test_spark_shuffles.py -k during_a_local_checkpoint",
         whole="tests/live/test_spark_threads.py -k cut",
     ),
     _bug(

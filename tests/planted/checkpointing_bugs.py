@@ -230,7 +230,7 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "            producer, native = new_producer(self._config, failures, delivered, log)\n",
         "            producer, native = new_producer(self._config, {}, delivered, log)\n",
         model=False,
-        protocol=f"{_GUARANTEES} -k not_delivered",
+        protocol=f"{_GUARANTEES} -k undelivered_record",
     ),
     one_edit(
         "guarantee: a producer that has failed serves the next task",
@@ -239,7 +239,7 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         '        """See :class:`SinkWriter`. Records that the brokers accepted stay visible."""\n        self._ready = None\n',
         '        """See :class:`SinkWriter`. Records that the brokers accepted stay visible."""\n        self.hand_over()\n',
         model=False,
-        protocol=f"{_GUARANTEES} -k not_delivered",
+        protocol=f"{_GUARANTEES} -k undelivered_record",
     ),
     one_edit(
         "guarantee: a driver that is closed drops what it has not sent",

@@ -47,7 +47,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "        lost=(*published.lost, *(handle.transaction for handle, entries in found.items() if entries is None)),\n",
             "",
             **_both(
-                "commit.py::test_files_that_are_gone_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed"
+                "commit.py::test_files_missing_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed"
             ),
         ),
         _bugs(
@@ -56,7 +56,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "    return Evidence.ABORTED if handle.transaction in published.lost else Evidence.COMMITTED\n",
             "    return Evidence.COMMITTED\n",
             **_both(
-                "commit.py::test_files_that_are_gone_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed"
+                "commit.py::test_files_missing_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed"
             ),
         ),
         _bugs(
@@ -64,7 +64,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "published.py",
             "    if asked > published.attempts.get(handle.attempt, 0):\n",
             "    if handle.attempt not in published.attempts:\n",
-            **_both("commit.py::test_a_transaction_that_was_not_in_the_commit_does_not_count_as_committed"),
+            **_both("commit.py::test_a_transaction_missing_from_the_commit_does_not_count_as_committed"),
         ),
         _bugs(
             "a repair adds the whole batch again",
@@ -72,7 +72,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "[handle for handle in handles if handle.attempt not in published.attempts]",
             "list(handles)",
             **_both(
-                "commit.py::test_files_that_are_gone_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed"
+                "commit.py::test_files_missing_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed"
             ),
         ),
         _bugs(
@@ -123,7 +123,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "committer.py",
             "        if control.decode(stored).revision < self._revision:\n",
             "        if False:\n",
-            **_both("restored.py::test_a_table_that_is_restored_while_a_query_runs_is_reported"),
+            **_both("restored.py::test_a_table_restored_while_a_query_runs_is_reported"),
         ),
         _bugs(
             "a table that is created again is not noticed",
@@ -137,7 +137,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "writer.py",
             "        if owner.driver_epoch != self._task.driver_epoch:\n",
             "        if not owner.id:\n",
-            **_both("commit.py::test_a_task_of_a_driver_that_was_replaced_writes_nothing"),
+            **_both("commit.py::test_a_task_of_a_replaced_driver_writes_nothing"),
         ),
         _bugs(
             "a sweep takes the files of the newest batch for orphans",

@@ -983,7 +983,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "if (newer.kept, newer.decision, newer.begin) == (view.kept, view.decision, view.begin):",
         "if True:",
         model=False,
-        protocol="tests/unit/test_coordinator_history.py -k driver_that_is_deciding",
+        protocol="tests/unit/test_coordinator_history.py -k deciding_driver",
     ),
     one_edit(
         "a driver that is replaced while it starts is on an older copy",

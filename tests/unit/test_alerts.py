@@ -145,7 +145,7 @@ def test_checkpoints_from_the_history_count_and_a_removed_rule_is_forgotten() ->
     assert episodes.state.open == {"broken": T0 + 3 * MINUTE}
 
 
-def test_a_clock_that_is_set_back_does_not_silence_a_rule() -> None:
+def test_a_clock_set_back_does_not_silence_a_rule() -> None:
     episodes = _episodes(TOTAL)
     _at(episodes, 1_000)
     for minute in (1, 2, 3, 4):

@@ -92,7 +92,7 @@ def test_elapsed_time_is_noticed_without_a_checkpoint(monkeypatch: pytest.Monkey
     assert told.get(timeout=WAIT_S).rule == "stalled"
 
 
-def test_a_query_that_was_closed_normally_raises_no_alert() -> None:
+def test_a_query_closed_normally_raises_no_alert() -> None:
     told: queue.Queue[Alert] = queue.Queue()
     clock = Clock()
     alerts = _alerts(told, NoCheckpoint("stalled", for_s=60), clock=clock)
@@ -147,7 +147,7 @@ def test_a_query_that_failed_and_was_closed_still_raises_the_stalled_alert() -> 
     assert told.get(timeout=WAIT_S).rule == "stalled"
 
 
-def test_no_thread_watches_a_query_that_was_closed_normally() -> None:
+def test_no_thread_watches_a_query_closed_normally() -> None:
     """Neither its thread nor a channel's is left, nor any call at the end of the process. A later run is watched again."""
     before = threading.enumerate()
     told: queue.Queue[Alert] = queue.Queue()

@@ -155,9 +155,7 @@ def test_a_loss_before_recovery_or_after_the_decision_stops_the_query_and_a_rest
     assert cluster.store.visible() == all_rows(0, 1)
 
 
-def test_a_driver_that_was_fenced_in_the_meantime_does_not_fence_its_successor(
-    cluster: Cluster, seen: Recording
-) -> None:
+def test_a_driver_fenced_in_the_meantime_does_not_fence_its_successor(cluster: Cluster, seen: Recording) -> None:
     query = tolerant(cluster, seen, 5)
     query.run(0)
     prepare = query.engine.prepare
@@ -240,7 +238,7 @@ def test_a_failed_checkpoint_counts_too_and_its_pause_is_the_backoff(
     assert clock.waits == [500, 500]
 
 
-def test_a_query_that_is_stopped_during_a_pause_triggers_nothing(
+def test_a_query_stopped_during_a_pause_triggers_nothing(
     cluster: Cluster, seen: Recording, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(_: int) -> None:

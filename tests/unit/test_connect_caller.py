@@ -81,7 +81,7 @@ def test_the_only_query_is_the_caller(files: LocalFiles) -> None:
     assert calling_query(session_of(Query("mine")), files).run_id == "run-of-mine"
 
 
-def test_a_run_that_was_active_before_the_process_is_not_the_caller(files: LocalFiles) -> None:
+def test_a_run_already_active_before_the_process_started_is_not_the_caller(files: LocalFiles) -> None:
     """Another query has the same object and the same columns, and both are in a trigger."""
     for queries in ([Query("mine"), Query("other")], [Query("mine")]):
         with pytest.raises(ConfigurationError, match="belongs to query mine, but this call came from another query"):

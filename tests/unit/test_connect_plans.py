@@ -281,7 +281,7 @@ def test_the_message_says_that_a_checkpoint_may_hide_a_shuffle() -> None:
         require(_QUERY, parsed(_WRITTEN))
 
 
-def test_settings_that_were_not_in_effect_when_the_query_started_do_not_count() -> None:
+def test_settings_not_in_effect_when_the_query_started_do_not_count() -> None:
     with pytest.raises(ConfigurationError, match="before the query starts"):
         require(_SHUFFLED, _WRITTEN, checksums=_ON, at_start=NOT_KNOWN)
 

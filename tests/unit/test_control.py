@@ -188,7 +188,7 @@ def test_every_reserved_version_is_above_the_earlier_ones(store: Store) -> None:
 @pytest.mark.parametrize(
     "held", [b"", b"somebody else's", b'{"id":"ours","run":"cut sho', b'{"from":"a later version"}']
 )
-def test_a_record_that_is_not_ours_stops_the_start_and_is_left_alone(held: bytes, store: Store) -> None:
+def test_a_foreign_control_record_stops_the_start_and_is_left_alone(held: bytes, store: Store) -> None:
     store.held = held
     with pytest.raises(ConfigurationError, match="control record"):
         Committer(store).inspect()

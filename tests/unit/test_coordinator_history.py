@@ -304,7 +304,7 @@ def test_a_copy_from_before_a_sink_was_added_counts_as_an_older_copy(owned: Clus
     assert owned.world.store("two").visible() == all_rows(1, 2)
 
 
-def test_a_start_alongside_a_driver_that_is_deciding_does_not_count_as_an_older_copy(
+def test_a_start_alongside_a_deciding_driver_does_not_count_as_an_older_copy(
     owned: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has read the log before that decision, and the sink after it."""

@@ -236,7 +236,7 @@ def test_transactions_lost_during_the_commit_are_rewritten_at_once(cluster: Clus
     assert len(query.engine.works) == 4
 
 
-def test_transactions_that_are_lost_repeatedly_stop_the_query(cluster: Cluster) -> None:
+def test_transactions_lost_repeatedly_stop_the_query(cluster: Cluster) -> None:
     cluster.store.expire_on_commit = 4
     query = cluster.start()
     with pytest.raises(InDoubtError, match=re.escape(refusals.LOST_AGAIN)):

@@ -123,7 +123,7 @@ def test_a_commit_that_a_successor_refuses_leaves_no_record(shop: Shop) -> None:
     assert len(shop.records()) == 2
 
 
-def test_a_driver_that_is_replaced_between_its_check_and_its_commit_adds_nothing(shop: Shop) -> None:
+def test_a_driver_replaced_between_its_check_and_its_commit_adds_nothing(shop: Shop) -> None:
     """Whoever loads the table again to commit would find the other driver's pointer there, and replace it."""
     loser = Driver(shop.sink)
     scan_start = loser.begin()

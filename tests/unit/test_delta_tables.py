@@ -198,7 +198,7 @@ def test_a_malformed_value_that_no_append_reads_is_harmless(name: str, value: st
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().column("value").to_pylist() == [1, 2]
 
 
-def test_a_malformed_count_that_is_set_after_the_decision_does_not_stop_the_commit(tmp_path: Path) -> None:
+def test_a_malformed_count_set_after_the_decision_does_not_stop_the_commit(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     driver = Driver(shop.sink)
     scan_start = driver.begin()

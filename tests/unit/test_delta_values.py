@@ -467,7 +467,9 @@ def test_files_are_closed_when_they_are_large_or_numerous(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("is_local", [True, False], ids=["local", "remote"])
-def test_files_are_the_same_through_arrow_and_through_deltalakes_storage(tmp_path: Path, *, is_local: bool) -> None:
+def test_files_are_identical_through_arrow_and_through_the_storage_of_deltalake(
+    tmp_path: Path, *, is_local: bool
+) -> None:
     store = DeltaSink(name="orders", table_uri=str(tmp_path)).store()
     if not is_local:
         store._local = None
@@ -491,7 +493,7 @@ def test_files_are_the_same_through_arrow_and_through_deltalakes_storage(tmp_pat
     store.close()
 
 
-def test_a_table_that_is_not_local_is_written_through_deltalakes_storage(
+def test_a_remote_table_is_written_through_the_storage_of_deltalake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("twopc.sinks.delta.store.local_path", lambda _: None)

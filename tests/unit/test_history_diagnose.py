@@ -224,7 +224,7 @@ def test_a_healthy_history_has_no_finding() -> None:
     assert _found([]) == []
 
 
-def test_a_failure_of_an_attempt_that_was_tried_again_counts_too() -> None:
+def test_a_failed_attempt_counts_even_if_a_later_attempt_succeeds() -> None:
     cause = Cause(reason="declined", phase="prepare", error="UnavailableError", message="no answer")
     (found,) = _found([*_many(5), ended(5, failed_attempts=(cause,))])
     assert found.rule == "unavailable"

@@ -86,7 +86,7 @@ def test_a_checkpoint_costs_one_write_and_no_wait_for_the_disk(tmp_path: Path, m
     assert made[PYTHON] <= 100 * 50  # most of these calls make the checkpoint and count here
 
 
-def test_a_clock_that_was_set_back_keeps_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_is_kept_if_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "FILE_BYTES", 1)
     monkeypatch.setattr("time.time", lambda: 2_000.0)
     _append(tmp_path, 0)

@@ -292,7 +292,7 @@ def test_a_moved_tag_is_reported(shop: Shop) -> None:
 # -- a table that changes ----------------------------------------------------------------------------------------------
 
 
-def test_a_table_that_is_altered_after_the_decision_takes_the_files_as_they_are(shop: Shop) -> None:
+def test_files_are_added_unchanged_to_a_table_altered_after_the_decision(shop: Shop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)

@@ -325,7 +325,9 @@ def test_many_partitions_need_few_open_files_and_little_memory(tmp_path: Path, m
         assert set(own.column("part").to_pylist()) == {task.file.partition[0]}
 
 
-def test_a_file_that_is_large_enough_is_continued_in_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_has_grown_large_enough_is_continued_in_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rolling.Limits.__new__, "__defaults__", (2_000, 3))
     warehouse, sink = many(tmp_path, 0, **{"write.target-file-size-bytes": "20000"})
     batches = [some_rows(500, 20, seed) for seed in range(5)]

@@ -50,7 +50,7 @@ def test_recreating_the_tag_on_an_older_snapshot_does_not_add_the_last_batch_twi
     assert shop.values() == [*all_rows(0, 1, 2), 9_999]
 
 
-def test_a_tag_that_is_deleted_between_two_runs_is_reported(shop: Shop, case: Case, tmp_path: Path) -> None:
+def test_a_tag_deleted_between_two_runs_is_reported(shop: Shop, case: Case, tmp_path: Path) -> None:
     query = Query(case, tmp_path)
     query.run(0)
     shop.change(lambda table: table.manage_snapshots().remove_tag(TAG).commit())

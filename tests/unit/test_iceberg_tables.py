@@ -142,7 +142,7 @@ def test_a_location_where_files_would_overwrite_each_other_is_refused(place: str
 
 @pytest.mark.parametrize("names", [("a", "A"), ("a.b", "a_x2Eb")])
 @pytest.mark.parametrize("is_nested", [True, False])
-def test_columns_with_names_that_are_equal_in_parquet_are_refused(
+def test_columns_whose_names_are_equal_in_parquet_are_refused(
     *, names: tuple[str, str], is_nested: bool, tmp_path: Path
 ) -> None:
     """One value of the batch would go to both, or the statistics of one would count for the other."""
@@ -174,7 +174,7 @@ def test_a_partition_field_whose_column_was_dropped_is_refused(tmp_path: Path) -
     assert shop.values() == [1, 2]
 
 
-def test_a_table_that_is_partitioned_by_uuids_is_refused(tmp_path: Path) -> None:
+def test_a_table_partitioned_by_uuids_is_refused(tmp_path: Path) -> None:
     """Spark would skip manifests (``tests/live/iceberg/test_spark_reader.py``)."""
     warehouse = Warehouse(tmp_path / "warehouse", timeout_s=0.2)
     keys = StructType(NestedField(2, "key", UUIDType()))

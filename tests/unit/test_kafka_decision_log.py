@@ -70,7 +70,7 @@ def read_back(log: KafkaDecisionLog, partition: Partition, monkeypatch: pytest.M
     log._read_back(OFFSET, b"decision")
 
 
-def test_a_record_that_is_found_was_committed(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_can_be_read_back_was_committed(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = Partition(OURS, NEXT)
     read_back(log, partition, monkeypatch)
     assert partition.read_to == [OFFSET + 3]  # a lagging broker's end does not count
@@ -86,7 +86,7 @@ def test_reading_back_waits_until_the_record_is_stable(log: KafkaDecisionLog, mo
 @pytest.mark.parametrize(
     "rows", [(), (NEXT,), (Row(OFFSET, None, b"another's"),)], ids=["nothing", "only what follows", "another record"]
 )
-def test_a_record_that_is_not_found_was_aborted(
+def test_a_record_that_cannot_be_read_back_was_aborted(
     rows: tuple[Row, ...], log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(FencedError, match="was aborted, although librdkafka reported success"):

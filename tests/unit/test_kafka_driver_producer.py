@@ -33,7 +33,7 @@ def config_of_driver(
 
 
 @pytest.mark.parametrize(("theirs", "lives_ms"), [({}, "60000"), ({"kafka.transaction.timeout.ms": "20000"}, "20000")])
-def test_the_options_that_slow_commits_rely_on_override_those_of_the_user(
+def test_the_options_required_for_slow_commits_override_those_of_the_user(
     theirs: dict[str, str], lives_ms: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A retry that comes sooner would pass for a first request. A driver's transaction does not outlive that of a task."""

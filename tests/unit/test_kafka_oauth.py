@@ -110,7 +110,7 @@ def test_a_callback_may_be_given_by_its_name() -> None:
     assert described.options["kafka.oauth_cb"]()[0] == CANARY
 
 
-def test_nothing_shows_a_secret() -> None:
+def test_no_representation_shows_a_secret() -> None:
     described = sink(oauth_cb=a_token)
     described.options["kafka.oauth_cb"]()
     other = sink(**oidc("https://x/"))

@@ -14,7 +14,7 @@ TIMEOUT_MS = 100.0
 IDS = [f"s.1.w.{number}" for number in range(5)]
 
 
-def test_each_final_report_renews_the_time() -> None:
+def test_each_final_report_restarts_the_timeout() -> None:
     """Caught mutation: one deadline for all requests. Each takes over half of it, and together they take three times as long."""
 
     def end_first(ids: Sequence[str]) -> dict[str, str]:

@@ -123,7 +123,7 @@ def test_a_request_is_sent_when_a_brokers_throttle_ends() -> None:
     assert (manager.waits, manager.sent) == (2, [ALIVE] * 3)
 
 
-def test_a_connection_that_is_paused_for_another_reason_is_only_reported() -> None:
+def test_a_connection_paused_for_another_reason_is_only_reported() -> None:
     client, manager = client_that_knows({})
     manager.paused.add("max_in_flight")
     assert isinstance(client._connection.send_all([("request", ALIVE)])[0], kafka_errors.NodeNotReadyError)

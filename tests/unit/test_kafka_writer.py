@@ -98,7 +98,7 @@ def test_a_record_of_any_permitted_size_fits_into_the_queue() -> None:
     assert large().producer_config()["queue.buffering.max.kbytes"] == "32768"
 
 
-def test_a_queue_that_is_too_small_for_one_record_is_rejected() -> None:
+def test_a_queue_too_small_for_one_record_is_rejected() -> None:
     options = {"kafka.message.max.bytes": str(2 * MIB), "kafka.queue.buffering.max.kbytes": "2047"}
     with pytest.raises(ConfigurationError, match=r"kafka\.queue\.buffering\.max\.kbytes'=2047.*at least 2048"):
         large(**options)

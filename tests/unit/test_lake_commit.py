@@ -187,7 +187,7 @@ def test_versions_of_two_drivers_never_clash(shop: LakeShop) -> None:
         first.begin()
 
 
-def test_a_task_of_a_driver_that_was_replaced_writes_nothing(shop: LakeShop) -> None:
+def test_a_task_of_a_replaced_driver_writes_nothing(shop: LakeShop) -> None:
     former = Driver(shop.sink)
     former.begin()
     Driver(shop.sink)
@@ -260,7 +260,7 @@ def test_a_file_truncated_before_the_decision_voids_the_attempt(shop: LakeShop) 
         driver.committer.confirm([handle], 0)
 
 
-def test_files_that_are_gone_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed(
+def test_files_missing_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed(
     shop: LakeShop,
 ) -> None:
     """ABORTED must be final, even if the files come back: their rows are written again."""
@@ -302,7 +302,7 @@ def test_an_outcome_that_the_table_does_not_record_is_unknown(shop: LakeShop) ->
     assert driver.committer.prove([handle], scan_start) == {handle: UNKNOWN}
 
 
-def test_a_transaction_that_was_not_in_the_commit_does_not_count_as_committed(shop: LakeShop) -> None:
+def test_a_transaction_missing_from_the_commit_does_not_count_as_committed(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     first, second = prepare(driver, shop.sink, 1), prepare(driver, shop.sink, 2)

@@ -59,7 +59,7 @@ def test_the_last_batch_is_added_again_to_a_table_restored_to_a_state_before_tha
     assert shop.values() == all_rows(0, 1, 2)
 
 
-def test_a_table_that_is_restored_while_a_query_runs_is_reported(shop: LakeShop, case: Case, tmp_path: Path) -> None:
+def test_a_table_restored_while_a_query_runs_is_reported(shop: LakeShop, case: Case, tmp_path: Path) -> None:
     query = Query(case, tmp_path / "query")
     running = query.start()
     query.continue_with(running, 0)

@@ -74,7 +74,7 @@ def test_without_a_decision_the_ledger_is_not_read(place: Place) -> None:
     assert cutover.find(WANTED, place, SINK).handover.topics["enriched"][0].end == 6
 
 
-def test_a_batch_that_was_returned_to_the_old_sink_may_be_handed_over_again(
+def test_a_batch_returned_to_the_old_sink_may_be_handed_over_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a rollback, only the old sink writes."""

@@ -102,7 +102,7 @@ def test_a_sink_that_a_rollback_cannot_reach_is_refused(facts: dict[str, str], t
 
 
 @pytest.mark.usefixtures("views")
-def test_a_rollback_for_a_sink_that_is_not_the_querys_is_refused(tmp_path: Path) -> None:
+def test_a_rollback_for_a_sink_of_another_query_is_refused(tmp_path: Path) -> None:
     files = bound_to(tmp_path, bad={**HERE, "ledger": BAD.ledger})
     with pytest.raises(ConfigurationError, match=r"the query writes to bad, but not to sink 'orders'.*Check --sink"):
         deciding.sinks_of(QUERY, ORDERS, files)

@@ -58,7 +58,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 @pytest.mark.parametrize("turns_read_only", [False, True], ids=["writable", "read-only"])
-def test_a_decision_that_was_not_synced_is_in_doubt_and_a_restart_reads_it(
+def test_an_unsynced_decision_is_in_doubt_and_a_restart_reads_it(
     cluster: Cluster, disk: Disk, *, turns_read_only: bool
 ) -> None:
     """Fails if a decision that can be read back counts, although its name may be gone after a power failure."""
@@ -110,7 +110,7 @@ def test_an_existing_file_is_synced_before_it_counts(tmp_path: Path, disk: Disk,
     acts[write]()
 
 
-def test_a_new_directory_that_was_not_synced_does_not_count_as_existing(tmp_path: Path, disk: Disk) -> None:
+def test_an_unsynced_new_directory_does_not_count_as_existing(tmp_path: Path, disk: Disk) -> None:
     """Fails if the next try takes it for a durable one, and syncs only its content."""
     files = LocalFiles(tmp_path / "a" / "b")
     disk.is_broken = True

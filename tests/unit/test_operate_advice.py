@@ -152,7 +152,7 @@ def test_force_is_not_enough_for_a_transaction_that_another_ledger_may_have_deci
     require_decisions_read(STATE, [one(Standing.UNMARKED)], is_blind=True)
 
 
-def test_the_printed_commands_name_a_ledger_that_is_not_the_default() -> None:
+def test_the_printed_commands_name_the_ledger_if_it_is_not_the_default() -> None:
     [default] = advise(replace(STATE, transactions=(one(Standing.DECIDED),)))
     assert "`twopc transactions commit s`" in default.action
     [named] = advise(replace(STATE, transactions=(one(Standing.DECIDED),), ledger="ledgers.s"))

@@ -471,7 +471,7 @@ def test_a_savepoint_of_a_query_that_ignores_errors_is_refused(cluster: Cluster,
     assert create_savepoint(source, tmp_path / "kept").manifest.batch_id == 6
 
 
-def test_a_savepoint_includes_a_batch_that_is_decided_and_finished_while_the_ledger_is_read(
+def test_a_savepoint_includes_a_batch_decided_and_finished_while_the_ledger_is_read(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []

@@ -66,7 +66,7 @@ def test_a_damaged_savepoint_does_not_count(checkpoint: Path, tmp_path: Path) ->
     assert {one.path.name for one in five[:4]} <= {path.name for path in kept.iterdir()}
 
 
-def test_a_clock_that_was_set_back_does_not_make_the_newest_savepoint_the_oldest(
+def test_a_clock_set_back_does_not_make_the_newest_savepoint_the_oldest(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = tmp_path / "kept"

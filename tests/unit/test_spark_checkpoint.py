@@ -112,7 +112,7 @@ def test_numbered_sources_give_the_same_offsets_in_both_versions(tmp_path: Path)
     "offsets",
     ['v1\n{}\n{"logOffset":1}\n{"logOffset":1}\n{"logOffset":0}', 'v2\n{}\n1:{"logOffset":1}\n2:{"logOffset":0}'],
 )
-def test_a_source_that_is_read_twice_is_compared_by_its_counters_only(offsets: str, tmp_path: Path) -> None:
+def test_a_source_read_twice_is_compared_only_by_its_counters(offsets: str, tmp_path: Path) -> None:
     """``a.union(a).union(b)`` has two logs, and nothing says which offset is whose. A growing log must change nothing."""
     files = checkpoint(tmp_path, offsets, "0", "1")
     before = source_offsets(files, 5)

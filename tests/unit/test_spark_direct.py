@@ -52,7 +52,7 @@ def test_the_first_batch_of_a_kafka_source_is_estimated_at_one_kib_per_record() 
     assert not Way(direct, records(LIMIT // 1024 + 1)).is_direct("")
 
 
-def test_what_cannot_be_estimated_goes_to_the_tasks_which_measure_it() -> None:
+def test_a_batch_that_cannot_be_estimated_goes_to_the_tasks_which_measure_it() -> None:
     direct = Direct(DriverUpTo(LIMIT))
     files = BatchInput(('{"logOffset":3}',), ('{"logOffset":4}',))
     assert not Way(direct, files).is_direct("")
@@ -101,7 +101,7 @@ def test_a_bound_is_needed_unless_the_records_would_fit_even_at_fifty_times_thei
 @pytest.mark.parametrize(
     ("way", "is_direct", "max_bytes"), [("driver", True, None), ("tasks", False, DriverUpTo().max_bytes)]
 )
-def test_the_user_has_the_last_word(
+def test_the_setting_of_the_user_overrides_the_estimate(
     way: Literal["driver", "tasks"],
     is_direct: bool,  # noqa: FBT001 - a parameter of the test
     max_bytes: int | None,

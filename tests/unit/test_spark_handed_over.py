@@ -67,7 +67,9 @@ def test_a_batch_that_another_sink_has_begun_is_refused_unless_its_rest_is_passe
 
 
 @pytest.mark.parametrize("kind", list(Kind))
-def test_a_checkpoint_that_was_given_back_is_refused_until_it_is_handed_over_again(kind: Kind, tmp_path: Path) -> None:
+def test_a_checkpoint_returned_to_the_old_sink_is_refused_until_it_is_handed_over_again(
+    kind: Kind, tmp_path: Path
+) -> None:
     files = files_with(tmp_path, {"kind": kind, "is_back": True})
     with passing_the_rest(7, ()), pytest.raises(ConfigurationError, match=r"rollback.*batch 7 since.*cutover --apply"):
         require_taken_over(files, batch(7))

@@ -220,7 +220,7 @@ def read_twice(*results: StageAttempt, rewritten: int) -> Store:
 
 
 @pytest.mark.parametrize("begins", [[50], [41, 50]], ids=["before the result stage", "during the result stage"])
-def test_a_shuffle_written_again_between_two_reading_stages_stops_the_query(begins: list[int]) -> None:
+def test_a_shuffle_rewritten_between_two_reading_stages_stops_the_query(begins: list[int]) -> None:
     """RDD 2 is the shuffle's rows, which both stages compute. Each has read a different write."""
     results = [StageAttempt("COMPLETE", 5, number, (2, 6), 9, 0, begin) for number, begin in enumerate(begins)]
     with pytest.raises(FatalError, match="Spark ran stage 0 again"):
@@ -263,7 +263,7 @@ def test_a_job_that_may_have_made_a_broadcast_and_is_forgotten_stops_the_query(m
         watching(store).check("b", {3}, lambda: 0)
 
 
-def test_a_broadcast_that_ran_once_before_the_call_is_decided() -> None:
+def test_a_batch_is_decided_if_its_broadcast_ran_once_before_the_call() -> None:
     watching(broadcast_before(1)).check("b", {3}, lambda: 0)
 
 
@@ -311,7 +311,7 @@ def test_jobs_run_only_to_obtain_spark_reports_are_not_examined() -> None:
     watching(store).check("b", {3}, lambda: pytest.fail("there is no other job"))
 
 
-def test_two_broadcasts_whose_shuffle_was_written_again_in_between_stop_the_query() -> None:
+def test_two_broadcasts_whose_shuffle_was_rewritten_in_between_stop_the_query() -> None:
     """Each stage ran once. The batch's own job shows neither the broadcasts nor the shuffle."""
     jobs = {"": [Job(0, (M1, 4), is_over=True), Job(1, (3, 5), is_over=True)], "b": [Job(2, (6,), is_over=True)]}
     stages = {
@@ -339,7 +339,7 @@ def test_two_jobs_of_the_attempt_with_a_shared_rerun_stage_stop_the_query() -> N
         watching(Store({"a": jobs}, stages)).check("a", {6})
 
 
-def test_merged_blocks_of_the_first_write_stop_a_batch_whose_shuffle_was_written_again() -> None:
+def test_merged_blocks_of_the_first_write_stop_a_batch_whose_shuffle_was_rewritten() -> None:
     """With push-based shuffle, readers may still read what was merged before."""
     store = Store(ONE_JOB, {**plain(), M1: attempts_at(M1, 2)})
     watched = Watched(JobHistory(store), is_merged=True)
@@ -367,7 +367,7 @@ def test_two_dataframes_of_a_batch_are_repeated_if_their_shuffle_was_lost_during
         watching(Store({"a": jobs}, stages)).check("a", {4, 5})
 
 
-def test_a_result_stage_that_ran_again_is_repeated_and_the_repetition_is_decided() -> None:
+def test_a_batch_whose_result_stage_ran_again_is_repeated_and_then_decided() -> None:
     store = Store(ONE_JOB, {**plain(), RESULT: attempts_at(RESULT, 2)})
     watched = watching(store)
     with pytest.raises(RetriableError, match=r"stage 2 was rerun \(attempt 1\)"):
@@ -427,7 +427,7 @@ def test_a_shuffle_of_an_earlier_job_completely_rewritten_by_a_later_one_stops_t
         watched.begin()
 
 
-def test_two_jobs_with_their_own_shuffles_are_decided() -> None:
+def test_a_batch_of_two_jobs_with_separate_shuffles_is_decided() -> None:
     own = [StageAttempt("COMPLETE", 3, 0, (7,), 0, 9, 30)]
     store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, {**plain(), 3: own, 5: result(5, 6)})
     watching(store).check("b", {5})
@@ -458,7 +458,7 @@ def test_a_job_that_ran_during_the_attempt_may_have_computed_what_is_newer_than_
         watching(store).check("b", {5})
 
 
-def test_what_an_earlier_job_wrote_once_is_decided() -> None:
+def test_a_batch_is_decided_if_an_earlier_job_wrote_its_shuffle_once() -> None:
     store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
     watching(store).check("b", {5})
     assert store.asked == [0]
@@ -541,7 +541,7 @@ def filled(*stages: int, of: int = 3) -> dict[int, list[StageAttempt]]:
     return {stage: [StageAttempt("COMPLETE", stage, 0, (of,), 9, 0, 10 * stage)] for stage in stages}
 
 
-def test_a_cache_that_was_filled_before_and_after_its_shuffle_was_written_again_stops_the_query() -> None:
+def test_a_cache_filled_both_before_and_after_its_shuffle_was_rewritten_stops_the_query() -> None:
     """One stage of two concurrent jobs wrote it, so nothing but the order of the readers shows it."""
     again = [StageAttempt("COMPLETE", M1, number, (1,), 0, 9, time) for number, time in enumerate((0, 45))]
     jobs = {"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (3, 5), is_over=True)]}
@@ -550,7 +550,7 @@ def test_a_cache_that_was_filled_before_and_after_its_shuffle_was_written_again_
         watching(Store(jobs, stages, cached={3})).check("b", {5})
 
 
-def test_a_cache_that_was_filled_after_its_shuffle_was_written_again_is_decided() -> None:
+def test_a_batch_is_decided_if_its_cache_was_filled_after_the_shuffle_was_rewritten() -> None:
     again = [StageAttempt("COMPLETE", M1, number, (1,), 0, 9, time) for number, time in enumerate((0, 1))]
     jobs = {"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (3, 5), is_over=True)]}
     stages = {M1: again, 3: attempts_at(3, of=M1, status="SKIPPED"), **filled(4, 5)}
@@ -574,20 +574,18 @@ def kept_while_rewritten(ended: int | None, written: int) -> Store:
 
 @pytest.mark.parametrize("ended", [50, None])
 @pytest.mark.parametrize("written", [0, 9], ids=["cached", "written as a shuffle"])
-def test_rows_cached_while_another_job_wrote_their_shuffle_again_stop_the_query(
-    ended: int | None, written: int
-) -> None:
+def test_rows_cached_while_another_job_rewrote_their_shuffle_stop_the_query(ended: int | None, written: int) -> None:
     """The reading stage ran once, and only its times show that it may have read both writes."""
     with pytest.raises(FatalError, match="Spark ran stage 0 again"):
         watching(kept_while_rewritten(ended, written)).check("b", {5})
 
 
 @pytest.mark.parametrize("written", [0, 9], ids=["cached", "written as a shuffle"])
-def test_rows_cached_before_another_job_wrote_their_shuffle_again_are_decided(written: int) -> None:
+def test_a_batch_is_decided_if_its_rows_were_cached_before_another_job_rewrote_their_shuffle(written: int) -> None:
     watching(kept_while_rewritten(44, written)).check("b", {5})
 
 
-def test_a_cache_without_lineage_refilled_by_another_job_stops_the_query() -> None:
+def test_a_cache_without_lineage_that_another_job_refilled_stops_the_query() -> None:
     """``localCheckpoint()`` cuts the lineage: the batch's job does not show the shuffle."""
     jobs = {"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (5,), is_over=True)]}
     stages = {M1: attempts_at(M1), 4: result(4, 3, attempts=2), 5: result(5, 3, reads=0)}
@@ -603,14 +601,14 @@ def cut_off_while_rewritten(ended: int, rewritten: int = 45) -> Store:
     return Store(jobs, {M1: again, 4: [kept], 5: result(5, 3, reads=0), 6: result(6, 90)}, cached={3})
 
 
-def test_a_local_checkpoint_during_which_another_job_wrote_its_shuffle_again_stops_the_query() -> None:
+def test_a_shuffle_rewritten_by_another_job_during_a_local_checkpoint_stops_the_query() -> None:
     """The batch's job does not show the shuffle, and the stage that read it ran once."""
     with pytest.raises(FatalError, match="Spark ran stage 0 again"):
         watching(cut_off_while_rewritten(ended=50)).check("b", {5})
 
 
 @pytest.mark.parametrize(("ended", "rewritten"), [(44, 45), (50, 39)], ids=["after it", "before it"])
-def test_a_local_checkpoint_outside_which_another_job_wrote_its_shuffle_again_is_decided(
+def test_a_batch_is_decided_if_its_shuffle_was_rewritten_outside_its_local_checkpoint(
     ended: int, rewritten: int
 ) -> None:
     watching(cut_off_while_rewritten(ended, rewritten)).check("b", {5})
@@ -952,7 +950,7 @@ def test_a_run_started_after_spark_has_forgotten_a_job_uses_the_history_of_an_ea
         restarted.check("d", {11})
 
 
-def test_a_query_that_was_idle_examines_only_jobs_since_the_last_moment() -> None:
+def test_after_being_idle_a_query_examines_only_jobs_since_the_last_moment() -> None:
     """Others ran so many jobs that Spark has forgotten most of them."""
     store = Store({"b": [Job(900, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=NEW)
     history = JobHistory(store)

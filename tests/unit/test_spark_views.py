@@ -154,7 +154,7 @@ def test_a_dead_letter_distinguishes_nan_and_infinity_from_null(kind: Any) -> No
     ],
     ids=["text", "bytes"],
 )
-def test_a_dead_letter_for_a_row_that_is_too_large_is_small(value: Any, expected: Any) -> None:
+def test_a_dead_letter_for_a_row_above_the_size_limit_is_small(value: Any, expected: Any) -> None:
     """A large letter would be refused like the row itself, and stop the query at every start."""
     rows = pa.record_batch({"value": pa.array([value]), "id": pa.array([7]), CAUSE: pa.array(["it is large"])})
     (letter,) = View(columns=(("value", 0), ("id", 1)), of_bad_rows=True).of(rows).column("value").to_pylist()

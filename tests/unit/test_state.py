@@ -66,7 +66,7 @@ def test_all_rows_of_a_task_are_in_one_transaction(writer: FakeWriter, world: Wo
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-def test_close_aborts_once_a_transaction_that_was_not_handed_over(
+def test_close_aborts_a_transaction_once_unless_it_was_handed_over(
     *, prepared: bool, writer: FakeWriter, world: World
 ) -> None:
     writer.write_rows(record_batch([1]))

@@ -136,7 +136,7 @@ def test_a_store_that_does_not_fit_says_nothing_about_the_batch(worse: dict[str,
     assert advice.anchor == "the-start-is-refused"
 
 
-def test_the_rows_of_a_batch_that_is_not_complete_are_not_counted() -> None:
+def test_the_rows_of_an_incomplete_batch_are_not_counted() -> None:
     for evidence, anchor in ((WAITING, "decided-and-not-published"), (LOST, "a-decided-transaction-is-lost")):
         found = seen(evidence=evidence, rows={9: 90}, complete=frozenset({9}))
         [advice] = advise_store(replace(found, decided={9: (4, 100)}), CHECKPOINT)
@@ -181,7 +181,7 @@ def test_leftovers_are_unknown_without_the_decisions() -> None:
     assert replace(state, is_known=False).facts()["leftovers"] is None
 
 
-def test_sinks_that_were_not_given_are_listed_except_kafka_sinks() -> None:
+def test_sinks_other_than_kafka_sinks_are_listed_if_they_were_not_given() -> None:
     bound = replace(CHECKPOINT, sinks={"k": {"ledger": "l"}, **SINKS, "t": {"id": "j"}})
     found = not_examined(bound, frozenset())
     assert found is not None and found.what.endswith("the stores of these sinks: s, t")

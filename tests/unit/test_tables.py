@@ -44,7 +44,7 @@ def test_a_pipe_gets_every_column_and_whole_ids() -> None:
 
 
 @pytest.mark.parametrize(("width", "gone"), [(108, "evidence"), (100, "evidence, rows"), (60, "evidence, rows, batch")])
-def test_a_window_that_is_too_narrow_omits_columns_and_lists_them(width: int, gone: str) -> None:
+def test_a_window_too_narrow_for_the_table_omits_columns_and_lists_them(width: int, gone: str) -> None:
     head, first, _, last = printed(width, is_terminal=True)
     assert last == f"Columns omitted to fit a window {width} characters wide: {gone}."
     assert _ID.format(3) in first
@@ -52,7 +52,7 @@ def test_a_window_that_is_too_narrow_omits_columns_and_lists_them(width: int, go
     assert width < 100 or len(first) <= width
 
 
-def test_a_window_with_room_shows_everything() -> None:
+def test_a_wide_enough_window_shows_every_column() -> None:
     head, *lines = printed(200, is_terminal=True)
     assert "evidence" in head and len(lines) == 2
 

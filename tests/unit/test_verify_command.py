@@ -92,7 +92,7 @@ def test_an_error_stays_in_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
         ([(NOT_JUDGED,), (GAP,)], "Errors found."),
     ],
 )
-def test_each_check_judges_a_gap_again_if_it_can(
+def test_each_check_judges_a_gap_again_if_possible(
     monkeypatch: pytest.MonkeyPatch, checks: list[tuple[Finding, ...]], verdict: str
 ) -> None:
     assert verdict in concluded(monkeypatch, *checks)[1]

@@ -105,7 +105,7 @@ def test_the_lower_end_of_a_lagging_broker_is_not_the_end(tmp_path: Path) -> Non
     assert (output.records, output.unread()) == ({"out": 2}, 0)
 
 
-def test_offsets_that_were_not_reached_stay_unread(tmp_path: Path) -> None:
+def test_offsets_not_reached_by_a_read_stay_unread(tmp_path: Path) -> None:
     output = opened(tmp_path)
     with pytest.raises(RetriableError, match="did not respond"):
         read_new(output, [at(0, 5), at(0, 6, END)])

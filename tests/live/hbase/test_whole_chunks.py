@@ -90,7 +90,7 @@ def test_random_rows_produce_the_cells_that_their_values_specify(
 
 
 @pytest.mark.parametrize("mapping", [Put, Delete])
-def test_the_rows_of_a_chunk_that_are_in_two_regions_are_all_applied(
+def test_all_rows_of_a_chunk_are_applied_even_if_they_are_in_two_regions(
     mapping: type[Mapping], store: Store, sent_whole: list[bool]
 ) -> None:
     split = split_of(store)

@@ -75,7 +75,7 @@ def test_an_offset_outside_the_partition_is_refused(start: int, kafka: KafkaServ
     assert "Traceback" not in output
 
 
-def test_a_topic_that_is_not_handed_over_is_refused(kafka: KafkaService, tmp_path: Path) -> None:
+def test_start_offsets_for_a_topic_that_is_not_handed_over_are_refused(kafka: KafkaService, tmp_path: Path) -> None:
     """If the name is misspelled, the topic's offsets would be found by time."""
     topic = create_topic(kafka.bootstrap_servers, f"t{uuid.uuid4().hex[:10]}", 1)
     planned(tmp_path, 5)

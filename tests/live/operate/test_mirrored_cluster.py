@@ -341,7 +341,7 @@ def test_a_new_query_that_omits_the_mirrors_rows_loses_and_duplicates_nothing(fa
 
 @pytest.mark.whole
 @pytest.mark.timeout(600)
-def test_a_new_query_does_not_see_the_transaction_of_a_mirror_that_was_killed(failover: Failover) -> None:
+def test_a_new_query_does_not_see_the_transaction_of_a_killed_mirror(failover: Failover) -> None:
     """The mirror copies in transactions, as the page advises, and dies in the middle of one.
 
     Its brokers abort the transaction. Fails if the new query reads the aborted copies: it would omit rows that no

@@ -57,7 +57,7 @@ def test_decided_transactions_are_listed_and_committed(play: Play) -> None:
     require_next_batch(play, 1, BOTH)
 
 
-def test_a_commit_reports_decided_transactions_that_are_lost(play: Play) -> None:
+def test_a_commit_reports_lost_transactions_that_were_decided(play: Play) -> None:
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     lost, other = play.decided(0)
     play.fence(lost.transactional_id)

@@ -195,7 +195,7 @@ def test_a_task_of_a_fenced_driver_does_not_begin(database: str, sink: PostgresS
     assert left_behind(database)["stages"] == 0
 
 
-def test_a_slice_that_was_rolled_back_is_not_confirmed(sink: PostgresSink) -> None:
+def test_a_rolled_back_slice_is_not_confirmed(sink: PostgresSink) -> None:
     """The slice's stage may still exist, because another session reads it."""
     driver = Driver(sink)
     driver.begin()

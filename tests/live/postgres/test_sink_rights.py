@@ -94,7 +94,7 @@ def test_a_serial_column_needs_its_sequence_too(role: str, connection: Connectio
     assert apply(appending(role), _ROWS) == [Evidence.COMMITTED]
 
 
-def test_a_right_that_is_revoked_after_the_decision_blocks_the_batch_until_it_is_back(
+def test_a_right_revoked_after_the_decision_blocks_the_batch_until_it_is_granted_again(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = case_of(database)

@@ -47,7 +47,7 @@ def test_a_batch_becomes_visible_at_one_instant_and_once(server: Connection) -> 
     assert [staging.execute(staging.statements.find_marker(txn)) for txn in txns] == [[("committed",)]] * 2
 
 
-def test_a_slice_that_was_aborted_is_never_published(server: Connection) -> None:
+def test_an_aborted_slice_is_never_published(server: Connection) -> None:
     staging = staging_of(server, "id bigint", like=rows([1]))
     lost, kept = staging.stage(rows([1])), staging.stage(rows([2]))
     given_up = staging.statements.insert_markers([lost], version=7, state="aborted")

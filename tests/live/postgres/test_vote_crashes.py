@@ -76,7 +76,7 @@ def test_the_next_start_commits_a_decided_vote_even_without_its_stages(
 
 
 @pytest.mark.parametrize("more", [[], ["DELETE FROM twopc.slice"]], ids=["staged", "lost"])
-def test_a_decided_vote_that_was_rolled_back_is_published_from_its_stages_or_repaired(
+def test_a_batch_whose_decided_vote_was_rolled_back_is_published_from_its_stages_or_repaired(
     more: list[str], database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = prepared_of(database)
@@ -221,7 +221,7 @@ def test_a_sink_sweeps_no_vote_of_another_sink(database: str) -> None:
     assert one.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
 
 
-def test_a_slice_that_was_aborted_in_the_meantime_gets_no_vote(database: str, connection: Connection) -> None:
+def test_a_slice_aborted_in_the_meantime_gets_no_vote(database: str, connection: Connection) -> None:
     driver = Driver(prepared_of(database).sink)
     driver.begin()
     handle = driver.prepare(numbers([1]))

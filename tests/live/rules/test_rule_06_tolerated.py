@@ -95,9 +95,7 @@ def test_a_stale_task_that_continues_alongside_the_next_checkpoint_makes_nothing
     assert play.visible() == VISIBLE + type(VISIBLE)("d")
 
 
-def test_a_decision_that_was_refused_is_made_again_by_the_next_checkpoint(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_decision_is_made_again_by_the_next_checkpoint(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker refused the record, and its transaction was aborted: nothing is decided."""
     driver = play.driver(Settings(max_attempts=1))
     process(driver, play, Tasks(play, [["z"]]), 0)

@@ -47,7 +47,7 @@ def test_two_sinks_of_a_query_with_the_same_ledger_are_refused_until_each_has_it
     assert play.visible() == other.visible() == {"0": 1, "1": 1}
 
 
-def test_a_sink_that_is_given_another_sinks_ledger_is_refused_and_fences_no_driver(
+def test_a_sink_configured_with_another_sinks_ledger_is_refused_and_fences_no_driver(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """Rule 13. Caught mutation: ``KafkaDecisionLog.inspect`` accepts every acquired record."""

@@ -94,7 +94,7 @@ def test_a_check_between_decision_and_commit_writes_nothing(query: Checkpointed,
     assert shop.content() == before
 
 
-def test_a_decided_batch_that_is_not_published_is_reported_until_the_next_start(query: Checkpointed) -> None:
+def test_a_decided_but_unpublished_batch_is_reported_until_the_next_start(query: Checkpointed) -> None:
     query.run(0)
     crash(query, 1, "driver.decided")
     status, store, advice = query.look()
@@ -152,7 +152,7 @@ def test_lost_rows_of_a_decided_batch_are_detected(query: Checkpointed, shop: Sh
     assert advice == [("act", "a-decided-transaction-is-lost")]
 
 
-def test_a_batch_that_was_repaired_is_healthy(query: Checkpointed, shop: Shop) -> None:
+def test_a_repaired_batch_is_healthy(query: Checkpointed, shop: Shop) -> None:
     """In a table's history, the batch's rows are in two commits."""
     query.run(0)
     crash(query, 1, "driver.decided")
