@@ -8,7 +8,7 @@ import random
 import time
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import psycopg
 import pytest
@@ -75,7 +75,11 @@ def stopped_by(loop: KillLoop, kills: list[Kill]) -> QueryFailedError | None:
 
 @pytest.mark.parametrize("vote", ["staged", "prepared"])
 def test_a_table_and_a_topic_contain_every_row_once_although_the_query_and_the_server_are_killed(
-    vote: str, kafka: KafkaService, local_postgres: LocalPostgres, tmp_path: Path, add_summary: Callable[[str], None]
+    vote: Literal["staged", "prepared"],
+    kafka: KafkaService,
+    local_postgres: LocalPostgres,
+    tmp_path: Path,
+    add_summary: Callable[[str], None],
 ) -> None:
     seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 32))))
     table, dsn = f"t{uuid.uuid4().hex[:10]}", local_postgres.dsn
