@@ -83,7 +83,7 @@ def parse_template(template: str) -> tuple[tuple[str, bool], ...]:
         fields = list(string.Formatter().parse(template))
     except ValueError as error:
         raise ConfigurationError(
-            f"key {template!r}: {error}. Write columns in braces, such as 'total:{{id}}'"
+            f"key {template!r}: {error}. Write column names in braces, such as 'total:{{id}}'"
         ) from None
     parts: list[tuple[str, bool]] = []
     for text, name, spec, conversion in fields:

@@ -214,8 +214,8 @@ class BatchTransaction:
                 ending.callback(self._participants.abort, prepared)  # runs first, because it lists nothing
         except Exception as second:  # noqa: BLE001 - see above
             text = (
-                "batch %d: some open transactions could not be aborted. The next start, or the transactions' timeout, will abort "
-                "them: %r"
+                "batch %d: some open transactions could not be aborted. The next start or the transaction timeout will abort "
+                "them. Cause: %r"
             )
             logger.warning(text, self._batch.batch_id, second)
             release(second)

@@ -102,26 +102,26 @@ class Binding:
             raise self._refused(
                 f"the checkpoint is bound to the sinks {sorted(bound.sinks)}, but the query writes to "
                 f"{sorted(current.sinks)}",
-                f"Pass {', '.join(gone)} again under the same name, or start with a new checkpoint",
+                f"Pass each missing sink ({', '.join(gone)}) again under the same name, or start with a new checkpoint",
             )
         if added:
             raise self._refused(
-                f"the query has the new sink {', '.join(added)}",
-                f"Pass override=AddSink({added[0]!r}) to add it with the next batch, one sink at a time",
+                f"the query also writes to {added}, but the checkpoint is bound only to the sinks {sorted(bound.sinks)}",
+                f"To add a sink with the next batch, pass override=AddSink({added[0]!r}). Add only one sink at a time",
             )
         for name, facts in bound.sinks.items():
             if _is_another(facts, current.sinks[name]):
                 raise self._refused(
-                    f"sink {name!r} was bound to {facts}, but it is now {current.sinks[name]}",
+                    f"sink {name!r} was bound to {facts}, but now points to {current.sinks[name]}",
                     "Point the sink back at its original store. If that store is lost or was copied elsewhere, "
                     f"{FAILOVER}",
                 )
         if not _is_same_log(bound, current):
             raise self._refused(
-                f"the decisions were in {bound.log} ({bound.log_identity}), but {current.log} is now a different log "
-                f"({current.log_identity}), because it was deleted and recreated. The last batch may be incomplete, "
-                "and there is no way to find out whether it is",
-                "Check the output, then start with a new checkpoint and a new sink name",
+                f"the decisions were stored in {bound.log} ({bound.log_identity}), but {current.log} is now a different log "
+                f"({current.log_identity}), because it was deleted and recreated. Without the old log, it is "
+                "impossible to tell whether the last batch is complete",
+                "Check the last batch's rows in the output, then start with a new checkpoint and a new sink name",
             )
 
     def bind(self, current: Bound, log_epoch: int) -> None:

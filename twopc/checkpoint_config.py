@@ -57,15 +57,15 @@ class CheckpointConfig:
         if timeout_ms is not None and not (_is_time(timeout_ms) and timeout_ms > 0):
             raise _invalid("timeout_ms", timeout_ms, "a positive number of milliseconds, or None")
         if not _is_time(self.min_pause_ms):
-            raise _invalid("min_pause_ms", self.min_pause_ms, "a number of milliseconds, 0 or more")
+            raise _invalid("min_pause_ms", self.min_pause_ms, "0 or a positive number of milliseconds")
         if not _is_count(self.tolerable_failures, 0):
-            raise _invalid("tolerable_failures", self.tolerable_failures, "a number of checkpoints, 0 or more")
+            raise _invalid("tolerable_failures", self.tolerable_failures, "0 or a positive number of checkpoints")
         if not _is_count(self.max_attempts, 1):
-            raise _invalid("max_attempts", self.max_attempts, "a number of attempts, 1 or more")
+            raise _invalid("max_attempts", self.max_attempts, "a positive number of attempts")
         if self.max_writers is not None and not _is_count(self.max_writers, 1):
-            raise _invalid("max_writers", self.max_writers, "a number of tasks, 1 or more, or None")
+            raise _invalid("max_writers", self.max_writers, "a positive number of tasks, or None")
         if retained is not None and not _is_count(retained, 1):
-            raise _invalid("num_retained", retained, "a number of decisions, 1 or more, or None")
+            raise _invalid("num_retained", retained, "a positive number of decisions, or None")
         if not isinstance(self.history, bool | None):
             raise _invalid("history", self.history, "True, False or None")
         if not isinstance(self.deterministic_plan, bool):

@@ -75,8 +75,8 @@ class Checkpoints:
                 if failed == allowed or not may_repeat(error):
                     raise
                 text = (
-                    "checkpoint %d failed. This is consecutive failure %d, and at most %d are tolerated. The batch will be "
-                    "written again. Cause: %s"
+                    "checkpoint %d failed (consecutive failures: %d, tolerated: %d). The batch will be written again. "
+                    "Cause: %s"
                 )
                 logger.warning(text, batch.batch_id, failed + 1, allowed, error)
                 release(error)

@@ -142,8 +142,8 @@ def restored(sink: str, missing: str) -> RestoredError:
     """Build the error for a store that has lost a write that the running driver has seen. ``missing`` is a sentence."""
     return RestoredError(
         f"sink {sink!r}: its store was restored to an older state while this driver was running. {missing}. A backup was "
-        "restored, or a failover lost acknowledged writes, so rows that were visible may be lost. This driver writes "
-        "nothing more to this store. If the newer state still exists, restore it. Then restart the query. At startup, the "
+        "restored, or a failover lost acknowledged writes, so rows that were visible may be lost. This driver will "
+        "not write to this store again. If the newer state still exists, restore it. Then restart the query. At startup, the "
         "query compares the store with the decisions. It then writes the last batch again, or reports which batches are "
         "lost and what to do"
     )

@@ -33,9 +33,11 @@ def require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> N
             raise RefusedStartError(
                 f"older store: decisions in {setup.log.name} (up to batch {view.highest_batch}) are missing from the store "
                 f"of sink {name!r}. The store was restored from a backup, or a failover lost acknowledged writes, so the "
-                "rows of these batches are lost. Continuing would leave an unnoticed gap. Restore a newer state of the "
-                "store, or restore the checkpoint and the query's other sinks to the time of the backup. To accept the gap "
-                f"instead, start with a new checkpoint and override=EndQuery({owners[name] or mine!r}). Nothing was written",
+                "rows of these batches are lost. Continuing would leave an unnoticed gap in the output. Restore a newer "
+                "state of the store, or restore the checkpoint and the query's other sinks to their states at the time of "
+                "the backup. "
+                f"To accept the gap instead, start with a new checkpoint and override=EndQuery({owners[name] or mine!r}). "
+                "Nothing was written",
                 case="older store",
             )
 
@@ -97,9 +99,9 @@ def require_unwritten(setup: Setup, batch: Batch) -> None:
         if newest is not None and newest >= batch.batch_id:
             raise RefusedStartError(
                 f"written already: another writer of query {batch.query_id} has written batch {newest} to the store of sink "
-                f"{name!r}, and this start is at batch {batch.batch_id}. Writing the batch again would duplicate its rows. "
-                "Nothing was written. Start the previous version of the query again with this checkpoint. That "
-                "version records the batch without writing it again. Stop that version when it is idle, then start "
+                f"{name!r}, but the checkpoint is still at batch {batch.batch_id}. Writing the batch again would "
+                "duplicate its rows. Nothing was written. Start the previous version of the query again with this checkpoint. "
+                "That version records the batch without writing it again. Stop that version when it is idle, then start "
                 "this one",
                 case="written already",
             )

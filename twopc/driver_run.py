@@ -142,7 +142,7 @@ class DriverRun:
             self.handles[key].transaction for key, found in self.evidence.items() if found is not Evidence.COMMITTED
         ]
         logger.warning(
-            "override=Abandon(%d, %r) abandons the part of this batch that is not visible: %s",
+            "override=Abandon(%d, %r) abandons this batch's transactions that are not visible: %s",
             batch_id,
             query_id,
             ", ".join(rest),
@@ -179,7 +179,9 @@ class DriverRun:
         try:
             self.append([Truncation(log_start=log_start, begin=view.begin, ended=tuple(sorted(view.ended)))])
         except RetriableError as error:
-            logger.warning("%s could not be truncated. The next batch will try again. Cause: %s", log.name, error)
+            logger.warning(
+                "%s could not be truncated. The next batch will try to truncate it again. Cause: %s", log.name, error
+            )
             release(error)
             return
         crash_point("driver.truncating")

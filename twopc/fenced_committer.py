@@ -244,7 +244,10 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         with self._try("confirming"), self.driving() as step:
             broken = next((handle for handle in handles if not self.is_prepared(step, handle)), None)
         if broken is not None:
-            what = f"{broken.transaction} is no longer complete. Nothing was decided. A new attempt will write its rows again"
+            what = (
+                f"{broken.transaction} is no longer complete. Nothing was decided. A new attempt will write this "
+                "transaction's rows again"
+            )
             raise RetriableError(self._named(what))
 
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:

@@ -187,7 +187,7 @@ class MemoryFiles:
     def __init__(self, limit_bytes: int = _MEMORY_BYTES) -> None:
         if limit_bytes < 1:
             raise ConfigurationError(
-                f"MemoryFiles(limit_bytes={limit_bytes}): limit_bytes must be a number of bytes, 1 or more"
+                f"MemoryFiles(limit_bytes={limit_bytes}): limit_bytes must be a positive number of bytes"
             )
         self.location = "memory"
         self._limit_bytes = limit_bytes

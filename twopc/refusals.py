@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 LEFT_BEHIND: Final = "Spark has moved past this batch and cannot replay it"
 OTHER_ROWS: Final = (
     "the replay does not yield the decided rows (because of a shuffle, AQE, changed partitions or a non-deterministic "
-    "expression), so the lost rows cannot be told apart from the visible rows. For later batches, staging=True keeps "
-    "the rows and prevents this"
+    "expression), so the lost rows cannot be told apart from the visible rows. To prevent this in later batches, set "
+    "staging=True, which keeps the rows"
 )
 OTHER_ORDERS: Final = "each replay yields the decided rows in a different order. Restart the query to try again"
 LOST_AGAIN: Final = (
-    "these rows were written again, but every attempt was also lost. Raise the sinks' transaction timeout "
+    "their rows were written again, but the new transactions were also lost. Raise the sinks' transaction timeout "
     "(kafka.transaction.timeout.ms) and restart the query to try again"
 )
 #: The advice to start with a new checkpoint must not duplicate rows or skip rows.
@@ -38,8 +38,8 @@ _NEW_CHECKPOINT: Final = (
 #: This sentence ends the message of a refused start, because a refused start recovers nothing, and a restart alone does not
 #: help.
 DEADLINE: Final = (
-    "Act soon: decided transactions that are not yet committed will expire (kafka.transaction.timeout.ms), and then "
-    "their rows are lost"
+    "Act soon: decided transactions that are not yet committed will expire (kafka.transaction.timeout.ms), and their "
+    "rows will then be lost"
 )
 #: The advice after a sink or a log is lost, if a copy of it may exist.
 FAILOVER: Final = (
@@ -72,8 +72,9 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             f"checkpoint and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
         ),
         Position.GAP: (
-            f"the checkpoint is at batch {at}, but {log} expects batch {missing}. From batch {missing} on, the function did "
-            "not call the exactly_once object, or it caught the object's error and returned. Or the log was replaced. "
+            f"the checkpoint is at batch {at}, but {log} expects batch {missing}. Starting with batch {missing}, the "
+            "function did not call the exactly_once object, or it caught the object's error and returned. Alternatively, the "
+            "log was replaced. "
             "Call the object for every batch, even if the batch is empty, and let its errors stop the query. If the "
             "missed batches have no rows for this sink, or were written by other means, pass "
             f"override=ResumeAt({at}, {mine!r}). Otherwise, rows are missing, so have the engine run these batches again. "
@@ -108,7 +109,8 @@ def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
     return DecisionLogDamagedError(
         f"the decision log {log} is damaged: {view.damage}. Nothing was written, and visible rows stay visible. Without "
         "the log, it is impossible to tell whether the last batch is complete. Restore the log from a backup. If "
-        f"there is no backup, check the output, then start with a new checkpoint and a new sink name. {_NEW_CHECKPOINT}"
+        "there is no backup, check the last batch's rows in the output, then start with a new checkpoint and a new sink name. "
+        f"{_NEW_CHECKPOINT}"
     )
 
 
@@ -121,7 +123,7 @@ def blocked(decision: Decision, unproven: Sequence[str], blockers: Sequence[str]
     else:
         fix = "No data is lost. Restart the query when every broker responds"
     return CommitBlockedError(
-        f"{what}. {fix}. The query then completes this batch. If the batch can never be proven complete (because its "
+        f"{what}. {fix}. The query will then complete this batch. If the batch can never be proven complete (because its "
         f"markers were deleted), {_way_out(decision)}",
         transactions=unproven,
     )
@@ -145,4 +147,7 @@ def in_doubt(decision: Decision, handles: Handles, evidence: Mapping[TaskKey, Ev
 def _way_out(decision: Decision) -> str:
     # Without the query id, the number could match a batch of a query that later replaces this one.
     named = f"override=Abandon({decision.batch_id}, {decision.query_id!r})"
-    return f"check the output, then restart with {named}. Visible rows stay, and the batch's other rows are abandoned"
+    return (
+        f"check the batch's rows in the output, then restart with {named}. The batch's visible rows stay visible, and its "
+        "other rows are abandoned"
+    )

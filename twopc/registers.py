@@ -51,9 +51,9 @@ def require_atomic(files: Files) -> None:
     if not files.is_atomic:
         raise ConfigurationError(
             f"{files.location}: none of this query's sinks keeps the decisions, so the checkpoint would have to keep them. "
-            "However, the checkpoint's file system may overwrite an existing file, so two drivers could both decide. "
-            "Nothing was written. Add a Kafka sink to the query (its ledger keeps the decisions), or use a checkpoint on a "
-            "local or shared POSIX path or on HDFS"
+            "However, the checkpoint's file system may overwrite an existing file, so two drivers could both decide the same "
+            "batch. Nothing was written. Add a Kafka sink to the query (its ledger keeps the decisions), or use a checkpoint "
+            "on a local or shared POSIX path or on HDFS"
         )
 
 
@@ -128,7 +128,7 @@ class RegisterLog(DecisionLog):
                     self._files.remove(file_of(number))
         except Exception as error:  # noqa: BLE001 - a file system may raise anything; the next truncation retries
             logger.warning(
-                "%s: the registers below %d could not be deleted. The next truncation will try again. Cause: %s",
+                "%s: the registers below %d could not be deleted. The next truncation will try to delete them again. Cause: %s",
                 self._reader.where(),
                 log_start,
                 error,

@@ -197,9 +197,9 @@ def require_one(name: str, names: Sequence[str]) -> None:
         )
     if found > 1:
         raise SchemaError(
-            f"the DataFrame has {found} columns named {name!r} (columns: {listed(names)}), so it is unclear which one to "
-            "write. Nothing was written. Drop or rename the other columns with this name. A join keeps the columns from "
-            "both sides"
+            f"the DataFrame has {found} columns named {name!r} (columns: {listed(names)}), so it is unclear which of "
+            "them to write. Nothing was written. Drop or rename all but one of them. A join can produce such columns, because "
+            "it keeps the columns from both sides"
         )
 
 

@@ -54,7 +54,7 @@ def _try(files: Files) -> tuple[str, object] | None:
             return doing, f"the file contains {found!r}, but b'1' was written"
         doing = "checking that an existing file cannot be replaced"
         if files.put_if_absent(name, b"2") and files.is_atomic:
-            return doing, "the first file was replaced, so two drivers could both decide"
+            return doing, "the first file was replaced, so two drivers could both decide the same batch"
         doing = "listing the directory"
         files.names("")
     except Exception as error:  # noqa: BLE001 - a file system may raise anything
@@ -68,7 +68,7 @@ def _remove(files: Files, name: str) -> None:
     try:
         files.remove(name)
     except Exception as error:  # noqa: BLE001 - a file system may raise anything; only old files are ever deleted
-        text = "%s: a file could not be deleted, so files that the driver no longer needs will stay. Cause: %s"
+        text = "%s: a file could not be deleted, so files that the driver no longer needs will accumulate. Cause: %s"
         logger.warning(text, files.location, _said(error))
 
 

@@ -109,8 +109,8 @@ def _protocol(table: Definition) -> Iterator[str]:
         if table.writer_version > _NEWEST_VERSION_WITHOUT_FEATURES:
             yield (
                 f"has writer version {table.writer_version}, which includes identity columns. The sink supports "
-                f"versions 1 to {_NEWEST_VERSION_WITHOUT_FEATURES}, and also version {_VERSION_WITH_FEATURES}, "
-                "provided that the sink supports all of the table's features. Use another table"
+                f"versions 1 to {_NEWEST_VERSION_WITHOUT_FEATURES}. It supports version {_VERSION_WITH_FEATURES} only if it "
+                "supports all of the table's features. Use another table"
             )
     elif table.writer_version > _VERSION_WITH_FEATURES:
         yield f"has writer version {table.writer_version}, which the sink does not support. Use another table"
@@ -140,7 +140,10 @@ def _configuration(configuration: Mapping[str, str]) -> Iterator[str]:
             )
     found = retention_ms(configuration)
     if found is None:
-        yield f"has {_RETENTION}={configuration[_RETENTION]!r}, which the sink cannot parse. Write 'interval 7 days'"
+        yield (
+            f"has {_RETENTION}={configuration[_RETENTION]!r}, which the sink cannot parse. Set it to an interval, such as "
+            "'interval 7 days'"
+        )
     elif found < _LEAST_RETENTION_MS:
         yield (
             f"has {_RETENTION}={configuration[_RETENTION]!r}, so VACUUM may delete a batch's files before they are committed. "

@@ -72,8 +72,8 @@ class HBaseSettings(StagedSettings):
             if named := os.environ.get("HADOOP_USER_NAME"):
                 return named
             raise ConfigurationError(
-                f"HBaseSink(user=''): this machine has no name for this process's user id {os.getuid()}, but HBase "
-                "needs a user name. Pass user='…', or set HADOOP_USER_NAME for the driver and the executors"
+                f"HBaseSink(user=''): no user name exists on this machine for this process's user id {os.getuid()}, but "
+                "HBase needs a user name. Pass user='…', or set HADOOP_USER_NAME for the driver and the executors"
             ) from None
 
     def objections(self, found: collections.abc.Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
@@ -92,7 +92,7 @@ class HBaseSettings(StagedSettings):
                 and ttls[family] not in _FOR_EVER,
                 (
                     f"column family {name!r} of table {self.table!r} has a TTL, so its markers would expire, and rows could "
-                    "be applied twice. In the mapping's cells, list a cell from a family without a TTL first"
+                    "be applied twice. The first cell in the mapping's cells must belong to a family without a TTL"
                 ),
             )
         if self.staging_table not in found:

@@ -114,7 +114,7 @@ def _objections_to_places(metadata: TableMetadata) -> Iterator[str]:
     places = {"location": metadata.location, **{name: metadata.properties.get(name, "") for name in _PLACES}}
     for name, place in places.items():
         if set(place) & set(_CUT):
-            why = "pyiceberg cuts off a path at '#' and '?', so files would overwrite each other. Use another location"
+            why = "pyiceberg cuts off a path at '#' or '?', so files would overwrite each other. Use another location"
             yield f"has {name}={place!r}, but {why}"
     usual = urlsplit(metadata.location).scheme
     for name in _PLACES:

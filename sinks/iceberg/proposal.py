@@ -190,7 +190,7 @@ def _manifest(
     schema, spec = table.metadata.schema_by_id(schema_id), table.metadata.specs().get(spec_id)
     if schema is None or spec is None:  # removed since the step began
         raise StoreError(
-            f"the batch's files depend on schema {schema_id} and partitioning {spec_id}, but one of these was removed"
+            f"the batch's files depend on schema {schema_id} and partition spec {spec_id}, but one of these was removed"
         )
     with write_manifest(
         format_version=_FORMAT,

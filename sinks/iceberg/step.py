@@ -94,9 +94,9 @@ class Step(LakeStep[IcebergView, "Table"]):
             written = self._table.metadata.schema_by_id(schema_id)
             if written is not None and (misfit := next(find_unreadable(written, now), None)):
                 raise StoreError(
-                    f"{self._title} was altered after the batch was decided, and its readers could not read the batch's files: "
-                    f"{misfit}",
+                    f"{self._title} was altered after the batch was decided, so readers of the table could not read the "
+                    f"batch's files: {misfit}",
                     ConfigurationError,
                     "Undo the change, and restart the query. If the column's type cannot be changed back, drop the "
-                    "column and add it again. The column's values in this batch are then null",
+                    "column and add it again. This batch's values in that column will then be null",
                 )

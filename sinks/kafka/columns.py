@@ -132,7 +132,7 @@ def _require_names(headers: Any) -> None:
         raise BadRecordError(f"a header's key in the 'headers' column is not UTF-8: {error}") from error
     if pc.any(pc.match_substring(names, "\0"), min_count=0).as_py():
         raise BadRecordError(
-            "a header's key in the 'headers' column contains a NUL character, where the Kafka client would cut off the key"
+            "a header's key in the 'headers' column contains a NUL character, and the Kafka client would cut off the key there"
         )
 
 

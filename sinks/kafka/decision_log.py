@@ -137,8 +137,8 @@ class KafkaDecisionLog(DecisionLog):
             self._prove_owner(partition, "this one. No data is at risk, and this batch is not decided")
         except DecisionInDoubtError as error:  # the barrier decides nothing
             raise RetriableError(
-                f"the ledger {self.name}: this driver could not prove that it still owns the sink, so the batch is not decided: "
-                f"{error.__cause__ or error}"
+                f"the ledger {self.name}: this driver could not prove that it still owns the sink, so the batch is not decided. "
+                f"Cause: {error.__cause__ or error}"
             ) from error
 
     def _prove_owner(self, partition: int, outcome: str) -> None:
@@ -224,8 +224,8 @@ class KafkaDecisionLog(DecisionLog):
             rows = retry(read_stable)
         except TwoPhaseCommitError as error:  # a failed read proves nothing about the record
             raise DecisionInDoubtError(
-                f"the record at {where} cannot be read back ({error}), so its outcome is unknown. No data is lost. Restart "
-                "the query, which will then read the outcome"
+                f"the record at {where} cannot be read back ({error}), so it is unknown whether the record was "
+                "committed. No data is lost. Restart the query, which will then read the outcome"
             ) from error
         if rows and (rows[0].offset, rows[0].value) == (offset, value):
             return

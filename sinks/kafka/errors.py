@@ -73,7 +73,7 @@ TOO_MUCH: Final = f"check the network and the quotas; {_LARGER_REQUESTS}"
 #: The advice if brokers do not accept records in time.
 SLOW_DELIVERY: Final = (
     f"{_SILENT}, and {_LARGER_REQUESTS}. A record may wait as long as kafka.transaction.timeout.ms, because the sink "
-    "sets delivery.timeout.ms (message.timeout.ms) to that time"
+    "sets delivery.timeout.ms (message.timeout.ms) to that value"
 )
 #: The advice for transient errors.
 _PASSING: Final = {

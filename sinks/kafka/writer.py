@@ -251,7 +251,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         return RetriableError(
             f"{ready.transactional_id}: the broker to which this producer connected did not know the ledger "
             f"{self._ledger}, as can happen while a broker starts. No part of this attempt is visible. The next "
-            "attempt uses another producer"
+            "attempt will use another producer"
         )
 
     def _expired(self, what: str) -> CheckpointExpiredError:

@@ -138,7 +138,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             raise StoreError(
                 f"{self._table} {self.words.restored}",
                 ConfigurationError,
-                "Restart the query first. If only the last batch is missing, the restart adds it again. If the query "
+                "Restart the query first. If only the last batch is missing, the restart will add it again. If the query "
                 "refuses to start, restore the table's newer state, or use a new checkpoint and a new sink name",
             )
         return stored
@@ -214,11 +214,11 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
                 self.require_addable(step, found)
         if was_altered:
             what = f"{self._table} was altered while this batch was being written"
-            raise RetriableError(self._named(f"{what}. Nothing was decided, and a new attempt rewrites the batch"))
+            raise RetriableError(self._named(f"{what}. Nothing was decided, and a new attempt will rewrite the batch"))
         for handle in (handle for handle, entries in found.items() if entries is None):
             what = (
-                f"files of {handle.transaction} are missing or were changed. Nothing was decided, and a new attempt rewrites "
-                "them"
+                f"files of {handle.transaction} are missing or were changed. Nothing was decided, and a new attempt will "
+                "rewrite them"
             )
             raise RetriableError(self._named(what))
 

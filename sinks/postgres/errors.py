@@ -39,7 +39,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "3D": (ConfigurationError, "Check the database in the dsn"),
     "40": (UnavailableError, "PostgreSQL asks the client to try again"),
     "42501": (ConfigurationError, "Grant the sink's role the privileges that docs/postgres.md lists"),
-    "42703": (FatalError, "Rename the original column back, and restart the query"),
+    "42703": (FatalError, "Restore the column's original name, and restart the query"),
     "42804": (
         FatalError,
         "Undo the change, or make the same change to every stage of the batch (ALTER TABLE … USING …). Then restart the query",
@@ -67,7 +67,10 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "54": (BadRecordError, "A row is too large for the table or for one of its indexes"),
     "55P03": (
         UnavailableError,
-        "Another session or a prepared transaction holds the lock: see pg_stat_activity, pg_locks and pg_prepared_xacts",
+        (
+            "Another session or a prepared transaction holds a conflicting lock: see pg_stat_activity, pg_locks and "
+            "pg_prepared_xacts"
+        ),
     ),
     "57": (UnavailableError, "The server terminated the statement or the connection, or is starting or stopping"),
     "P0001": (BadRecordError, "One of the table's triggers or functions rejected a row"),

@@ -129,8 +129,8 @@ def _key(publishing: Publishing) -> Iterator[str]:
         yield f"order_by contains {listed(missing)}, but the DataFrame has no such column: include this column in the DataFrame"
     if unordered := [name for name in publishing.order_by if table.column(name).type.kind in _UNORDERED]:
         yield (
-            f"order_by contains {listed(unordered)}, but PostgreSQL cannot order values of type json, so every publish would "
-            "fail: remove the column from order_by, or change its type to jsonb"
+            f"order_by contains {listed(unordered)}, but PostgreSQL cannot order values of type json, so no batch could "
+            "be published: remove the column from order_by, or change its type to jsonb"
         )
     if publishing.mode == "upsert" and publishing.key_index is None:
         columns = ", ".join(key)
@@ -166,7 +166,7 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
         if events := fired & trigger.events:
             yield (
                 f"the trigger {trigger.name} on {trigger.table} runs code on every {' and '.join(sorted(events))}, and this "
-                "code may reject the publish after the decision: drop or disable the trigger"
+                "code may reject rows after the decision: drop or disable the trigger"
             )
     yield from _partitioned(table)
     if table.has_row_security:
@@ -194,7 +194,7 @@ def _index(index: Index, publishing: Publishing) -> str:
     if _is_mixed(columns_rejected_together(index, table), publishing):
         return (
             f"the index {index.name} uses columns that an upsert changes and columns that the upsert keeps, so the index may "
-            "reject the new and old values together after the decision: include all these columns in the DataFrame, or drop "
+            "reject a row with both new and old values after the decision: include all these columns in the DataFrame, or drop "
             "the index"
         )
     return ""  # a stage contains the same index

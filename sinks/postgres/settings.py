@@ -56,7 +56,7 @@ class PostgresSettings:
         self._require(
             bool(self.key) == (self.mode == "upsert"),
             "key",
-            "with mode='upsert', pass the columns of a unique index. Otherwise, pass no key",
+            "with mode='upsert', pass the columns of a unique index. With mode='append', pass no key",
         )
         self._require(not self.order_by or self.key, "order_by", "pass order_by only with mode='upsert'")
         self._require(self.vote in get_args(Vote), "vote", "pass 'staged' or 'prepared'")

@@ -46,8 +46,8 @@ class Transfer:
         if self.oid not in {None, table.oid}:
             raise ConfigurationError(
                 f"sink {self._settings.name!r}: {self._settings.table} was dropped and recreated, so earlier "
-                "batches are missing. Nothing was decided. Rename the original table back, or use a new checkpoint and a "
-                "new sink name"
+                "batches are missing. Nothing was decided. If the original table still exists, rename it back to this name. "
+                "Otherwise, use a new checkpoint and a new sink name"
             )
         return table
 
@@ -60,7 +60,7 @@ class Transfer:
         if any(handle.table != fingerprint(table) for handle in handles):
             raise RetriableError(
                 f"sink {self._settings.name!r}: {self._settings.table} was altered while this batch was being written. "
-                "Nothing was decided, and a new attempt rewrites the batch"
+                "Nothing was decided, and a new attempt will rewrite the batch"
             )
 
     def vote(self, step: Connection, handles: Sequence[PostgresHandle], version: int) -> None:
@@ -75,7 +75,7 @@ class Transfer:
         if min(marked, len(self.whole(step, handles))) < len(names):
             raise RetriableError(
                 f"sink {self._settings.name!r}: a slice of the batch is missing. Nothing was decided, and a new attempt "
-                "rewrites the batch"
+                "will rewrite the batch"
             )
         table = self._locked_table(step)
         self.require_unaltered(table, handles)
@@ -122,7 +122,7 @@ class Transfer:
         except ConfigurationError as error:
             raise TableGoneError(
                 f"{self._settings.table} no longer exists, or another table has its name: rename the original table "
-                "back"
+                "back to this name"
             ) from error
 
     def _require_columns(self, step: Connection, table: Table, handles: Sequence[PostgresHandle]) -> None:
@@ -135,7 +135,7 @@ class Transfer:
             for name, number in zip(handle.columns, handle.numbers, strict=False):  # an older handle has no numbers
                 if name in known and known[name].number != number:
                     raise ColumnReplacedError(
-                        f"another column of {table.title} has been named {name!r} since the rows were staged"
+                        f"column {name!r} of {table.title} was replaced by another column after the rows were staged"
                     )
         names = [*handles[0].columns, *handles[0].filled]
         find = self._statements.find_altered_stages([handle.transaction for handle in handles], table, names)
@@ -145,7 +145,7 @@ class Transfer:
                 if now is not None and staged.name in names and not keeps_values(staged.type, now.type):
                     raise ColumnAlteredError(
                         f"column {now.name!r} of {table.title} was altered from {staged.type.sql} to {now.type.sql} after "
-                        f"the rows were staged in {stage}, and its values might change"
+                        f"the rows were staged in {stage}, so the conversion might change the staged values"
                     )
 
     def _insert(self, step: Connection, table: Table, handles: Sequence[PostgresHandle]) -> None:

@@ -71,7 +71,7 @@ def require_votes(connection: Connection, names: Collection[str], *, sink: str) 
     if gone := sorted(set(names) - set(_listed(connection, names))):
         raise RetriableError(
             f"sink {sink!r}: the prepared transaction {', '.join(gone)} was rolled back before its batch was decided. "
-            "Nothing was decided, and a new attempt rewrites the batch"
+            "Nothing was decided, and a new attempt will rewrite the batch"
         )
 
 

@@ -86,7 +86,7 @@ class Check:
                         raise self._refusal(key, error, f"{text_of(command)} on {text_of(held)!r} returns ")
                     if answer and answer[0] == b"LOST":
                         what = "Redis lost data that the check had written. Nothing was decided"
-                        raise RetriableError(f"sink {self._sink!r}: {what}. A new attempt repeats the check")
+                        raise RetriableError(f"sink {self._sink!r}: {what}. A new attempt will repeat the check")
         finally:
             # If this fails, the next rehearsal removes the copies.
             self._client.execute([Call(slot, ("UNLINK", keys.rehearsal(self._sink, slot))) for slot in positions])

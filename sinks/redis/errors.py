@@ -29,8 +29,8 @@ REMEDIES: Final = remedies(
         r"NOPERM|[Pp]ermission",
         ConfigurationError,
         (
-            "Grant the Redis user the mapping's command and the TYPE command on the data keys, and the commands listed in "
-            "docs/redis.md on 'twopc:*'"
+            "Grant the Redis user the mapping's command and the TYPE command on the data keys. On the keys 'twopc:*', "
+            "grant the commands that docs/redis.md lists"
         ),
     ),
     (r"\bOOM\b|maxmemory", RetriableError, "Staged rows need memory in addition to the data: raise maxmemory"),

@@ -53,7 +53,7 @@ class RedisSettings(StagedSettings):
             "mapping",
             "pass a mapping from twopc.sinks.redis.mappings, such as Set(key='total:{id}', value='sum')",
         )
-        self._require(self.wait_replicas >= 0, "wait_replicas", "set 0 or a number of replicas")
+        self._require(self.wait_replicas >= 0, "wait_replicas", "set 0 or a positive number of replicas")
         self._require(
             bool(self.sentinels) == bool(self.service) and not (self.sentinels and self.cluster),
             "sentinels",

@@ -100,8 +100,8 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
                 raise self.explain(checksum, self._named(f"confirming {handle.transaction}")) from checksum
             if checksum != handle.checksum:
                 what = (
-                    f"data of {handle.transaction} is missing or was changed. Nothing was decided, and a new attempt rewrites "
-                    "it"
+                    f"data of {handle.transaction} is missing or was changed. Nothing was decided, and a new attempt will "
+                    "rewrite it"
                 )
                 raise RetriableError(self._named(what))
         with self._try("checking the last batch"):
@@ -187,7 +187,9 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             raise self._restored(f"the marker of {gone[0].transaction}")
 
     def _restored(self, gone: str) -> RestoredError:
-        return control.restored(self.name, f"This driver has proven the last batch, but {gone} is missing")
+        return control.restored(
+            self.name, f"This driver has proven that the last batch is complete, but {gone} is missing"
+        )
 
     def _apply_all(self, handles: Sequence[StagedHandleT], version: int) -> None:
         states = self._look(handles, version, durable=False)
@@ -216,8 +218,8 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         if state is SliceState.STALE:
             self._owned(control.decode(self.load(self._client)))
             self._block(
-                f"{handle.transaction} cannot be proven: {system} has applied a decision newer than version {version}. This "
-                "checkpoint is older than the output. Restore the newest checkpoint"
+                f"{handle.transaction} cannot be proven to be committed: {system} has applied a decision newer than version "
+                f"{version}. This checkpoint is older than the output. Restore the newest checkpoint"
             )
         if state is SliceState.TORN:
             self._block(

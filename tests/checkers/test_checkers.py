@@ -78,7 +78,7 @@ def test_a_good_history_passes_every_checker() -> None:
         ([*SEEN, row(1, 9, "7:0")], "made up"),
         ([*SEEN[:2], row(1, 0, "0:2 other")], "altered"),
         ([*SEEN[:2], row(1, 0, "0:2", b"other key")], "altered"),
-        ([*SEEN, row(1, 9, "garbage")], "made up: the row does not name any source record"),
+        ([*SEEN, row(1, 9, "garbage")], "made up: the row does not identify a source record"),
     ],
 )
 def test_differences_between_input_and_output_are_reported(observed: list[Observation], what: str) -> None:
@@ -135,7 +135,7 @@ def test_a_record_may_be_read_twice() -> None:
 
 def test_a_transaction_visible_in_some_partitions_only_is_reported() -> None:
     [violation] = torn(SEEN[:2], LOG)
-    assert violation.what == f"{ONE} is only partly visible"
+    assert violation.what == f"the transaction of {ONE} is only partly visible"
     assert violation.evidence == ((Position(0, 0), Position(0, 2)), (Position(1, 0),))
 
 
@@ -143,12 +143,14 @@ def test_a_transaction_committed_in_one_partition_and_aborted_in_another_is_repo
     """A late EndTxn between two of its writes does this (KAFKA-17754)."""
     log = [line if line.position != Position(1, 1) else entry(1, 1, ONE, Kind.ABORT) for line in LOG]
     found = whats(torn(SEEN[:2], log))
-    assert f"the partitions of {ONE} ended in different ways: abort marker, commit marker" in found
+    assert f"the transaction of {ONE} ended differently in different partitions: abort marker, commit marker" in found
 
 
 def test_a_transaction_ended_in_one_partition_only_is_reported() -> None:
     log = [line for line in LOG if line.position != Position(1, 3)]
-    assert whats(torn(SEEN, log)) == [f"the partitions of {TWO} ended in different ways: abort marker, open"]
+    assert whats(torn(SEEN, log)) == [
+        f"the transaction of {TWO} ended differently in different partitions: abort marker, open"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_an_open_transaction_is_reported(state: str) -> None:
 def test_a_stalled_last_stable_offset_is_reported() -> None:
     samples = [StableOffset(at, 0, 3, 5) for at in (0, 1, 2)] + [StableOffset(at, 1, 5, 5) for at in (0, 1, 2)]
     [violation] = stalled(samples, bound_s=1.5)
-    assert violation.what == "the last stable offset of partition 0 stood still at 3 for 2.0 s"
+    assert violation.what == "the last stable offset of partition 0 stayed at 3 for 2.0 s"
 
 
 def test_a_slowly_moving_last_stable_offset_is_not_a_stall() -> None:
@@ -192,7 +194,7 @@ def test_a_slowly_moving_last_stable_offset_is_not_a_stall() -> None:
 
 def test_a_stall_that_has_ended_is_still_reported() -> None:
     samples = [StableOffset(0, 0, 3, 5), StableOffset(4, 0, 5, 5), StableOffset(5, 0, 5, 5)]
-    assert whats(stalled(samples, bound_s=1)) == ["the last stable offset of partition 0 stood still at 3 for 4.0 s"]
+    assert whats(stalled(samples, bound_s=1)) == ["the last stable offset of partition 0 stayed at 3 for 4.0 s"]
 
 
 def test_a_value_without_a_source_position_is_rejected() -> None:

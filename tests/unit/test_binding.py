@@ -56,8 +56,8 @@ def test_binding_the_same_sinks_again_writes_nothing(bound: LocalFiles) -> None:
 @pytest.mark.parametrize(
     ("changed", "way_out"),
     [
-        (msgspec.structs.replace(BOUND, sinks={}), "Pass k again"),
-        (msgspec.structs.replace(BOUND, sinks={"renamed": {"cluster": "c1"}}), "Pass k again"),
+        (msgspec.structs.replace(BOUND, sinks={}), r"Pass each missing sink \(k\) again"),
+        (msgspec.structs.replace(BOUND, sinks={"renamed": {"cluster": "c1"}}), r"Pass each missing sink \(k\) again"),
         (msgspec.structs.replace(BOUND, sinks={"k": {"cluster": "c2"}}), "Point the sink back"),
         (msgspec.structs.replace(BOUND, log="other"), "a new checkpoint and a new sink name"),
         (msgspec.structs.replace(BOUND, log_identity="id-2"), "a new checkpoint and a new sink name"),
@@ -121,7 +121,7 @@ def test_add_sink_binds_one_more_sink(bound: LocalFiles) -> None:
     binding.bind(WITH_REDIS, 0)
     assert bound.names("") == ["binding-000001.json", "binding-000002.json"]
     Binding(bound).check(WITH_REDIS, add_sink=None)
-    with pytest.raises(RefusedStartError, match="Pass r again"):
+    with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(r\) again"):
         Binding(bound).check(BOUND, add_sink="r")
 
 
@@ -133,7 +133,7 @@ def test_add_sink_for_one_sink_does_not_cover_another(bound: LocalFiles) -> None
 def test_a_check_sees_the_newest_binding_of_another_driver(bound: LocalFiles) -> None:
     stale, other = Binding(bound), Binding(bound)
     other.bind(WITH_REDIS, 0)
-    with pytest.raises(RefusedStartError, match="Pass r again"):
+    with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(r\) again"):
         stale.check(BOUND, add_sink=None)
 
 

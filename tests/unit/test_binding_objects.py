@@ -31,7 +31,7 @@ def bind(files: Objects, bound: Bound, log_epoch: int, decided: int = 0) -> int:
 def test_the_next_run_finds_the_binding_although_nothing_is_listed(log_epoch: int, files: Objects) -> None:
     bind(files, BOUND, log_epoch)
     assert Binding(files).log == "ledger"
-    with pytest.raises(RefusedStartError, match="Pass k again"):
+    with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(k\) again"):
         Binding(files).check(OTHER_LOG, add_sink=None)
 
 
@@ -40,7 +40,7 @@ def test_the_last_decision_leads_to_the_newest_binding_although_nothing_is_liste
     first = bind(files, BOUND, 3)
     second = bind(files, WITH_REDIS, 7, decided=first)
     Binding(files).check(WITH_REDIS, add_sink=None, decided=second)
-    with pytest.raises(RefusedStartError, match="Pass r again"):
+    with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(r\) again"):
         Binding(files).check(BOUND, add_sink=None, decided=second)
 
 

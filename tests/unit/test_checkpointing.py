@@ -254,11 +254,11 @@ def test_a_query_stopped_during_a_pause_triggers_nothing(
 
 @pytest.mark.parametrize("pause", [-1, True, "2", float("inf"), float("nan")])
 def test_an_invalid_pause_is_refused(pause: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"min_pause_ms must be a number of milliseconds"):
+    with pytest.raises(ConfigurationError, match=r"min_pause_ms must be 0 or a positive number of milliseconds"):
         CheckpointConfig(min_pause_ms=pause)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [-1, 1.5, True, "2"])
 def test_an_invalid_number_is_refused(number: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"tolerable_failures must be a number of checkpoints"):
+    with pytest.raises(ConfigurationError, match=r"tolerable_failures must be 0 or a positive number of checkpoints"):
         CheckpointConfig(tolerable_failures=number)  # type: ignore[arg-type]

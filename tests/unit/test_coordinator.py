@@ -281,7 +281,7 @@ def test_add_sink_binds_the_new_sink_for_later_runs(cluster: Cluster) -> None:
     cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink="two"))).run(1)
     assert cluster.world.store("two").visible() == all_rows(1)
     cluster.start("one", "two").run(2)  # the binding now contains the sink
-    with pytest.raises(RefusedStartError, match="Pass two again"):
+    with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(two\) again"):
         cluster.start("one").run(3)
 
 
@@ -315,7 +315,7 @@ def test_a_sink_added_on_an_object_store_is_bound_although_nothing_is_listed(clu
     cluster.start("two", files=files).run(0)
     cluster.start("one", "two", files=files, settings=Settings(overrides=Overrides(add_sink="one"))).run(1)
     cluster.start("one", "two", files=files).run(2)
-    with pytest.raises(RefusedStartError, match="Pass one again"):
+    with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(one\) again"):
         cluster.start("two", files=files).run(3)
     assert cluster.world.store("one").visible() == all_rows(1, 2)
 
@@ -348,7 +348,7 @@ def test_a_driver_without_a_recently_added_sink_is_refused(cluster: Cluster) -> 
         raise InjectedFault
 
     arm("driver.inspected", decide_with_two_sinks)
-    with pytest.raises(RefusedStartError, match="Pass two again"):
+    with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(two\) again"):
         old.run(1)
     cluster.start("one", "two").run(1)
     assert cluster.world.store("one").visible() == all_rows(0, 1)

@@ -37,7 +37,7 @@ for what, step in (("hbase", lambda: sink.create_client().cluster and "made"), (
             {},
             "",
             [
-                "hbase: HBaseSink(user=''): this machine has no name for this process's user id 1000650000",
+                "hbase: HBaseSink(user=''): no user name exists on this machine for this process's user id 1000650000",
                 "cache: the directory for downloads cannot be created: ",
             ],
         ),

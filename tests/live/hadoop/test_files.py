@@ -64,7 +64,7 @@ def test_the_binding_is_kept_on_a_store_that_cannot_rename_and_lists_files_late(
     assert files.names("") == []
     assert Binding(files).log == BOUND.log
     Binding(files).check(WITH_REDIS, add_sink=None, decided=added.number)
-    with pytest.raises(RefusedStartError, match="Pass k again"):
+    with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(k\) again"):
         Binding(files).check(OTHER_LOG, add_sink=None)
 
 

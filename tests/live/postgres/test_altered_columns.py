@@ -142,7 +142,7 @@ def test_staged_values_wait_if_another_column_has_their_columns_name(
     run(connection, "ALTER TABLE target RENAME price TO price_old", "ALTER TABLE target RENAME price_new TO price")
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
     [blocker] = driver.committer.blockers()
-    assert "another column of public.target has been named 'price' since the rows were staged" in blocker
+    assert "column 'price' of public.target was replaced by another column after the rows were staged" in blocker
     assert _content(connection) == []
     run(connection, "ALTER TABLE target RENAME price TO price_new", "ALTER TABLE target RENAME price_old TO price")
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}

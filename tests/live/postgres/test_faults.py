@@ -123,7 +123,7 @@ def test_a_table_locked_by_another_session_fails_the_attempt_with_an_error_that_
     query.run(0)
     crash_points.arm("driver.recovered", lambda: run(connection, "BEGIN", "LOCK TABLE target"))
     with pytest.raises(
-        UnavailableError, match=r"lock timeout. Another session or .* holds the lock: see pg_stat_activity"
+        UnavailableError, match=r"lock timeout. Another session or .* holds a conflicting lock: see pg_stat_activity"
     ):
         query.run(1, settings=_ONCE)
     run(connection, "ROLLBACK")

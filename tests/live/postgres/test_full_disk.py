@@ -37,7 +37,7 @@ _START: Final = (
     "This start wrote no rows. A batch that was already decided stays decided, and the next start completes it"
 )
 _BLOCKED: Final = (
-    rf"batch \d is decided, .*{_FULL}.* Fix the cause, and restart the query\. The query then completes this batch"
+    rf"batch \d is decided, .*{_FULL}.* Fix the cause, and restart the query\. The query will then complete this batch"
 )
 
 

@@ -207,7 +207,9 @@ def test_two_sinks_that_write_the_same_key_cannot_both_vote(database: str, conne
     scan_starts = [driver.begin() for driver in (one, other)]
     handles = [driver.prepare(batch(id=[1])) for driver in (one, other)]
     one.committer.confirm([handles[0]], 0)
-    with pytest.raises(UnavailableError, match=r"a prepared transaction holds the lock: see .*pg_prepared_xacts"):
+    with pytest.raises(
+        UnavailableError, match=r"a prepared transaction holds a conflicting lock: see .*pg_prepared_xacts"
+    ):
         other.committer.confirm([handles[1]], 0)
     one.committer.commit([handles[0]], scan_starts[0])
     assert other.commit([handles[1]], scan_starts[1]) == [Evidence.COMMITTED]

@@ -66,7 +66,7 @@ def test_a_renamed_sink_is_refused_and_the_running_query_continues(keeps_its_led
         play.sink, name=f"{play.name}-renamed", ledger_topic=play.sink.ledger if keeps_its_ledger else None
     )
     engine = Tasks(play, [["0"]])
-    with pytest.raises(RefusedStartError, match=rf"Pass {play.name} again") as caught:
+    with pytest.raises(RefusedStartError, match=rf"Pass each missing sink \({play.name}\) again") as caught:
         driver_of(play, [renamed]).process(play.batch(0), engine)
     assert caught.value.case == "binding"
     assert (engine.prepared, engine.evaluated) == (0, 0)
@@ -220,7 +220,7 @@ def test_a_removed_sink_is_refused_and_the_running_query_continues(kept: int, pa
     healthy = driver_of(pair[0], [play.sink for play in pair])
     healthy.process(pair[0].batch(0), fed(pair, [["0"]]))
     engine = fed([pair[kept]], [["0"]])
-    with pytest.raises(RefusedStartError, match=f"Pass {pair[1 - kept].name} again"):
+    with pytest.raises(RefusedStartError, match=rf"Pass each missing sink \({pair[1 - kept].name}\) again"):
         driver_of(pair[0], [pair[kept].sink]).process(pair[0].batch(0), engine)
     assert (engine.prepared, engine.evaluated) == (0, 0)
     healthy.process(pair[0].batch(1), fed(pair, [["1"]]))

@@ -37,7 +37,7 @@ def unequal(
         found.setdefault(source, []).append(observation)
     times = Counter({source: len(rows) for source, rows in found.items()})
     violations = [Violation(_CHECKER, "lost", (source,)) for source in sorted(set(given) - set(found))]
-    violations += [Violation(_CHECKER, "made up: the row does not name any source record", (row,)) for row in others]
+    violations += [Violation(_CHECKER, "made up: the row does not identify a source record", (row,)) for row in others]
     for source, rows in sorted(found.items()):
         if source not in given:
             violations.append(Violation(_CHECKER, "made up", (source, *rows)))

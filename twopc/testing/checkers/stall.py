@@ -25,7 +25,7 @@ def stalled(samples: Sequence[StableOffset], *, bound_s: float) -> list[Violatio
     return [
         Violation(
             "stall",
-            f"the last stable offset of partition {partition} stood still at {stable} for {stood_s:.1f} s",
+            f"the last stable offset of partition {partition} stayed at {stable} for {stood_s:.1f} s",
             (began, ended),
         )
         for (partition, stable), (stood_s, began, ended) in sorted(longest.items())

@@ -98,7 +98,7 @@ class Watcher:
         if self._error is not None:
             raise self._error
         assert done, (
-            f"the watcher did not catch up within {within_s:g} s: it has read up to {self._reached}, and the end "
+            f"the watcher did not catch up within {within_s:g} s: it has read up to {self._reached}, but the end "
             f"offsets are {ends}"
         )
         return list(self.observed)

@@ -32,11 +32,19 @@ def torn(observed: Sequence[Observation], log: Sequence[LogEntry]) -> list[Viola
         missing = [position for position in positions if position not in seen]
         if missing and len(missing) < len(positions):
             shown = [position for position in positions if position in seen]
-            violations.append(Violation(_CHECKER, f"{producer} is only partly visible", (tuple(shown), tuple(missing))))
+            violations.append(
+                Violation(
+                    _CHECKER, f"the transaction of {producer} is only partly visible", (tuple(shown), tuple(missing))
+                )
+            )
         how = {ended[position] for position in positions}
         if len(how) > 1:
             ends = ", ".join(sorted("open" if kind is None else kind.value for kind in how))
             violations.append(
-                Violation(_CHECKER, f"the partitions of {producer} ended in different ways: {ends}", tuple(positions))
+                Violation(
+                    _CHECKER,
+                    f"the transaction of {producer} ended differently in different partitions: {ends}",
+                    tuple(positions),
+                )
             )
     return violations

@@ -116,7 +116,9 @@ class KafkaTopic:
             while len(producer) >= _QUEUED:
                 producer.poll(0.1)
         if producer.flush(_TIMEOUT_S) or refused:
-            raise ServiceError(f"{self.bootstrap_servers} did not accept every record of {self.topic}: {refused[:1]}")
+            raise ServiceError(
+                f"{self.bootstrap_servers} did not accept every record for the topic {self.topic}: {refused[:1]}"
+            )
 
     def reader(self, batch_rows: int) -> Reader:
         """See :class:`Source`."""
