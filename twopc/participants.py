@@ -87,8 +87,9 @@ class Participants:
                 raise ConfigurationError(
                     f"sink {name!r} cannot read its handles for batch {decision.batch_id} as {sink.handle_type.__name__}: "
                     f"{error}. The batch is decided, and another version of the sink stored these handles. Nothing was "
-                    "written, and the batch stays decided. Give every new field a default value, and keep the names and "
-                    "types of the old fields. Or start the previous version of the sink again with this checkpoint"
+                    "written, and the batch stays decided. In the handle class, give every new field a default value, and keep "
+                    "the names and types of the old fields. Alternatively, start the previous version of the sink again with "
+                    "this checkpoint"
                 ) from error
         return found
 

@@ -72,7 +72,7 @@ def find_objections(table: Definition) -> Iterator[str]:
         kind = by_name.get(name)
         if not isinstance(kind, str) or not _PARTITION_TYPES.fullmatch(kind):
             yield (
-                f"is partitioned by {name!r}, whose type {kind} the sink cannot write into the log. Partition by another column"
+                f"is partitioned by {name!r}, whose type {kind} the sink cannot write to Delta's log. Partition by another column"
             )
     if by_name and set(by_name) == set(table.partitions):
         yield "has only partition columns, but a Parquet file needs at least one other column. Add a column"

@@ -205,7 +205,7 @@ def _tokens(parsed: Mapping[str, Any]) -> Tokens:
     chosen = [way for way, is_set in ways.items() if is_set]
     if method not in {"default", "oidc"}:
         raise ConfigurationError(
-            f"option 'kafka.sasl.oauthbearer.method'={method!r} is unknown. Set 'oidc', or remove the option"
+            f"option 'kafka.sasl.oauthbearer.method'={method!r}: this method is unknown. Set 'oidc', or remove the option"
         )
     if len(chosen) != 1:
         raise ConfigurationError(

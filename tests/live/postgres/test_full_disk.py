@@ -182,7 +182,7 @@ def test_a_publish_that_took_effect_before_the_panic_is_proven_by_the_next_start
         proxy.on_loss = server.panic
         proxy.lose_commit_of("'committed' FROM unnest")
         with pytest.raises(
-            CommitBlockedError, match=r"batch 0 is decided, .*The server is not reachable.*completes this"
+            CommitBlockedError, match=r"batch 0 is decided, .*The server is not reachable.*complete this"
         ):
             query.run(0)
         with pytest.raises(UnavailableError, match=rf"checking the store: .*The server is not reachable.*{_START}"):
