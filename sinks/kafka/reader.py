@@ -159,7 +159,7 @@ class CommittedReader:
                     raise lasting
             until = "its end" if last is None else "the expected record"
             raise UnavailableError(
-                f"{topic}/{partition} could not be read up to offset {until}: no record arrived for {timeout_ms:.0f} ms. "
+                f"{topic}/{partition} could not be read up to {until}: no record arrived for {timeout_ms:.0f} ms. "
                 "Either a broker does not respond, or an open transaction hides the records"
             )
         finally:
