@@ -185,17 +185,18 @@ def report(games: Sequence[Played], points: Sequence[str], seed: int, seconds: f
     print(f"chaos: seed {seed}: {total} faults injected, {len(broken)} queries broken, {seconds:.0f} s")
     if not broken and total:
         print(
-            f"no query broken: the table shows each point's bound; over all points, it is {_RULE_OF_THREE / total:.1e}"
+            f"No query was broken. The table shows each crash point's bound; over all crash points, "
+            f"the bound is {_RULE_OF_THREE / total:.1e}"
         )
     return len(broken) + sum(not hits[point] for point in points)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--trials", type=int, default=3, help="for each point")
+    parser.add_argument("--trials", type=int, default=3, help="number of trials for each crash point")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
-    parser.add_argument("--only", default="", help="points whose name contains this")
-    parser.add_argument("--replay", type=Path, help="play the query of an artifact again, with the same faults")
+    parser.add_argument("--only", default="", help="only crash points whose name contains this")
+    parser.add_argument("--replay", type=Path, help="replay an artifact's query with the same faults")
     options = parser.parse_args()
     points = [point for point in (*POINTS, *OCCASIONAL) if options.only in point]
     began = time.monotonic()

@@ -39,7 +39,7 @@ TIMEOUTS_MS = (8_000, 30_000, 120_000)
 def prompt_kafka() -> Iterator[str]:
     """A broker that looks for expired transactions five times a second instead of every ten seconds."""
     if chosen() != "local":
-        pytest.skip("needs a broker with its own properties")
+        pytest.skip("this test needs a broker with special properties")
     with LocalKafka(properties={"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}) as kafka:
         yield kafka.bootstrap_servers
 

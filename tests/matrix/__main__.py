@@ -151,14 +151,20 @@ def _told(output: str) -> str:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
-    parser.add_argument("--spark", help="versions that begin with this, and no Kafkas")
-    parser.add_argument("--python", help="versions that begin with this, and no Kafkas; by default all of each Spark")
-    parser.add_argument("--kafka", help="versions that begin with this, and no Sparks")
+    parser.add_argument("--spark", help="run only the Spark versions that begin with this, and no Kafka versions")
     parser.add_argument(
-        "--connect", action="store_true", help="under Spark Connect only, where a Spark has it, and no Kafkas"
+        "--python",
+        help="run only the Python versions that begin with this, and no Kafka versions; "
+        "default: every Python version that each Spark version supports",
     )
-    parser.add_argument("--tests", default="", help="for pytest, instead of the tests of each version")
-    parser.add_argument("--uv", default=str(ROOT / ".uv/bin/uv"), help="the uv that makes the environments")
+    parser.add_argument("--kafka", help="run only the Kafka versions that begin with this, and no Spark versions")
+    parser.add_argument(
+        "--connect",
+        action="store_true",
+        help="run only under Spark Connect, with the Spark versions that support it, and no Kafka versions",
+    )
+    parser.add_argument("--tests", default="", help="arguments for pytest, instead of the tests of each version")
+    parser.add_argument("--uv", default=str(ROOT / ".uv/bin/uv"), help="the uv that creates the environments")
     return parser
 
 

@@ -90,7 +90,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--histories", type=int, default=5_000)
     parser.add_argument(
-        "--seed", type=int, default=random.SystemRandom().randrange(_LARGEST_SEED), help="of the first history"
+        "--seed", type=int, default=random.SystemRandom().randrange(_LARGEST_SEED), help="seed of the first history"
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--stop", action="store_true", help="stop at the first violation")

@@ -81,7 +81,7 @@ class Judge:
         if batch > self._highest.get(query_id, -1) + 1:
             self._require_allowed(ResumeAt(batch, query_id))
         if (query_id, batch) in self.abandoned:
-            raise ModelViolation(f"batch {batch} of {query_id} was given up, but was then decided again")
+            raise ModelViolation(f"batch {batch} of {query_id} was abandoned, but was then decided again")
         self._highest[query_id] = batch
         self._last = query_id, batch
 
@@ -105,7 +105,7 @@ class Judge:
     def on_request(self, kind: str, process: Process) -> None:
         # It reads before it fences. A cut-off leader may hide records from it; then it is refused only after it has fenced.
         if kind == "init" and process.name.startswith(ROGUE) and not NETWORK.stale:
-            raise ModelViolation("a start fenced the healthy driver, although it must be refused")
+            raise ModelViolation("a start fenced the healthy driver, although the start must be refused")
 
     def require_all_visible_once(self, kept: Checkpointed, replaced: Iterable[Checkpointed], partitions: int) -> None:
         """Check the end of a history against the checkpoint's plan: of an abandoned batch, any row may be missing.

@@ -91,7 +91,7 @@ def task_of(driver: Driver, batch: int = 0, attempt: int = 1) -> TaskAttempt:
 def lost_answer(send: Send) -> None:
     """The commit takes effect, but its response is lost."""
     send()
-    raise ConnectionError("the answer was lost")
+    raise ConnectionError("the response was lost")
 
 
 def lost_request(send: Send) -> None:

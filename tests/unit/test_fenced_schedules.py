@@ -213,7 +213,7 @@ def die_after(process: Process, effect: Effect) -> None:
 
 def fail(_process: Process, effect: Effect) -> None:
     effect()
-    raise ValueError("a bug of the store's client")
+    raise ValueError("a bug in the store's client")
 
 
 def copy_of(files: MemoryFiles) -> MemoryFiles:

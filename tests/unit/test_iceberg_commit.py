@@ -52,7 +52,7 @@ def test_a_batch_is_one_snapshot_and_a_start_is_another(shop: Shop) -> None:
         assert shop.commits() == 2 + batch
     Driver(shop.sink)
     assert shop.commits() == 5
-    assert len(shop.table().metadata.snapshot_log) == 5, "each of them should be in the branch's history"
+    assert len(shop.table().metadata.snapshot_log) == 5, "each commit should be in the branch's history"
 
 
 def test_the_snapshot_mentions_the_sink_and_the_batch(shop: Shop) -> None:

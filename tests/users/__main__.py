@@ -127,12 +127,14 @@ def run(first: int, programs: int, minutes: float, kills: int = _KILLS) -> Total
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.users", description=__doc__)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(_LARGEST_SEED), help="of the first")
-    parser.add_argument("--programs", type=int, default=_LARGEST_SEED, help="how many at most")
-    parser.add_argument("--minutes", type=float, default=10.0, help="when it ends")
-    parser.add_argument("--kills", type=int, default=_KILLS, help="every so many programs one is killed; 0: none")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="play one program")
-    parser.add_argument("--show", type=int, metavar="SEED", help="print one program, and play nothing")
+    parser.add_argument(
+        "--seed", type=int, default=random.SystemRandom().randrange(_LARGEST_SEED), help="seed of the first program"
+    )
+    parser.add_argument("--programs", type=int, default=_LARGEST_SEED, help="maximum number of programs")
+    parser.add_argument("--minutes", type=float, default=10.0, help="stop after this many minutes")
+    parser.add_argument("--kills", type=int, default=_KILLS, help="kill one in this many programs; 0: kill none")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="replay one program")
+    parser.add_argument("--show", type=int, metavar="SEED", help="print one program, and run nothing")
     options = parser.parse_args()
     if options.show is not None:
         print(drawn(options.show))

@@ -57,7 +57,7 @@ def test_a_rollback_from_the_half_written_batch_itself_is_exact(
     handed_over.fail_new_at(spark, point)
     found = handed_over.command("rollback")
     assert (found["handover"]["batch_id"], found["handover"]["kind"]) == (1, kind)
-    assert handed_over.command("rollback") == found, "it may be repeated"
+    assert handed_over.command("rollback") == found, "a repeated rollback should return the same result"
     handed_over.run_old(spark)
     assert handed_over.visible() == Counter(handed_over.given)
 

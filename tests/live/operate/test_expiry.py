@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.mark.whole
 def test_decided_transactions_that_expire_are_reported_before_and_after(tmp_path: Path) -> None:
     if chosen() != "local":
-        pytest.skip("needs a broker with its own properties")
+        pytest.skip("this test needs a broker with special properties")
     prompt = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
     short = {"options": {"kafka.transaction.timeout.ms": 20_000}}
     with LocalKafka(properties=prompt) as kafka:

@@ -122,7 +122,7 @@ def test_increments_are_applied_once_even_if_responses_are_lost(
     def lossy(pipeline: Any, *arguments: Any, **named: Any) -> Any:
         answer = execute(pipeline, *arguments, **named)
         if next(asked) % 2 == 0:
-            raise RedisConnectionError("the answer was lost")
+            raise RedisConnectionError("the response was lost")
         return answer
 
     monkeypatch.setattr(Pipeline, "execute", lossy)
@@ -188,7 +188,7 @@ def test_an_acquisition_repeated_after_a_lost_response_does_not_fence_a_newer_dr
         is_script = any(words[0].startswith("EVAL") for words, _ in pipeline.command_stack)
         answer = execute(pipeline, *arguments, **named)
         if is_script:
-            raise RedisConnectionError("the answer was lost")
+            raise RedisConnectionError("the response was lost")
         return answer
 
     seen = loser.inspect()

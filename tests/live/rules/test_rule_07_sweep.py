@@ -219,7 +219,7 @@ AS_ANN = {
 def guarded() -> Iterator[LocalKafka]:
     """A broker with access control. On the plain listener, everybody may do everything."""
     if chosen() == "docker":
-        pytest.skip("starts its own broker")
+        pytest.skip("this test starts a separate broker")
     broker = LocalKafka(properties=SECURED, listeners={"SECURED": "SASL_PLAINTEXT"})
     if broker.version.startswith("3.0."):
         pytest.skip("with KRaft, access control requires Kafka 3.2 or newer (KIP-801)")
