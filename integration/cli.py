@@ -159,7 +159,7 @@ def verify(  # noqa: PLR0913 - options of a command line
     sequence: Annotated[
         Any,
         _expression(
-            help="Find gaps in a sequence. This part of each record is a whole number, and no number may be missing."
+            help="Find the numbers that are missing from a sequence. This part of each record must be a whole number."
         ),
     ] = None,
     by: Annotated[
@@ -187,7 +187,9 @@ def verify(  # noqa: PLR0913 - options of a command line
     topic: Annotated[
         list[str] | None, _check(help="Read only this topic. Repeatable. Default: every topic that the sink wrote to.")
     ] = None,
-    online: Annotated[bool, _repeat("--online", "--follow", help="Check new data repeatedly, until Ctrl-C.")] = False,
+    online: Annotated[
+        bool, _repeat("--online", "--follow", help="Check new data repeatedly, until you press Ctrl-C.")
+    ] = False,
     interval: Annotated[float, _repeat(min=0.1, help="Seconds between checks.")] = 10.0,
     seconds: Annotated[float | None, _repeat(min=0, help="Stop --online after this time.")] = None,
     as_json: Annotated[

@@ -25,7 +25,7 @@ def alerts(  # noqa: PLR0913 - options of a command line
     rules: Annotated[
         Path, typer.Option(exists=True, dir_okay=False, help="A file that contains the rules, one setting per line.")
     ],
-    watch: Annotated[bool, typer.Option("--watch/--once", help="Keep checking until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch/--once", help="Keep checking until you press Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 30.0,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop --watch after this time.")] = None,
     state: Annotated[

@@ -88,7 +88,7 @@ def _rule(name: str, given: Mapping[str, str]) -> Rule:
         kinds = ", ".join(_KINDS)
         raise ConfigurationError(
             f"{name}.kind: {kind!r} is not a kind of rule. Use one of {kinds}. If you omit the setting, the rule's "
-            "name is the kind"
+            "name is used as the kind"
         )
     make, known = _KINDS[kind]
     settings = {key: value for key, value in given.items() if key != "kind"}

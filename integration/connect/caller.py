@@ -88,8 +88,8 @@ class Callers:
         while run_id in found and len(found) > 1 and time.monotonic() - began < _LIMIT_S:
             if not is_told:
                 logger.warning(
-                    "%d queries in this session have a batch with the same columns, so the driver cannot tell yet "
-                    "which query is making this call. The driver waits up to %.0f s for the other queries to finish a "
+                    "%d queries in this session are processing batches with the same columns, so the driver cannot "
+                    "tell yet which query is making this call. The driver waits up to %.0f s for the other queries to finish a "
                     "trigger. To avoid the wait, give each query its own DataFrame, with a separate "
                     "readStream.….load()",
                     len(found),

@@ -99,7 +99,9 @@ def require_own_rows(
         if not plan.is_cut and len(plan.rdds) <= by_id.total():
             continue  # the names refer only to tables
         if plan.is_cut or any(columns != batch for columns in plan.rdds):
-            raise _refused(batch_id, name, "some of the rows behind that name may not belong to this batch")
+            raise _refused(
+                batch_id, name, "some of the rows that the view or the SQL yields may not belong to this batch"
+            )
         if query.may_pass_on(batch):
             reason = "the query itself reads a view, so its batch looks the same as a batch of another query that reads this view"
             raise _refused(batch_id, name, reason)

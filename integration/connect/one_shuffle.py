@@ -77,7 +77,7 @@ def require_one_shuffle(
     if obstacles:
         found = _described((query, *frames), is_shown=is_shown)
         raise ConfigurationError(
-            f"batch {batch_id} has a plan that may shuffle its rows ({found}). If an executor dies, Spark may write "
+            f"batch {batch_id}: Spark may shuffle the batch's rows ({found}). If an executor dies, Spark may write "
             "the shuffle again with different rows, and Spark Connect does not report this. So rows could be lost or "
             "duplicated. Nothing was written. Write the batch without a shuffle. Or pass "
             "CheckpointConfig(spark_ui='http://127.0.0.1:4040'), with the address of Spark's UI on the server's host, "

@@ -105,8 +105,8 @@ def calling_query(session: Any, files: LocalFiles, earlier: Collection[str] = ()
     if called_batch() is None:
         raise ConfigurationError(
             "this call did not come from Spark. It came from another thread, or from outside a foreachBatch function. "
-            "Nothing was written. Call the exactly_once() object directly in the foreachBatch function. Only other "
-            "work may run in threads. If the function already calls the object directly, use a PySpark release listed "
+            "Nothing was written. Call the exactly_once() object directly in the foreachBatch function. Other "
+            "threads may do other work. If the function already calls the object directly, use a PySpark release listed "
             "in the documentation"
         )
     query_id = checkpoint.query_id(files)

@@ -112,12 +112,12 @@ class ConnectState:
         is_partial = not self._is_whole
         if is_partial:
             self._tell(
-                f"batch {self._batch_id}: Spark may not have evaluated the whole batch, because the function passed "
-                "exactly_once() rows that it derived from the batch, or persisted the batch. To write all of the "
+                f"batch {self._batch_id}: Spark may not have evaluated the whole batch, because the function either "
+                "persisted the batch, or called exactly_once() with rows derived from it. To write all of the "
                 "query's state, the driver therefore evaluates every batch of this query a second time, without "
                 "output. No row is lost or duplicated. But if the state depends on values that change, such as uuid(), "
-                "the clock or the order of rows, the state may differ from the written rows. To avoid this, pass "
-                "exactly_once() the batch itself"
+                "the clock or the order of rows, the state may not match the written rows. To avoid this, pass the "
+                "batch itself to exactly_once()"
             )
             self._batch.write.format("noop").mode("append").save()
         missing = self._state.missing(self._batch_id)

@@ -185,11 +185,11 @@ def _print_one(one: Checkpoint) -> None:
     facts = [f"Steps: {steps}. Written by: {one.way or 'no one'}. {wrote}."]
     if one.orphans_ended:
         facts.append(
-            f"Orphaned transactions that were ended (from a dead driver or a failed attempt): {one.orphans_ended}."
+            f"Orphaned transactions (from a dead driver or a failed attempt) that were ended: {one.orphans_ended}."
         )
     facts += [_state_line(size) for size in one.state]
     facts += [
-        f"Task {vote.partition}: only Spark's attempt {vote.attempt} counts{f' (on {vote.host})' if vote.host else ''}. The "
+        f"Task {vote.partition}: only Spark's attempt {vote.attempt}{f' (on {vote.host})' if vote.host else ''} counts. The "
         "earlier attempts failed, and their rows were aborted."
         for vote in one.retried
     ]

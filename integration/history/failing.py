@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from twopc.counted import counted
 from twopc.integration.history.window import Evidence, Rule, failures
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def _lost(window: Window) -> Evidence | None:
         return None
     last = found[-1]
     return Evidence(
-        0.7, f"checkpoint {last.batch_id} was written again ({', '.join(last.steps)}); {len(found)} in total"
+        0.7,
+        f"checkpoint {last.batch_id} was written again ({', '.join(last.steps)}); {counted(len(found), 'checkpoint')} in total",
     )
 
 

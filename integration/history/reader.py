@@ -86,9 +86,9 @@ def _read(checkpoint: Path) -> History:
     files = sorted(path for path in directory.glob(f"*{SUFFIX}") if path.is_file()) if directory.is_dir() else []
     if not files:
         raise HistoryError(
-            f"{checkpoint} contains no twopc/history directory, and is not a history itself. Either it is not a "
-            "checkpoint of exactly_once(), or CheckpointConfig(history=False) is set, or on its file system, a history "
-            "is written only if CheckpointConfig(history=True) is set"
+            f"{checkpoint} contains no twopc/history directory, and is not a history itself. Either exactly_once() did "
+            "not write this checkpoint, or CheckpointConfig(history=False) is set, or the checkpoint is on a file "
+            "system where exactly_once() writes a history only with CheckpointConfig(history=True)"
             if is_copy
             else f"{checkpoint} contains no history. Either no batch has ended yet, or CheckpointConfig(history=False) is set"
         )

@@ -136,7 +136,8 @@ def _way_back(found: WayBack) -> list[str]:
     ]
     if last is not None:
         lines.append(
-            f"Batch {last} is the last batch that the transactional query either decided or left to the old sink."
+            f"The last batch that the transactional query handled is batch {last}: it decided this batch, or left it "
+            "to the old sink."
         )
     what = {
         Kind.WHOLE: f"All of batch {batch} is in the output. TakeOver prevents the old sink from writing the batch again.",

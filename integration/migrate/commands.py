@@ -191,7 +191,9 @@ def probe(  # noqa: PLR0913 - options of a command line
     wait: Annotated[
         float, typer.Option(min=0, help="How many seconds to wait for the group to commit an offset.")
     ] = 120,
-    hold: Annotated[float, typer.Option(min=0, help="How many seconds a transaction stays open, at least.")] = 15,
+    hold: Annotated[
+        float, typer.Option(min=0, help="The minimum time that a transaction stays open, in seconds.")
+    ] = 15,
     ledger_topic: _Ledger = None,
     config: Config = None,
     config_file: ConfigFile = None,

@@ -100,7 +100,7 @@ def _owner_of(acquired: Acquired, sink: KafkaSink) -> str:
         for _, record in entries:
             if isinstance(record, Acquired) and record.run == acquired.run:
                 return record.sink
-    raise _elsewhere(f"the sink with the ledger {acquired.deciding_log}", sink)
+    raise _elsewhere(f"the sink whose ledger is {acquired.deciding_log}", sink)
 
 
 def _elsewhere(what: str, sink: KafkaSink) -> ConfigurationError:

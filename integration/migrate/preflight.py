@@ -144,7 +144,8 @@ def check_partitioner(target: Target) -> Iterator[Finding]:
         sample = list(_sampled(target, topic, [partition.id for partition in found.partitions]))
         if not sample or ours is None:
             why = (
-                f"partitioner={chosen} was not checked, because this command cannot compute which partitions it chooses"
+                f"partitioner={chosen} was not checked, because this command cannot compute which partitions this "
+                "partitioner chooses"
                 if sample
                 else "no sampled record has a key, so no key can move to another partition"
             )

@@ -239,8 +239,8 @@ def _finding(  # noqa: PLR0913, PLR0917 - everything that was observed
         )
         return Finding("reader", subject, Result.FAIL, why, _FIX)
     why = (
-        f"group {name} moved past a committed record within {took_s:.1f} s, but did not move past an open transaction "
-        f"for {hold_s:.1f} s"
+        f"group {name} moved past a committed record within {took_s:.1f} s, but did not move past a transaction that "
+        f"stayed open for {hold_s:.1f} s"
     )
     return Finding("reader", subject, Result.PASS, why)
 

@@ -115,7 +115,7 @@ class TakeOver(Interceptor):
             self._end_dry_run(f"all of batch {batch_id} is in the output, so the batch is not written again")
             frame.write.format("noop").mode("overwrite").save()  # a stateful plan must write its state
         else:
-            self._end_dry_run(f"no part of batch {batch_id} was handed over, so all rows would be written")
+            self._end_dry_run(f"no part of batch {batch_id} was handed over, so all of its rows would be written")
             if later is not None:
                 topics = ", ".join(handover.topics)
                 logger.warning(
@@ -251,11 +251,12 @@ def _require_clear(
         )
     if numbers.unclear:
         problems.append(
-            f"{counted(numbers.unclear, 'row equals', 'rows equal')} records that were written up to "
-            f"{handover.clock_skew_ms} ms before the batch was planned, but no later record. If all clocks agree, "
-            "these records are from an earlier batch. In that case, pass --clock-skew-ms 0. But if a producer's clock "
-            "is behind the driver's clock, the records may be from this batch. If you know that no earlier batch has "
-            f"rows with the same {handover.key or 'content'}, pass --start-offsets '{json.dumps(first_offsets())}'"
+            f"{counted(numbers.unclear, 'row matches', 'rows match')} records that were written up to "
+            f"{handover.clock_skew_ms} ms before the batch was planned, but match{'es' * (numbers.unclear == 1)} no "
+            "later record. If all clocks agree, these records are from an earlier batch. In that case, pass "
+            "--clock-skew-ms 0. But if a producer's clock is behind the driver's clock, the records may be from "
+            "this batch. If you know that no earlier batch contains rows "
+            f"with the same {handover.key or 'content'}, pass --start-offsets '{json.dumps(first_offsets())}'"
         )
     if numbers.others and not handover.other_writers:
         problems.append(

@@ -126,8 +126,8 @@ def require_decisions_read(state: SinkState, wanted: Sequence[OpenTransaction], 
     unread = [one for one in wanted if state.problem is not None or one.standing is Standing.UNMARKED]
     if unread and not is_blind:
         problem = state.problem or (
-            f"their markers are not in {state.ledger}: either their tasks died while writing, or another ledger "
-            "contains their decisions. If the query is not running, start it. It will end these transactions "
+            f"the transactions' markers are missing from {state.ledger}. Either the tasks died while writing, or another ledger "
+            "contains the decisions. If the query is not running, start it. It will end these transactions "
             "correctly. If the sink uses another ledger, add --ledger-topic, or pass the query's checkpoint"
         )
         raise ForbiddenError(

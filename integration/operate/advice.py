@@ -86,7 +86,7 @@ def _of_log(state: SinkState) -> Iterator[Advice]:
         are = counted(open_count, "transaction is", "transactions are")
         yield Advice(
             Urgency.ACT if open_count else Urgency.WATCH,
-            f"{f'{are} open and may already have been decided; {_expiry(state.transactions)}: ' if open_count else ''}"
+            f"{f'{are} open and may already have been decided; {_expiry(state.transactions)}. Cause: ' if open_count else ''}"
             f"{state.problem}",
             "You can let the query run, or start it.",
             "the-decisions-are-on-another-cluster",
@@ -110,7 +110,7 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
         return
     decided, planned, finished = state.last_decided, checkpoint.planned, checkpoint.finished
     if decided is not None and decided > (-1 if planned is None else planned):
-        ends = "has no batch" if planned is None else f"ends at batch {planned}"
+        ends = "contains no batch" if planned is None else f"ends at batch {planned}"
         yield Advice(
             Urgency.ACT,
             f"batch {decided} is decided, but the checkpoint {ends}, so the checkpoint is an older copy",
@@ -174,7 +174,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
     if unmarked := by_standing[Standing.UNMARKED]:
         yield Advice(
             Urgency.WATCH,
-            f"{_count(unmarked)} open without a marker in {state.ledger}; {_expiry(unmarked)}: either their tasks died "
+            f"{_count(unmarked)} open without a marker in {state.ledger}; {_expiry(unmarked)}. Either their tasks died "
             "while writing, or another ledger contains their decisions",
             "If the query is not running, start it. It will commit the decided transactions, and its next batch will "
             "sweep the others. If the sink uses another ledger, add --ledger-topic, or pass the query's checkpoint.",

@@ -105,7 +105,7 @@ def status(  # noqa: PLR0913 - options of a command line
     timeout: Timeout = 30,
     checkpoint: _Checkpoint = None,
     sinks: _Sinks = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Keep checking until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep checking until you press Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 5.0,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop --watch after this time.")] = None,
     as_json: Json = False,

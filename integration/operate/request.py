@@ -101,8 +101,8 @@ def request_savepoint(
         if ended:
             return None
         raise RetriableError(
-            f"the query that uses {checkpoint} did not respond within {timeout_s:.0f} s. The query has no new input, "
-            "has ended, or does not have Savepoints(…) among its interceptors. The request was withdrawn, and nothing "
+            f"the query that uses {checkpoint} did not respond within {timeout_s:.0f} s. Either the query has no new "
+            "input, or it has ended, or its interceptors do not include Savepoints(…). The request was withdrawn, and nothing "
             "has changed. Stop the query, then run `twopc savepoint create`"
         )
     answer = unseal(data, Answer)

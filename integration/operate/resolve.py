@@ -146,8 +146,8 @@ def _concluded(
         )
     if unseen := _decided_sinks(state) - {one.sink for one in _of_same_batch(state, states)}:
         action += (
-            " This advice does not cover the whole batch: the batch also has transactions in "
-            f"{', '.join(sorted(unseen))}, and at the next start, the query decides what to do about all of them "
+            " This advice does not cover the whole batch. The batch also has transactions in "
+            f"{', '.join(sorted(unseen))}. When the query next starts, it will decide what to do about all of them "
             "together. Pass the checkpoint or --sinks. For sinks other than Kafka sinks, also run `twopc status "
             "CHECKPOINT --sinks MODULE:NAME`."
         )

@@ -74,7 +74,7 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
     done = restore_savepoint(found.path, checkpoint, sinks=connection.bound_sinks(found.manifest.sinks))
     behind = done.savepoint.manifest.batch_id
     lines = [
-        f"Restored {done.savepoint.path} to {checkpoint}: query {done.query_id}, after batch {behind}.",
+        f"Restored {done.savepoint.path} to {checkpoint}. The new query, {done.query_id}, will continue after batch {behind}.",
         *(f"{one.text[0].upper()}{one.text[1:]}." for one in done.repeated),
     ]
     if not done.repeated:

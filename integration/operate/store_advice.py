@@ -67,7 +67,7 @@ def overtaken(checks: int) -> Advice:
 
 def _unseen(state: StoreState) -> Advice:
     if state.problem is None:
-        what = f"the store was not compared with the decisions, because a {state.kind} cannot report its store's state"
+        what = f"the store was not compared with the decisions, because {state.kind} does not report its store's state"
         return Advice(Urgency.WATCH, what, "Compare the sink's output with the source.", "the-stores-of-sinks")
     if not state.answers:
         what = f"the store did not respond: {state.problem}"
@@ -140,7 +140,7 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
             what, action = f"{what}: {state.unread}", "Fix this problem, and check again."
         return Advice(Urgency.WATCH, what, action, "the-stores-of-sinks")
     newest = state.abandoned if state.batch is None else state.batch
-    ends = "has none" if newest is None else f"ends with batch {newest}"
+    ends = "contains no decision" if newest is None else f"ends with batch {newest}"
     if seen.is_ahead:
         what = (
             f"the store shows a newer decision than the query's log, which {ends}: the checkpoint is an older copy, or was "

@@ -103,8 +103,8 @@ class Connection:
         if self.bootstrap_servers is not None and of_kafka and not found:
             on = "; ".join(f"sink {name!r} is on cluster {facts['cluster']}" for name, facts in of_kafka.items())
             raise ConfigurationError(
-                f"the brokers at {self.bootstrap_servers} are cluster {self.cluster}, but the checkpoint is bound to another "
-                f"cluster: {on}. Nothing was examined. Check --bootstrap-servers. After a failover, {FAILOVER}"
+                f"the brokers at {self.bootstrap_servers} belong to cluster {self.cluster}, but the checkpoint is bound "
+                f"to another cluster: {on}. Nothing was examined. Check --bootstrap-servers. After a failover, {FAILOVER}"
             )
         return found
 
@@ -173,7 +173,7 @@ def subject_of(what: str | None, connection: Connection, *, checkpoint: Path | N
     if connection.sinks is not None and checkpoint is None and not is_described and (what is None or not is_path(what)):
         raise ConfigurationError(
             "--sinks needs the query's checkpoint, because the command compares the stores with the checkpoint's "
-            "decisions. Name the checkpoint"
+            "decisions. Pass the checkpoint"
         )
     stores = tuple(one for one in connection.named if not isinstance(one, KafkaSink))
     if what is None:
@@ -202,7 +202,7 @@ def _on_its_cluster(sink: KafkaSink, bound: Mapping[str, str]) -> KafkaSink:
     if "cluster" in bound and (here := cluster_of(sink)) != bound["cluster"]:
         raise ConfigurationError(
             f"sink {sink.name!r} is on cluster {bound['cluster']}, according to the checkpoint, but the brokers at "
-            f"{sink.bootstrap_servers} are cluster {here}. Nothing was examined. Pass the brokers of the sink's cluster"
+            f"{sink.bootstrap_servers} belong to cluster {here}. Nothing was examined. Pass the brokers of the sink's cluster"
         )
     return sink
 

@@ -136,13 +136,15 @@ def _decide(trial: Trial) -> Outcome:
 def _commit(trial: Trial) -> Outcome:
     handle = trial.handles[_COMMITTED]
     if (answer := _end(trial, _COMMITTED)) != NONE:
-        return _unlike(f"another client sent a commit with the producer id and epoch, and the broker returned {answer}")
+        return _unlike(
+            f"another client sent a commit with the transaction's producer id and epoch, and the broker returned {answer}"
+        )
     await_visible(trial.client, [handle], timeout_ms=trial.timeout_ms)
     trial.await_stable(_COMMITTED)
     if not trial.is_visible(_COMMITTED):
         return _unlike("a transaction was committed, but readers do not see the transaction's row")
     return _passed(
-        "another client committed a transaction with the producer id and epoch, and readers see the transaction's row"
+        "another client committed a transaction with its producer id and epoch, and readers see the transaction's row"
     )
 
 
@@ -172,7 +174,7 @@ def _fence_task(trial: Trial) -> Outcome:
 
 def _abort_task(trial: Trial) -> Outcome:
     if (answer := _end(trial, _ABORTED, commit=False)) != NONE:
-        return _unlike(f"the broker returned {answer} for an abort with the producer id and epoch")
+        return _unlike(f"the broker returned {answer} for an abort with the transaction's producer id and epoch")
     trial.await_stable(_ABORTED)
     if trial.is_visible(_ABORTED):
         return _unlike("a transaction was aborted, but readers see the transaction's row")

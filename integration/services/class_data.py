@@ -65,7 +65,7 @@ def class_data_flags(archive: Path, train: Callable[[Sequence[str]], object]) ->
         is_usable = archive.stat().st_size > 0
     except OSError as error:
         logger.warning(
-            "there is no class data archive, so Java programs start more slowly. %s cannot be written. Cause: %s",
+            "the class data archive %s cannot be written, so Java programs start more slowly. Cause: %s",
             archive,
             error,
         )
@@ -80,7 +80,7 @@ def _create(archive: Path, train: Callable[[Sequence[str]], object]) -> None:
         train((f"-XX:ArchiveClassesAtExit={created}", *_SILENT))
     except ServiceError as error:
         logger.warning(
-            "there is no class data archive, so Java programs start more slowly. Cause: %s. To try again, delete %s",
+            "a class data archive could not be created, so Java programs start more slowly. Cause: %s. To try again, delete %s",
             error,
             archive,
         )

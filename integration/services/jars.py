@@ -236,7 +236,7 @@ def main() -> None:
         nargs="?",
         const="",
         metavar="PREFIX",
-        help="resolve from the roots and rewrite jars.lock.json, for the sets whose names begin with PREFIX (default: all)",
+        help="resolve the sets whose names begin with PREFIX (default: all) from their roots, and rewrite jars.lock.json",
     )
     prefix = parser.parse_args().lock
     if prefix is not None:

@@ -158,9 +158,9 @@ class BatchState:
             f"the sinks' rows do not show that Spark has evaluated all of batch {self._batch_id}. Either the rows are "
             "only a part of the batch, or the batch had already been evaluated. Therefore, Spark evaluates the batch a "
             "second time, without output, to write the query's state. No row is lost or duplicated. But if the state "
-            "depends on values that change, such as uuid(), the clock or the order of rows, the state may differ from "
-            "the written rows. To avoid this, pass exactly_once() the batch itself, or persist and count the batch "
-            "before you take a part of it. This run logs this warning only once"
+            "depends on values that change, such as uuid(), the clock or the order of rows, the state may not match "
+            "the written rows. To avoid this, either pass the batch itself to exactly_once(), or persist and count the "
+            "batch before you take a part of it. This run logs this warning only once"
         )
         self._execution.toRdd().count()
         missing = [one.name for one in self._operators if one.committed() < one.stores]

@@ -78,7 +78,7 @@ def _why_missing(one: Decided, description: Description, bounds: Bounds, *, is_l
         if is_last:
             return (
                 Kind.DECIDED_OPEN,
-                "decided but not committed. The running query or its next start commits the transaction",
+                "decided but not committed. The query will commit the transaction, at the latest when it next starts",
             )
         return Kind.DECIDED_LATE, "decided but still open, although later batches were decided"
     if description.error == reports.NO_ANSWER:
@@ -88,7 +88,9 @@ def _why_missing(one: Decided, description: Description, bounds: Bounds, *, is_l
     if bounds.stable.get(partition, 0) < bounds.ends.get(partition, 0):
         return Kind.DECIDED_UNKNOWN, "its marker may be behind an open transaction. Check again later"
     fix = (
-        "the query's next start repairs it, or reports why the repair is impossible" if is_last else "its rows are lost"
+        "when the query next starts, it will repair the transaction, or report why it cannot"
+        if is_last
+        else "its rows are lost"
     )
     return Kind.DECIDED_LOST, f"decided, but neither visible nor open ({description.state}), so {fix}"
 

@@ -128,7 +128,9 @@ def test_a_shuffle_is_refused_before_anything_is_written_unless_the_user_asserts
         pipeline.feed(20)
         run = pipeline.process()
         assert run.ended(_TIMEOUT_S) == 1, run.text[-3000:]
-        assert "may shuffle its rows (shuffles in the query: 1, in the DataFrames: 0)" in run.text, run.text[-3000:]
+        assert "may shuffle the batch's rows (shuffles in the query: 1, in the DataFrames: 0)" in run.text, run.text[
+            -3000:
+        ]
         missing = "Spark 4.1 or newer" if pyspark.__version__ < "4.1" else "orderIndependentChecksum.enabled=true"
         assert missing in run.text, run.text[-3000:]
         assert not pipeline.visible()

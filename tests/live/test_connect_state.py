@@ -55,7 +55,7 @@ def test_a_stateful_query_is_rejected_unless_sparks_ui_is_available(kafka: Kafka
         counts = Counter(value.partition("-")[0] for value in pipeline.feed(20))
         run = pipeline.process()
         assert run.ended(_TIMEOUT_S) == 1, run.text[-3000:]
-        assert "may shuffle its rows" in run.text and "deterministic_plan=True" in run.text, run.text[-3000:]
+        assert "may shuffle the batch's rows" in run.text and "deterministic_plan=True" in run.text, run.text[-3000:]
         assert not pipeline.visible()
         again = pipeline.process(spark=ui, settings=config)
         assert again.ended(_TIMEOUT_S) == 0, again.text[-3000:]

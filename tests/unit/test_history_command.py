@@ -54,14 +54,14 @@ def test_show_lists_retried_tasks_orphans_and_the_size_of_the_state(tmp_path: Pa
     write(tmp_path, [ended(0, retried=(tried,), state=(state,), orphans_ended=3), ended(1)])
     shown = _run("show", tmp_path, 0).stdout
     assert (
-        "Task 3: only Spark's attempt 2 counts (on a). The earlier attempts failed, and their rows were aborted."
+        "Task 3: only Spark's attempt 2 (on a) counts. The earlier attempts failed, and their rows were aborted."
         in shown
     )
     assert (
         "State at the trigger: stateStoreSave with 1,000 rows, 65,536 bytes in memory, rocksdbSstFileSize 12,345; "
         "committed in 40 ms." in shown
     )
-    assert "Orphaned transactions that were ended (from a dead driver or a failed attempt): 3." in shown
+    assert "Orphaned transactions (from a dead driver or a failed attempt) that were ended: 3." in shown
     assert _json("show", tmp_path, 0)["ended"][0]["state"][0]["sizes"] == sizes
     plain = _run("show", tmp_path, 1).stdout
     assert "Orphans" not in plain

@@ -93,7 +93,7 @@ def test_a_sink_on_another_cluster_is_left_out(module: str, monkeypatch: pytest.
     bound = {name: {"ledger": f"twopc-ledger-{name}", "cluster": at} for name, at in (("k", "there"), ("l", "here"))}
     assert [sink.name for sink in Connection("here:1").bound_sinks(bound)] == ["l"]
     assert [sink.name for sink in Connection("here:1", sinks=f"{module}:KAFKA").bound_sinks(bound)] == ["k", "l"]
-    with pytest.raises(ConfigurationError, match=r"are cluster here, .* sink 'k' is on cluster there"):
+    with pytest.raises(ConfigurationError, match=r"belong to cluster here, .* sink 'k' is on cluster there"):
         Connection("here:1").bound_sinks({"k": bound["k"]})
 
 

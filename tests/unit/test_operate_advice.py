@@ -147,7 +147,9 @@ def test_without_the_decisions_force_is_not_enough() -> None:
 
 
 def test_force_is_not_enough_for_a_transaction_that_another_ledger_may_have_decided() -> None:
-    with pytest.raises(ForbiddenError, match=r"not in twopc-ledger-s: .*--ledger-topic.*add --without-decisions"):
+    with pytest.raises(
+        ForbiddenError, match=r"missing from twopc-ledger-s\. .*--ledger-topic.*add --without-decisions"
+    ):
         require_decisions_read(STATE, [one(Standing.UNMARKED)], is_blind=False)
     require_decisions_read(STATE, [one(Standing.UNMARKED)], is_blind=True)
 

@@ -94,7 +94,7 @@ def unseen(**changes: Any) -> StoreState:
         (replace(STATE, seen=EMPTY), GONE, "the store has no control record"),
         (unseen(problem="the tag is missing"), GONE, "the tag is missing"),
         (unseen(problem="timed out", answers=False), (Urgency.ACT, "a-store-does-not-respond"), "timed out"),
-        (unseen(), UNKNOWN, "a PostgresSink cannot report its store's state"),
+        (unseen(), UNKNOWN, "because PostgresSink does not report its store's state"),
         (replace(STATE, is_known=False), UNKNOWN, "could not be read"),
         (replace(STATE, bound=None), UNKNOWN, "not bound to this sink"),
     ],

@@ -123,7 +123,7 @@ def test_equal_rows_and_earlier_duplicates_are_counted(pipeline: OldPipeline, sp
     )
     pipeline.cut_over("--apply")
     message = pipeline.fail_new(spark)
-    assert "rows equal records that were written up to" in message
+    assert "rows match records that were written up to" in message
     assert "--clock-skew-ms" in message
     assert pipeline.visible() == before
     assert pipeline.cut_over("--apply", "--clock-skew-ms", "0")["was_recorded"] is False
