@@ -172,8 +172,8 @@ def verify(  # noqa: PLR0913 - options of a command line
         bool,
         _check(
             "--one-to-one",
-            help="Check that each batch wrote as many rows as it read source records. Use this option if each Kafka "
-            "source record becomes one row.",
+            help="Check that the number of rows that each batch wrote equals the number of source records that it read. "
+            "Use this option if each Kafka source record becomes one row.",
         ),
     ] = False,
     sole_writer: Annotated[
@@ -191,7 +191,7 @@ def verify(  # noqa: PLR0913 - options of a command line
         bool, _repeat("--online", "--follow", help="Check new data repeatedly, until you press Ctrl-C.")
     ] = False,
     interval: Annotated[float, _repeat(min=0.1, help="Seconds between checks.")] = 10.0,
-    seconds: Annotated[float | None, _repeat(min=0, help="Stop --online after this time.")] = None,
+    seconds: Annotated[float | None, _repeat(min=0, help="Stop --online after this many seconds.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per check to stdout, and everything else to stderr.")
     ] = False,

@@ -34,7 +34,7 @@ def connection_options(pairs: Sequence[str], file: Path | None) -> dict[str, Any
         name, separator, value = line.partition("=")
         if not separator or not name.strip():
             raise ConfigurationError(
-                "an option is not in the form key=value (the option is not shown, because it may be a password)"
+                "an option is not in the form key=value (the option is not shown, because it may contain a password)"
             )
         options[PREFIX + name.strip().removeprefix(PREFIX)] = value.strip()
     return options

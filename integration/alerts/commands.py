@@ -27,7 +27,7 @@ def alerts(  # noqa: PLR0913 - options of a command line
     ],
     watch: Annotated[bool, typer.Option("--watch/--once", help="Keep checking until you press Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 30.0,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Stop --watch after this time.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop --watch after this many seconds.")] = None,
     state: Annotated[
         Path | None,
         typer.Option(

@@ -115,7 +115,7 @@ def calling_query(session: Any, files: LocalFiles, earlier: Collection[str] = ()
     if mine is None:
         raise ConfigurationError(
             f"checkpoint_location={files.location!r} belongs to query {query_id}, which is not running in this session. Nothing "
-            "was written. Pass the same location to exactly_once() and as this query's option checkpointLocation"
+            "was written. Set this query's option checkpointLocation to the same location that you pass to exactly_once()"
         )
     query = ConnectQuery(mine, files.location)
     found = _possible_runs(session, query.run_id, earlier, is_alone=len(active) == 1)
@@ -123,7 +123,8 @@ def calling_query(session: Any, files: LocalFiles, earlier: Collection[str] = ()
         raise ConfigurationError(
             f"checkpoint_location={files.location!r} belongs to query {query_id}, but this call came from another "
             "query in the same session. Nothing was written. Create a separate exactly_once() object for each query, "
-            "with its own sinks. Pass the same location to exactly_once() and as this query's option checkpointLocation"
+            "with its own sinks. Set each query's option checkpointLocation to the same location that you pass to its "
+            "exactly_once()"
         )
     if len(found) > 1:
         raise ConfigurationError(

@@ -133,7 +133,7 @@ class PrometheusMetrics(Listener):
         except OSError as error:
             port, address = self._arguments["port"], self._arguments["address"]
             raise OSError(
-                f"port {port} of {address} cannot be opened ({error}), so no metrics are served. The query tries again "
+                f"port {port} on {address} cannot be opened ({error}), so no metrics are served. The query tries again "
                 "at every checkpoint. If another query or program uses this port, choose a different port"
             ) from error
         self._serve = None

@@ -229,14 +229,14 @@ SLOW: Final = (
     ),
     Rule(
         "skew",
-        "One task has more rows than the other tasks, and the batch waits for this task.",
+        "One task processes more rows than the other tasks, and the batch waits for this task.",
         "Spread that task's key over several tasks: repartition by another column, or add a salt. If the source's "
         "partitions are uneven, lower spark.sql.files.maxPartitionBytes, or set minPartitions.",
         lambda window: _behind(window, has_more_rows=True),
     ),
     Rule(
         "slow host",
-        "One task is slow, although it does not have more rows than the other tasks. The task's host, or a partition's "
+        "One task is slow, although it processes no more rows than the other tasks. The task's host, or a partition's "
         "leader, is slow.",
         "Check that host (disk, other processes, swap) and the leader of the partitions that the task writes to. "
         "spark.excludeOnFailure.enabled does not detect slowness.",
@@ -244,7 +244,7 @@ SLOW: Final = (
     ),
     Rule(
         "too many tasks",
-        "Many tasks have only a few rows each, and each task uses its own transaction.",
+        "Many tasks write only a few rows each, and each task uses its own transaction.",
         "Set CheckpointConfig(max_writers=…), so that fewer tasks write. Or raise write_by=DriverUpTo(…), so that the driver "
         "writes the batch in one transaction.",
         _many_tasks,

@@ -197,8 +197,8 @@ def _require_records_of_the_batch_before(
     if any(has_record_since(sink, topic, bounds, since_ms) for topic, bounds in topics.items()):
         return
     raise ConfigurationError(
-        f"Batch {before} had input, but no record in {', '.join(topics)} has a timestamp from that batch or later. So "
-        "timestamps do not show where the last batch begins. Perhaps the query sets the timestamps itself, batch "
+        f"Batch {before} had input, but no record in {', '.join(topics)} has a timestamp from the time of that batch or "
+        "later. So timestamps do not show where the last batch begins. Perhaps the query sets the timestamps itself, batch "
         f"{before} wrote no rows, or Kafka has already deleted the batch's rows (retention). Nothing was done. Use "
         f"--start-offsets to pass, for each topic, the offsets at which batch {handover.batch_id} begins. If batch "
         f"{handover.batch_id} wrote no rows either, pass the partitions' end offsets"

@@ -89,7 +89,8 @@ def bounds_of(
         for number in numbers:
             if not first[number] <= starts[number] <= ends[number]:
                 raise ConfigurationError(
-                    f"--start-offsets: offset {starts[number]} of {topic}[{number}] is outside {first[number]} to {ends[number]}"
+                    f"--start-offsets: offset {starts[number]} of {topic}[{number}] is outside the range {first[number]} to "
+                    f"{ends[number]}"
                 )
         return {number: Bounds(start=starts[number], exact=starts[number], end=ends[number]) for number in numbers}
     exact = _at_time(admin, topic, ends, since_ms, sink.timeout_ms)

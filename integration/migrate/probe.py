@@ -108,9 +108,7 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
         )
         with _writing(sink, topic, f"{sink.name}.{own}") as writer:
             findings = _tried(wanted, writer, _Group(admin, wanted, topic, sink.timeout_ms), [0])
-    return Probed(
-        topic=topic, findings=findings, left_behind="the offsets of the group for this topic, until they expire"
-    )
+    return Probed(topic=topic, findings=findings, left_behind="the group's offsets for this topic, until they expire")
 
 
 @dataclass(frozen=True)

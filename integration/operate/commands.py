@@ -76,7 +76,7 @@ _Blind = Annotated[
 _Reason = Annotated[
     str | None,
     _force(
-        help="Why you use --force. The command writes this reason to <checkpoint>/twopc or, without a checkpoint, to "
+        help="Your reason for using --force. The command writes this reason to <checkpoint>/twopc or, without a checkpoint, to "
         "the current directory."
     ),
 ]
@@ -107,7 +107,7 @@ def status(  # noqa: PLR0913 - options of a command line
     sinks: _Sinks = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep checking until you press Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 5.0,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Stop --watch after this time.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop --watch after this many seconds.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show a sink's owner, its progress, its open transactions, the transactions that hold readers back, and what to do.

@@ -70,7 +70,7 @@ class SourceProgress(Interceptor):
                 self._sent = self._admin.alter_consumer_group_offsets(request)[self._group]
         except (KafkaException, TwoPhaseCommitError) as error:
             logger.warning(
-                "the consumer group %s does not show batch %d yet. No data is at risk. Cause: %s",
+                "the consumer group %s does not show the progress of batch %d yet. No data is at risk. Cause: %s",
                 self._group,
                 batch_id,
                 error,

@@ -71,10 +71,13 @@ def restore(  # noqa: PLR0913 - options of a command line
     savepoint: Annotated[
         Path,
         typer.Argument(
-            help="A savepoint, or a directory of savepoints. From a directory, the command uses the newest intact savepoint."
+            help="A savepoint, or a directory of savepoints. "
+            "If you pass a directory, the command uses the newest intact savepoint."
         ),
     ],
-    checkpoint: Annotated[Path, typer.Argument(help="The new checkpoint's directory, which must be missing or empty.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="The new checkpoint's directory, which must not exist or must be empty.")
+    ],
     *,
     bootstrap_servers: _Servers = None,
     config: Config = None,

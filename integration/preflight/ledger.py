@@ -44,7 +44,10 @@ def check_ledger(target: Target) -> Iterator[Finding]:
         if log.identity() == ABSENT:
             log.topic.require_creatable()
             yield Finding(
-                _CHECK, log.name, Result.PASS, "does not exist yet. The sink can create it when it first starts"
+                _CHECK,
+                log.name,
+                Result.PASS,
+                "does not exist yet. The sink can create the ledger when the query first starts",
             )
             return
         log.topic.batch_limit()

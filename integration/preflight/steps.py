@@ -68,7 +68,7 @@ def _use_ids(trial: Trial) -> Outcome:
     tid = driver_id(trial.sink.name)
     answer = until_final([tid], lambda _: trial.client.fence([ProducerIdentity(tid)]), timeout_ms=trial.timeout_ms)[tid]
     if answer == NO_ANSWER:
-        raise UnavailableError(f"no coordinator responds to InitProducerId for {tid} within {trial.timeout_ms} ms")
+        raise UnavailableError(f"no coordinator responded to InitProducerId for {tid} within {trial.timeout_ms} ms")
     if answer != NONE:
         fix = rights(trial.original) if answer == NOT_AUTHORIZED else _NOT_KAFKA
         return Outcome(Result.FAIL, f"the broker returned {answer} to InitProducerId for {tid}", fix)

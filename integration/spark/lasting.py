@@ -43,7 +43,7 @@ def require_lasting(query: RunningQuery) -> None:
     if re.fullmatch(_TEMPORARY, last):
         raise ConfigurationError(
             f"query {query.query_id} has no checkpointLocation, so Spark uses the temporary directory {location!r}. "
-            f"{_EACH_START}. Set .option('checkpointLocation', …) to a directory that is kept, and restart"
+            f"{_EACH_START}. Set .option('checkpointLocation', …) to a permanent directory, and restart"
         )
     if re.fullmatch(_RANDOM, last) and query.name is None and _is_in(parent, query.checkpoint_parent):
         raise ConfigurationError(

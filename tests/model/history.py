@@ -200,7 +200,7 @@ class History:
                 # After a stale read, it may get far enough to be fenced: by a driver, or because its transaction timed out.
                 fenced = isinstance(error, FencedError) and NETWORK.stale
                 if not fenced and not isinstance(error, (RefusedStartError, RetriableError)):
-                    raise ModelViolation(f"a checkpoint with another history ended with {error!r}")
+                    raise ModelViolation(f"a query with another history's checkpoint ended with {error!r}")
             self._rogue = None
 
     def _outcome(self, process: Process, strand: Strand) -> list[TwoPhaseCommitError]:
@@ -249,7 +249,7 @@ class History:
 
         def drive() -> None:
             rogue.drive(process, batch + 1)
-            raise ModelViolation("a checkpoint with another history was accepted")
+            raise ModelViolation("a query with another history's checkpoint was accepted")
 
         self._rogue = self.simulation.launch(process, drive)
         self.simulation.trace.append(f"== a copy of the checkpoint starts at batch {batch}, with different offsets")

@@ -59,7 +59,7 @@ def test_metrics_are_served_from_the_first_checkpoint_on(monkeypatch: pytest.Mon
         port = taken.getsockname()[1]
         metrics = PrometheusMetrics("q", port=port)  # opens no port
         with pytest.raises(
-            OSError, match=rf"port {port} of 127\.0\.0\.1 cannot be opened .*, so no metrics are served"
+            OSError, match=rf"port {port} on 127\.0\.0\.1 cannot be opened .*, so no metrics are served"
         ):
             metrics.triggered(Triggered(0))
     monkeypatch.setattr(prometheus, "REGISTRY", prometheus.CollectorRegistry())  # of another process

@@ -71,7 +71,7 @@ def test_an_offset_outside_the_partition_is_refused(start: int, kafka: KafkaServ
     planned(tmp_path, 5)
     code, output = cutover(servers, tmp_path, {topic: {"0": start}}, topic)
     assert code == 2
-    assert f"offset {start} of {topic}[0] is outside 4 to 10" in output
+    assert f"offset {start} of {topic}[0] is outside the range 4 to 10" in output
     assert "Traceback" not in output
 
 
