@@ -95,7 +95,7 @@ def _private(code: str, *rooms: str) -> list[str]:
 
 
 @pytest.mark.parametrize("document", _DOCUMENTS, ids=lambda path: path.name)
-def test_a_document_imports_public_names_only(document: Path) -> None:
+def test_code_in_the_docs_imports_only_public_names(document: Path) -> None:
     assert [found for block in _blocks(document) for found in _private(block)] == []
 
 

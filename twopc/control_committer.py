@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from twopc.attempt import Claim, Owner
 
 StepT = TypeVar("StepT")
-#: A change to the record may lose this many rounds. Other drivers change it once per start or batch, so only a faulty swap loses
-#: every round.
+#: How many attempts a change to the record may need. Other drivers change the record only once per start or batch, so if all of
+#: these attempts fail, the swap is faulty.
 _ROUNDS: Final = 100
 
 

@@ -41,7 +41,7 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A driver's parts, which recovery does not replace.
+    """The parts of a driver that recovery does not replace.
 
     Attributes:
         log: the log that stores the decisions.

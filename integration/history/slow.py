@@ -223,8 +223,8 @@ SLOW: Final = (
         "The query writes a large state at every checkpoint.",
         "Write only the changes: set spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled, and use "
         "RocksDB (spark.sql.streaming.stateStore.providerClass). You cannot change the provider of an existing "
-        "checkpoint. Or keep less state by using a watermark, a shorter window, or fewer keys. Or put the checkpoint "
-        "on a faster file system.",
+        "checkpoint. Alternatively, keep less state (use a watermark, a shorter window, or fewer keys), or put the "
+        "checkpoint on a faster file system.",
         _large_state,
     ),
     Rule(

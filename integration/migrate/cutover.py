@@ -32,8 +32,8 @@ class Cutover:
     Attributes:
         topics: the output topics.
         key, clock_skew_ms, other_writers: see :class:`Handover`.
-        starts: by topic and partition, the lowest offset that any of the batch's rows may have. If empty, these offsets
-            are found by time.
+        starts: by topic and partition, the lowest offset that any of the batch's rows may have. If this mapping is empty,
+            the offsets are found by timestamp.
     """
 
     topics: Sequence[str]

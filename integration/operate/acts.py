@@ -39,7 +39,7 @@ _RISKS: Final = {
     Standing.RUNNING: "the abort fences a live driver, so the driver's query stops",
     Standing.UNMARKED: _LOSS,
     Standing.UNJUDGED: _LOSS,
-    Standing.FOREIGN: "the abort stops the other program's writer, and the transaction's rows will be lost",
+    Standing.FOREIGN: "the abort will stop the other program's writer, and the transaction's rows will be lost",
 }
 
 

@@ -70,7 +70,7 @@ def require_passed_on(rows: object, batch_id: int) -> None:
     if rest is not None and rows is not rest.rows:
         raise ConfigurationError(
             f"an interceptor that comes after TakeOver has changed the rows of batch {batch_id}. TakeOver compared the "
-            "original rows with the output, so it may pass on the wrong rows. Nothing was written. Make TakeOver the "
+            "original rows with the output, so it could have passed on the wrong rows. Nothing was written. Make TakeOver the "
             "last interceptor, and restart"
         )
 

@@ -20,7 +20,7 @@ _OF_A_CATALOG: Final = ("name", "warehouse", "prefix", "glue.id", "glue.region",
 
 
 def entrance(catalog: Mapping[str, str], table: str) -> str:
-    """Return a short id for the catalog and the name through which a sink reaches its table.
+    """Return a short id for the combination of catalog and name through which a sink reaches its table.
 
     If a table is registered in two catalogs or under two names, each registration has its own newest metadata. Each
     registration then has its own copy of the sink's record, with the same sink id. A copy does not include the

@@ -197,7 +197,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         with contextlib.closing(self._apply_each(todo, version)) as applied:
             for handle, blockers in applied:
                 for blocker in blockers:
-                    self._block(f"{handle.transaction} is not applied: {blocker}")
+                    self._block(f"{handle.transaction} has not been applied: {blocker}")
                 crash_point("driver.committing")
                 if self._blockers and self._is_ordered(handle):
                     return

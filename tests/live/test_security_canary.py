@@ -218,7 +218,7 @@ _SITE = "import logging\nlogging.basicConfig(level=logging.DEBUG)\n"
 
 
 @pytest.mark.whole
-def test_a_spark_query_at_debug_level_leaves_no_secret_in_logs_checkpoint_and_event_log(
+def test_a_spark_query_at_debug_level_leaves_no_secrets_in_logs_checkpoint_or_event_log(
     secured: LocalKafka, tmp_path: Path, client: dict[str, Any]
 ) -> None:
     """Caught mutation: Py4J's filter is not set. The test ignores Spark's own data of tasks, which holds the pickled sink."""

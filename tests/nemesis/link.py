@@ -14,7 +14,7 @@ from tests.nemesis.rules import Exchange, Fault, Rule
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: How long a broker may take to respond to requests that the client no longer waits for.
+#: How long a broker may take to respond to requests that the client is no longer waiting for.
 _DRAIN_S: Final = 10.0
 
 

@@ -439,7 +439,7 @@ def test_the_commands_take_and_restore_savepoints(checkpoint: Path, tmp_path: Pa
     assert command("savepoint", "create", str(tmp_path / "none"), str(tmp_path / "x")).status == 2
 
 
-def test_a_user_without_rights_gets_a_one_line_error(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_user_without_permission_gets_a_one_line_error(checkpoint: Path, tmp_path: Path) -> None:
     put(tmp_path / "file", "")
     done = command("savepoint", "create", str(checkpoint), str(tmp_path / "file"))
     assert done.status == 2 and done.error.count("\n") == 1

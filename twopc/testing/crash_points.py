@@ -103,7 +103,7 @@ def arm_from(text: str) -> None:
                 f"unknown crash point action {action!r} in {part!r}. Use one of {', '.join(_ACTIONS)}, delay:MS"
             )
         if not (passage or "1").isdecimal():
-            raise ConfigurationError(f"crash point passage {passage!r} in {part!r} is not a number")
+            raise ConfigurationError(f"in {part!r}, {passage!r} is not the number of times to pass the crash point")
         arm(name, act, passage=int(passage or 1))
 
 

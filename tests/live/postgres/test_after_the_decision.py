@@ -157,7 +157,7 @@ def test_a_table_altered_before_the_decision_gets_rows_that_fit_it(
     assert values(database, "note") == ["new"] * len(all_rows(0, 1))
 
 
-def test_an_alteration_of_the_table_waits_for_a_running_task_but_reads_and_writes_do_not(
+def test_an_alter_table_waits_for_a_running_task_but_reads_and_writes_do_not(
     database: str, connection: Connection
 ) -> None:
     sink = case_of(database).sink

@@ -157,9 +157,7 @@ def test_a_vote_that_is_gone_from_the_server_is_not_confirmed_again(database: st
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.ABORTED}
 
 
-def test_a_vote_is_confirmed_again_while_an_alteration_of_the_table_waits_for_it(
-    database: str, connection: Connection
-) -> None:
+def test_a_vote_is_confirmed_again_while_an_alter_table_waits_for_it(database: str, connection: Connection) -> None:
     driver, handle, scan_start = confirmed(prepared_of(database, timeout_ms=2_000).sink, 1)
     with contextlib.closing(psycopg.connect(database, autocommit=True)) as other, ThreadPoolExecutor() as pool:
         waiting = pool.submit(run, other, "SET lock_timeout = '20s'", "ALTER TABLE target ADD note text")
@@ -172,7 +170,7 @@ def test_a_vote_is_confirmed_again_while_an_alteration_of_the_table_waits_for_it
         waiting.result()
 
 
-def test_an_alteration_of_the_table_waits_for_the_batch(database: str, connection: Connection) -> None:
+def test_an_alter_table_waits_for_the_batch(database: str, connection: Connection) -> None:
     """After the vote, nothing can revoke it."""
     driver = Driver(prepared_of(database).sink)
     scan_start = driver.begin()

@@ -98,7 +98,7 @@ def test_a_start_commits_an_open_vote_decided_before_the_last_decision(
 def test_the_vote_of_an_abandoned_batch_is_rolled_back(
     database: str, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The control record names its decision, as it does for a vote that must be committed."""
+    """The control record names the vote's decision, just as for a vote that must be committed."""
     case = prepared_of(database)
     query = Query(case, tmp_path)
     query.run(0)
