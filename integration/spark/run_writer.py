@@ -16,7 +16,7 @@ from twopc.integration.spark.jobs import is_of_cluster, slow_batch_advice
 from twopc.integration.spark.mode import Attempt
 from twopc.integration.spark.options import Options, participants
 from twopc.integration.spark.retention import decisions_kept
-from twopc.integration.spark.staging import Staging, as_uri
+from twopc.integration.spark.staging import Staging, as_uri, below
 from twopc.listeners import Listeners
 from twopc.settings import Settings
 from twopc.tried_files import tried
@@ -154,7 +154,7 @@ class RunWriter:
             return None
         if shared is True:
             return Staging(as_uri(f"{files.location}/twopc/staging"))
-        return Staging(f"{shared.rstrip('/')}/{query_id}")
+        return Staging(below(shared, query_id))
 
     def _arrange(self, one: SinkFrame, *, is_repeated: bool) -> Rows:
         letters = self._options.dead_letter

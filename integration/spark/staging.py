@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: A URI's path, and the options behind it, such as ``?region=eu-central-1``. In a local path, ``?`` is part of a name.
+_URI: Final = re.compile(r"(?!file:)([^?#]+://[^?#]*)(.*)")
+
 
 def as_uri(location: str) -> str:
     """Convert a Hadoop path to a URI for pyarrow.
@@ -37,6 +41,13 @@ def as_uri(location: str) -> str:
     """
     scheme, is_url, rest = location.partition("://")
     return f"{scheme}://{quote(rest, safe='/:@')}" if is_url else location
+
+
+def below(location: str, name: str) -> str:
+    """Return the location of a file or directory below a location. A URI's options stay behind the path."""
+    uri = _URI.fullmatch(location)
+    path, options = uri.groups() if uri is not None else (location, "")
+    return f"{path.rstrip('/')}/{name}{options}"
 
 
 def open_location(location: str) -> tuple[fs.FileSystem, str]:
@@ -117,7 +128,7 @@ class Staging:
         with opened as source:
             is_there = arrow_size(source) is not None
         if not is_there:
-            logger.warning("the staged rows in %s/%s are ignored, because the file is torn", self.location, name)
+            logger.warning("the staged rows in %s are ignored, because the file is torn", below(self.location, name))
         return is_there
 
     def require_visible(self, names: Iterable[str]) -> None:
@@ -136,7 +147,7 @@ class Staging:
         missing = next((name for name in sorted(wanted - seen) if not self.has(name)), None)
         if missing is not None:
             raise ConfigurationError(
-                f"the driver cannot see {self.location}/{missing}, which a task has just written, so this path must be "
+                f"the driver cannot see {below(self.location, missing)}, which a task has just written, so this path must be "
                 "a different directory on the workers. No part of the batch is decided or visible. Set staging to a "
                 "path that the driver and all workers share, such as a network file system, hdfs://, s3:// or gs://, "
                 "and restart"
@@ -158,7 +169,7 @@ class Staging:
         opened = self._opened(name)
         if opened is None:  # the file existed when the driver checked
             raise FatalError(
-                f"the staged rows in {self.location}/{name} are missing, so no staged row was written. Perhaps this "
+                f"the staged rows in {below(self.location, name)} are missing, so no staged row was written. Perhaps this "
                 "driver was paused, and a newer driver has proven the batch and deleted the staged rows. In that case, "
                 "no data is at risk, and the newer driver continues. If any other process deleted the rows, the batch "
                 "is decided but incomplete. In that case, restart the query, so that Spark evaluates the batch again. "
@@ -167,7 +178,7 @@ class Staging:
         with opened as source:
             if not is_whole(source):
                 raise FatalError(
-                    f"the staged rows in {self.location}/{name} cannot be read, because the file is torn or was "
+                    f"the staged rows in {below(self.location, name)} cannot be read, because the file is torn or was "
                     "altered. No staged row was written, and the batch stays decided. Remove the file and restart, so "
                     "that Spark evaluates the batch again if that is still possible. Or restore the file from a backup"
                 )

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import fs
 
 from twopc.errors import ConfigurationError, FatalError
-from twopc.integration.spark.staging import StagedFileWriter, Staging, open_location
+from twopc.integration.spark.staging import StagedFileWriter, Staging, below, open_location
 from twopc.integration.spark.views import View
 
 ROWS = pa.record_batch({"0": [1]})
@@ -109,6 +109,30 @@ def test_a_location_is_the_same_in_every_notation(form: str, tmp_path: Path) -> 
     assert (tmp_path / name).is_file()
     (rows,) = Staging(form.format(tmp_path)).read(name, "s")
     assert rows.to_pylist() == [{"value": 1}]
+
+
+@pytest.mark.parametrize(
+    ("location", "root", "option"),
+    [
+        ("s3://bucket/twopc?region=eu-central-1", "bucket/twopc/the-id", ("region", "eu-central-1")),
+        ("s3://bucket/twopc/?scheme=http&region=eu-west-3", "bucket/twopc/the-id", ("region", "eu-west-3")),
+        ("s3://bucket?region=eu-central-1", "bucket/the-id", ("region", "eu-central-1")),
+        ("s3://bucket/twopc?region=eu-central-1#fragment", "bucket/twopc/the-id", ("region", "eu-central-1")),
+        ("gs://anonymous@bucket/twopc?project_id=prod", "bucket/twopc/the-id", ("project_id", "prod")),
+        ("gs://anonymous@bucket/twopc#fragment", "bucket/twopc/the-id", ("project_id", None)),
+        ("file:///shared/what?/#1", "/shared/what?/#1/the-id", ("type_name", "local")),
+        ("file:/shared/what?", "/shared/what?/the-id", ("type_name", "local")),
+        ("/shared/what?/#1/", "/shared/what?/#1/the-id", ("type_name", "local")),
+    ],
+)
+def test_each_query_has_its_own_directory_and_the_locations_options_remain(
+    location: str, root: str, option: tuple[str, object]
+) -> None:
+    """With one root for several queries, each query would delete the others' staged files."""
+    filesystem, path = open_location(below(location, "the-id"))
+    assert path == root
+    name, wanted = option
+    assert getattr(filesystem, name) == wanted
 
 
 def test_a_location_that_pyarrow_cannot_open_is_reported() -> None:
