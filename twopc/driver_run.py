@@ -54,6 +54,7 @@ class DriverRun:
     doubt: TwoPhaseCommitError | None = None
     undetermined: Handles = field(default_factory=dict)
     _attempts: int = field(default=0, init=False)
+    _may_have_staged: bool = field(default=True, init=False)  # an earlier driver's attempt may have failed
 
     @property
     def outcome(self) -> Outcome:
@@ -87,9 +88,21 @@ class DriverRun:
         )
 
     def next_attempt(self) -> Attempt:
-        """Return a name for a new attempt. No earlier attempt has this name."""
+        """Begin a new attempt, and return its name. No earlier attempt has this name."""
+        self._discard_undecided()
+        self._may_have_staged = True
         self._attempts += 1
         return Attempt(self.log_epoch, self._attempts)
+
+    def _discard_undecided(self) -> None:
+        """Delete what failed attempts staged, because a query that fails again and again would fill the file system.
+
+        All older drivers are fenced, and this run makes no attempt while a decision is in doubt. So the last decision is the only
+        one that may still need staged rows.
+        """
+        if self.setup.staging is not None and self._may_have_staged:
+            tasks = () if self.view.decision is None else self.view.decision.tasks
+            self.setup.staging.discard(self.log_epoch, {task.staged for task in tasks if task.staged is not None})
 
     def append(self, records: Sequence[Record], deciding: Handles | None = None) -> None:
         """Write records to the decision log, durably. If the records contain a decision, this call is the commit point.
@@ -167,6 +180,7 @@ class DriverRun:
         self.committed_through = batch_id
         if self.setup.staging is not None:
             self.setup.staging.release(self.log_epoch, batch_id)
+            self._may_have_staged = False
         self._truncate()
         crash_point("driver.swept")
 

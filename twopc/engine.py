@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from twopc.pending import Pending
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from twopc.attempt import Attempt, Place, TaskKey
     from twopc.batch import Batch
@@ -126,4 +126,10 @@ class StagedRows(Protocol):
         """Try to delete rows that this and earlier drivers staged for batches up to the proven batch ``batch_id``.
 
         This method must not raise.
+        """
+
+    def discard(self, driver_epoch: int, decided: Collection[str]) -> None:
+        """Try to delete all rows that this and earlier drivers staged, except the ``decided`` files.
+
+        No decision names the other files, and no decision ever will. This method must not raise.
         """

@@ -26,7 +26,7 @@ from twopc.integration.spark.staged_file import Summed, arrow_size, is_whole
 from twopc.integration.spark.views import LETTER_MAX_BYTES, View, views_in, with_views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 logger = logging.getLogger(__name__)
 
@@ -189,14 +189,41 @@ class Staging:
 
     def release(self, driver_epoch: int, batch: int) -> None:
         """See :class:`StagedRows`. Keeps the staged files of later driver epochs, because a newer driver needs them."""
-        try:
+        with self._deleting(f"batch {batch}", "The next batch"):
             for epoch in self._numbered(self._root):
-                for batch_id in self._numbered(f"{self._root}/{epoch}") if epoch <= driver_epoch else ():
-                    if epoch < driver_epoch or batch_id <= batch:
-                        self._filesystem.delete_dir(f"{self._root}/{epoch}/{batch_id}")
+                if epoch < driver_epoch:
+                    self._delete(str(epoch))
+                elif epoch == driver_epoch:
+                    for batch_id in self._numbered(f"{self._root}/{epoch}"):
+                        if batch_id <= batch:
+                            self._delete(f"{epoch}/{batch_id}")
+
+    def discard(self, driver_epoch: int, decided: Collection[str]) -> None:
+        """See :class:`StagedRows`. Keeps the staged files of later driver epochs, because a newer driver needs them."""
+        with self._deleting("failed attempts", "The next attempt or batch"):
+            for epoch in self._numbered(self._root):
+                if epoch <= driver_epoch:
+                    self._delete(str(epoch), decided)
+
+    @contextlib.contextmanager
+    def _deleting(self, what: str, who: str) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
-            text = "staged rows of batch %d in %s could not be deleted. The next batch will try again. Cause: %s"
-            logger.warning(text, batch, self.location, error)
+            text = "staged rows of %s in %s could not be deleted. %s will try again. Cause: %s"
+            logger.warning(text, what, self.location, who, error)
+
+    def _delete(self, directory: str, kept: Collection[str] = ()) -> None:
+        """Delete everything below a directory except the files in ``kept``."""
+        if not any(name.startswith(f"{directory}/") for name in kept):
+            self._filesystem.delete_dir(f"{self._root}/{directory}")
+            return
+        for info in self._filesystem.get_file_info(fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True)):
+            name = f"{directory}/{info.base_name}"
+            if info.type is fs.FileType.Directory:
+                self._delete(name, kept)
+            elif name not in kept:
+                self._filesystem.delete_file(info.path)
 
     def _opened(self, name: str) -> pa.NativeFile | None:
         with contextlib.suppress(FileNotFoundError):  # the file is absent, or a newer driver has just deleted it

@@ -31,6 +31,8 @@ from twopc.settings import Settings
 from twopc.sinks.kafka import KafkaSink, producer_pool
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from twopc.engine import Work
 
 OUTPUT: Final = "out"
@@ -151,6 +153,14 @@ class Staging:
             for name in list(self._staged_files):
                 of, number, _ = name.split("/")
                 if int(of) <= driver_epoch and int(number) <= batch:
+                    del self._staged_files[name]
+
+        self._simulation.request("file", drop)
+
+    def discard(self, driver_epoch: int, decided: Collection[str]) -> None:
+        def drop() -> None:
+            for name in self._staged_files.keys() - set(decided):
+                if int(name.partition("/")[0]) <= driver_epoch:
                     del self._staged_files[name]
 
         self._simulation.request("file", drop)

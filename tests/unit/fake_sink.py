@@ -236,12 +236,18 @@ class FakeStaging:
     def __init__(self, world: World) -> None:
         self._world = world
         self.released: list[tuple[int, int]] = []
+        self.discards: list[int] = []
 
     def has(self, name: str) -> bool:
         return name in self._world.staged
 
     def release(self, driver_epoch: int, batch: int) -> None:
         self.released.append((driver_epoch, batch))
+
+    def discard(self, driver_epoch: int, decided: Collection[str]) -> None:
+        self.discards.append(driver_epoch)
+        for name in self._world.staged.keys() - set(decided):
+            del self._world.staged[name]
 
 
 def record_batch(rows: list[int]) -> pa.RecordBatch:

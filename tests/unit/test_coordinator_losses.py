@@ -9,20 +9,25 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.coordinator_support import die_at, records
-from tests.unit.fake_sink import Cluster, FakeStaging, all_rows, batch_of
+from tests.unit.fake_sink import Cluster, DecidingFiles, FakeStaging, all_rows, batch_of
 from twopc import crash_points, refusals
 from twopc.engine import Publish, Write
 from twopc.engine import Repair as RepairMode
 from twopc.errors import (
     CheckpointExpiredError,
     CommitBlockedError,
+    DecisionInDoubtError,
     InDoubtError,
     RetriableError,
 )
 from twopc.records import Decision, Repair
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.unit.fake_sink import Query
     from twopc.engine import Work
+    from twopc.records import TaskReport
 
 
 def _lost_of(work: Work) -> set[tuple[str, int]]:
@@ -226,6 +231,91 @@ def test_staged_rows_are_released_when_the_batch_is_proven(cluster: Cluster) -> 
     staging = query.coordinator._setup.staging
     assert isinstance(staging, FakeStaging)
     assert staging.released == [(0, 0), (0, 1)]
+
+
+def _staged_at_attempts(cluster: Cluster, query: Query) -> list[int]:
+    """Count the staged files at the start of each attempt from now on."""
+    found: list[int] = []
+    prepare = query.engine.prepare
+
+    def counting(work: Work) -> list[TaskReport]:
+        found.append(len(cluster.world.staged))
+        return prepare(work)
+
+    query.engine.prepare = counting  # type: ignore[method-assign]
+    return found
+
+
+def test_no_attempt_adds_its_staged_rows_to_those_of_failed_attempts(cluster: Cluster) -> None:
+    """A query that restarts forever on the same batch would otherwise fill the file system."""
+    for _ in range(3):
+        query = cluster.start(staging=True)
+        found = _staged_at_attempts(cluster, query)
+        cluster.store.refused_confirmations = 3
+        with pytest.raises(RetriableError):
+            query.run(0)
+        assert found == [0, 0, 0]
+        assert len(cluster.world.staged) == 3
+    cluster.start(staging=True).run(0)
+    assert cluster.store.visible() == all_rows(0)
+
+
+def test_decided_staged_rows_survive_restarts_and_failed_publications(cluster: Cluster) -> None:
+    cluster.store.refused_confirmations = 1
+    die_at(cluster, cluster.start(staging=True), "driver.decided", 0)
+    cluster.store.expire()
+    decision = next(one for one in records(cluster, Decision) if isinstance(one, Decision))
+    for _ in range(2):
+        cluster.store.refused_confirmations = 3
+        query = cluster.start(staging=True)
+        found = _staged_at_attempts(cluster, query)
+        with pytest.raises(RetriableError):
+            query.run(1)
+        assert found == [3, 3, 3]
+    assert cluster.world.staged.keys() == {task.staged for task in decision.tasks}
+    cluster.start(staging=True).run(1)
+    assert cluster.store.visible() == all_rows(0, 1)
+
+
+def test_staged_rows_of_a_decision_in_doubt_are_kept_for_the_restart(cluster: Cluster, tmp_path: Path) -> None:
+    class Unanswered(DecidingFiles):
+        is_cut_off = False
+
+        def read(self, name: str) -> bytes | None:
+            if self.is_cut_off:
+                raise OSError("no route")
+            return super().read(name)
+
+        def put_if_absent(self, name: str, data: bytes) -> bool:
+            written = super().put_if_absent(name, data)
+            if b'"type":"decision"' in data:
+                self.is_cut_off = True
+                raise OSError("no answer")
+            return written
+
+    files = Unanswered(tmp_path / "checkpoint" / "twopc")
+    query = cluster.start(staging=True, files=files)
+    for _ in range(2):
+        with pytest.raises(DecisionInDoubtError):
+            query.run(0)
+        files.is_cut_off = False
+        assert len(cluster.world.staged) == 3
+    cluster.store.expire()
+    restarted = cluster.start(staging=True)
+    restarted.engine.rows = {0: [999]}
+    restarted.run(0)
+    assert cluster.store.visible() == all_rows(0)
+
+
+def test_only_attempts_after_a_start_or_a_failure_look_for_staged_rows_to_delete(cluster: Cluster) -> None:
+    query = cluster.start(staging=True)
+    staging = query.coordinator._setup.staging
+    assert isinstance(staging, FakeStaging)
+    query.run(0, 1, 2)
+    assert len(staging.discards) == 1
+    cluster.store.refused_confirmations = 1
+    query.run(3, 4)
+    assert len(staging.discards) == 2
 
 
 def test_transactions_lost_during_the_commit_are_rewritten_at_once(cluster: Cluster) -> None:

@@ -34,6 +34,48 @@ def test_release_deletes_proven_staged_files_and_keeps_those_of_a_newer_driver(t
     assert left == {(4, 8), (5, 6), (5, 7), (5, 8)}
 
 
+def test_before_an_attempt_only_decided_staged_files_and_those_of_a_newer_driver_are_kept(tmp_path: Path) -> None:
+    written = {(i, b, n): staged(str(tmp_path), i, b) for i in (2, 3, 4, 5) for b in (6, 7) for n in (0, 1)}
+    decided = {written[3, 6, 0], written[4, 7, 1]}
+    staging = Staging(str(tmp_path))
+    staging.discard(4, decided)
+    newer = {name for place, name in written.items() if place[0] == 5}
+    assert {name for name in written.values() if staging.has(name)} == decided | newer
+    assert {path.name for path in tmp_path.iterdir()} == {"3", "4", "5"}
+    staging.discard(4, ())
+    assert {name for name in written.values() if staging.has(name)} == newer
+
+
+def test_files_of_other_programs_in_the_staging_directory_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "readme.txt").touch()
+    staged(str(tmp_path), 0, 0)
+    Staging(str(tmp_path)).discard(1, ())
+    assert {path.name for path in tmp_path.iterdir()} == {"notes", "readme.txt"}
+
+
+def test_staged_files_that_cannot_be_deleted_before_an_attempt_do_not_fail_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    staging = Staging(str(tmp_path))
+
+    class ReadOnly:
+        def get_file_info(self, _: object) -> list[fs.FileInfo]:
+            raise OSError("read-only file system")
+
+    monkeypatch.setattr(staging, "_filesystem", ReadOnly())
+    staging.discard(4, ())
+    assert f"staged rows of failed attempts in {tmp_path} could not be deleted" in caplog.text
+
+
+def test_a_proven_batch_leaves_no_directory_of_an_older_driver(tmp_path: Path) -> None:
+    """Otherwise, each restart would add a directory, and each batch would list all of them."""
+    for epoch in range(4):
+        staged(str(tmp_path), epoch, 7)
+    Staging(str(tmp_path)).release(3, 7)
+    assert [path.name for path in tmp_path.iterdir()] == ["3"]
+
+
 def test_a_staged_file_is_durable_together_with_every_directory_created_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,33 @@ def test_two_attempts_of_a_task_share_no_staged_file_and_only_the_accepted_one_i
     )
 
 
+def test_only_the_last_attempts_staged_files_are_there_at_the_decision_and_they_survive_a_restart(
+    play: Play, tmp_path: Path
+) -> None:
+    """Otherwise, a query that restarts forever on the same batch would fill the file system."""
+    location = tmp_path / "staging"
+    staging = Staging(str(location))
+    dead = Speculating(play, [["a"], ["b"]], location)
+    with pytest.raises(InjectedFault), at("driver.confirmed", die):
+        play.driver(staging=staging).process(play.batch(0), dead)
+    engine = Speculating(play, [["a"], ["b"]], location)
+    engine.failures = 2
+    with pytest.raises(InjectedFault), at("driver.decided", die):
+        play.driver(staging=staging).process(play.batch(0), engine)
+    there = {str(path.relative_to(location)) for path in location.rglob("*.arrow")}
+    assert there == {name for pair in engine.staged[4:] for name in pair}
+    (decision,) = play.decisions()
+    for handle in play.decided(0):
+        play.fence(handle.transactional_id)
+    with pytest.raises(InjectedFault), at("driver.confirmed", die):  # the next driver deletes the losers' files only
+        play.driver(staging=staging).process(play.batch(0), Tasks(play, [["x"]], staging=staging))
+    there = {str(path.relative_to(location)) for path in location.rglob("*.arrow")}
+    assert there == {task.staged for task in decision.tasks}
+    play.driver(staging=staging).process(play.batch(0), Tasks(play, [["x"]], staging=staging))
+    assert play.visible() == {"a": 1, "b": 1}
+    assert not list(location.rglob("*.arrow"))
+
+
 def test_a_dead_drivers_staged_files_are_not_its_successors(play: Play, tmp_path: Path) -> None:
     """Fails if staged files are named only after the batch: releasing them would drop a later driver's staged files, too."""
     location = tmp_path / "staging"
