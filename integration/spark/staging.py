@@ -20,8 +20,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 from twopc.crash_points import crash_point
-from twopc.errors import ConfigurationError, FatalError
-from twopc.files import sync
+from twopc.errors import ConfigurationError, FatalError, UnavailableError
+from twopc.files import is_unsupported, sync
 from twopc.integration.spark.staged_file import Summed, arrow_size, is_whole
 from twopc.integration.spark.views import LETTER_MAX_BYTES, View, views_in, with_views
 
@@ -83,25 +83,36 @@ class StagedFileWriter:
         self._filesystem, self._root = open_location(location)
         self.name = f"{driver_epoch}/{batch_id}/{uuid.uuid4().hex}.arrow"
         self._path = f"{self._root}/{self.name}"
+        self._location = below(location, self.name)
         self._sink: Summed | None = None
         self._writer: pa.RecordBatchFileWriter | None = None
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append rows. The first rows create the file."""
-        if self._writer is None:
-            self._filesystem.create_dir(self._path.rpartition("/")[0], recursive=True)
-            self._sink = Summed(self._filesystem.open_output_stream(self._path))
-            self._writer = pa.ipc.new_file(self._sink, with_views(rows.schema, self._views))
-        self._writer.write_batch(rows)
+        """Append rows. The first rows create the file.
+
+        Raises:
+            UnavailableError: the file system refuses the rows.
+        """
+        with _reaching(self._location, "written"):
+            if self._writer is None:
+                self._filesystem.create_dir(self._path.rpartition("/")[0], recursive=True)
+                self._sink = Summed(self._filesystem.open_output_stream(self._path))
+                self._writer = pa.ipc.new_file(self._sink, with_views(rows.schema, self._views))
+            self._writer.write_batch(rows)
 
     def close(self) -> str | None:
-        """Make the staged file complete and durable. Return the file's name, or None if there were no rows."""
+        """Make the staged file complete and durable. Return the file's name, or None if there were no rows.
+
+        Raises:
+            UnavailableError: the file is not durable.
+        """
         if self._writer is None or self._sink is None:
             return None
-        self._writer.close()
-        self._sink.finish()
-        if isinstance(self._filesystem, fs.LocalFileSystem):
-            _fsync(self._path, self._root)
+        with _reaching(self._location, "written"):
+            self._writer.close()
+            self._sink.finish()
+            if isinstance(self._filesystem, fs.LocalFileSystem):
+                _fsync(self._path, self._root)
         crash_point("task.staged")
         return self.name
 
@@ -122,11 +133,12 @@ class Staging:
 
     def has(self, name: str) -> bool:
         """See :class:`StagedRows`. A truncated staged file does not count. :meth:`read` detects any other damage."""
-        opened = self._opened(name)
-        if opened is None:
-            return False
-        with opened as source:
-            is_there = arrow_size(source) is not None
+        with _reaching(below(self.location, name), "read"):
+            opened = self._opened(name)
+            if opened is None:
+                return False
+            with opened as source:
+                is_there = arrow_size(source) is not None
         if not is_there:
             logger.warning("the staged rows in %s are ignored, because the file is torn", below(self.location, name))
         return is_there
@@ -138,11 +150,13 @@ class Staging:
 
         Raises:
             ConfigurationError: the process cannot read one of the files.
+            UnavailableError: the file system did not respond.
         """
         wanted, seen = set(names), set[str]()
-        for directory in {name.rpartition("/")[0] for name in wanted}:
-            listed = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True)
-            seen |= {f"{directory}/{info.base_name}" for info in self._filesystem.get_file_info(listed)}
+        with _reaching(self.location, "read"):
+            for directory in {name.rpartition("/")[0] for name in wanted}:
+                listed = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True)
+                seen |= {f"{directory}/{info.base_name}" for info in self._filesystem.get_file_info(listed)}
         # A shared file system may show a stale listing of a directory for a few seconds, but not a stale file.
         missing = next((name for name in sorted(wanted - seen) if not self.has(name)), None)
         if missing is not None:
@@ -165,7 +179,12 @@ class Staging:
 
         Raises:
             FatalError: the staged file is missing, torn or altered. No row was returned.
+            UnavailableError: the file system did not respond.
         """
+        with _reaching(below(self.location, name), "read"):
+            yield from self._read(name, sink, letter_max_bytes)
+
+    def _read(self, name: str, sink: str, letter_max_bytes: Callable[[], int]) -> Iterator[pa.RecordBatch]:
         opened = self._opened(name)
         if opened is None:  # the file existed when the driver checked
             raise FatalError(
@@ -237,12 +256,27 @@ class Staging:
 
 def _fsync(path: str, root: str) -> None:
     """Sync a file and its parent directories, up to the root's parent, because every directory below that parent may be new."""
+    sync(path)
     above = Path(root).parent
-    for name in (Path(path), *Path(path).parents):
+    for directory in Path(path).parents:
         try:
-            sync(name)
-        except PermissionError:
-            if name != above:  # the parent belongs to another user, so the root already existed
+            sync(directory)
+        except OSError as error:
+            # The parent may belong to another user. The root then already existed.
+            is_of_another_user = directory == above and isinstance(error, PermissionError)
+            if not is_of_another_user and not is_unsupported(error):  # not every share can sync a directory
                 raise
-        if name == above:
+        if directory == above:
             return
+
+
+@contextlib.contextmanager
+def _reaching(path: str, done: str) -> Iterator[None]:
+    """Convert the errors of the file system. Without this, a user would see an error that does not mention staging."""
+    try:
+        yield
+    except OSError as error:
+        raise UnavailableError(
+            f"staging: {path} could not be {done}: {error}. No row is lost. Make sure that the driver and all workers can "
+            "read and write in the staging directory, and that the file system has free space. Then restart the query"
+        ) from error

@@ -61,6 +61,23 @@ def test_an_unshared_staging_location_is_refused_before_the_decision_and_a_share
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize("write_by", ["driver", "tasks"])
+def test_a_staging_location_that_refuses_rows_causes_an_error_that_names_it_and_the_restart_continues(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession, write_by: str
+) -> None:
+    settings = {"write_by": write_by, "staging": str(tmp_path / "shared")}
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings=settings)
+    pipeline.feed(8)
+    (tmp_path / "shared").touch()  # in place of the directory
+    message = pipeline.fail(spark)
+    assert f"UnavailableError: staging: {tmp_path}/shared" in message
+    assert not pipeline.visible()
+    (tmp_path / "shared").unlink()
+    pipeline.run(spark)
+    pipeline.require_exactly_once()
+
+
+@pytest.mark.whole
 def test_a_lost_batch_is_published_by_tasks_in_parallel_like_any_other_batch(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:

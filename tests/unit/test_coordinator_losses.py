@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.coordinator_support import die_at, records
-from tests.unit.fake_sink import Cluster, DecidingFiles, FakeStaging, all_rows, batch_of
+from tests.unit.fake_sink import Cluster, FakeStaging, all_rows, batch_of
 from twopc import crash_points, refusals
 from twopc.engine import Publish, Write
 from twopc.engine import Repair as RepairMode
@@ -21,6 +21,7 @@ from twopc.errors import (
     RetriableError,
 )
 from twopc.records import Decision, Repair
+from twopc.testing.contract.drivers import DecidingFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from twopc.errors import ConfigurationError, FatalError
+from twopc.errors import ConfigurationError, FatalError, UnavailableError
 from twopc.integration.spark.staging import StagedFileWriter, Staging, below, open_location
 from twopc.integration.spark.views import View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROWS = pa.record_batch({"0": [1]})
 VIEWS = {"s": View(columns=(("value", 0),))}
@@ -85,6 +90,65 @@ def test_a_staged_file_is_durable_together_with_every_directory_created_for_it(
     staged_file = tmp_path / "staging" / name
     assert synced == [staged_file, *list(staged_file.parents)[:4]]
     assert synced[-1] == tmp_path
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM])
+def test_staging_works_where_a_directory_cannot_be_synced(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_syncs(monkeypatch, number, Path.is_dir)
+    assert Staging(str(tmp_path)).has(staged(str(tmp_path), 3, 7))
+
+
+@pytest.mark.parametrize(
+    ("number", "refused"), [(errno.EINVAL, Path.is_file), (errno.EIO, Path.is_file), (errno.EIO, Path.is_dir)]
+)
+def test_a_staged_file_that_is_not_durable_fails_the_attempt(
+    number: int, refused: Callable[[Path], bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_syncs(monkeypatch, number, refused)
+    with pytest.raises(
+        UnavailableError, match=rf"^staging: .*{tmp_path}/3/7/.*could not be written.*{os.strerror(number)}"
+    ):
+        staged(str(tmp_path), 3, 7)
+
+
+def refuse_syncs(monkeypatch: pytest.MonkeyPatch, number: int, refused: Callable[[Path], bool]) -> None:
+    def fsync(descriptor: int) -> None:
+        if refused(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def test_a_file_system_that_refuses_staged_rows_causes_a_retriable_error_with_their_path(tmp_path: Path) -> None:
+    (tmp_path / "staging").touch()  # in place of the directory
+    with pytest.raises(UnavailableError, match=rf"^staging: .*{tmp_path}/staging/3/7/.*could not be written"):
+        staged(str(tmp_path / "staging"), 3, 7)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda staging: staging.has("3/6/x.arrow"),
+        lambda staging: list(staging.read("3/6/x.arrow", "s")),
+        lambda staging: staging.require_visible(["3/6/x.arrow"]),
+    ],
+)
+def test_a_file_system_that_does_not_answer_causes_a_retriable_error_with_the_path(
+    ask: Callable[[Staging], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Silent:
+        def get_file_info(self, _: object) -> list[fs.FileInfo]:
+            raise OSError("no route to host")
+
+        def open_input_file(self, _: str) -> pa.NativeFile:
+            raise OSError("no route to host")
+
+    staging = Staging(str(tmp_path))
+    monkeypatch.setattr(staging, "_filesystem", Silent())
+    with pytest.raises(UnavailableError, match=rf"^staging: .*{tmp_path}.*could not be read.*no route to host"):
+        ask(staging)
 
 
 def test_releasing_a_location_without_staged_files_does_nothing(tmp_path: Path) -> None:
