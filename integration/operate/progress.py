@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from twopc.errors import ConfigurationError, TwoPhaseCommitError
+from twopc.errors import ConfigurationError
 from twopc.integration.spark.checkpoint import offsets_by_source
 from twopc.integration.spark.hadoop_files import open_files
 from twopc.integration.spark.interceptors import Interceptor
@@ -68,7 +68,7 @@ class SourceProgress(Interceptor):
             if ends:
                 request = [ConsumerGroupTopicPartitions(self._group, ends)]
                 self._sent = self._admin.alter_consumer_group_offsets(request)[self._group]
-        except (KafkaException, TwoPhaseCommitError) as error:
+        except Exception as error:  # noqa: BLE001 - the batch is visible, so nothing may fail it
             logger.warning(
                 "the consumer group %s does not show the progress of batch %d yet. No data is at risk. Cause: %s",
                 self._group,
@@ -92,11 +92,12 @@ class SourceProgress(Interceptor):
 
 
 def kafka_offsets(by_source: Mapping[str, str]) -> list[TopicPartition]:
-    """For each Kafka source, find the end offsets of a batch.
+    """For each Kafka partition, find the end offset of a batch.
 
-    Skip other sources, because their offsets have different formats.
+    Skip other sources, because their offsets have different formats. A query may read a topic twice, as in a self-join. Then
+    use the smaller offset, because the client rejects a request that contains a partition twice.
     """
-    found = []
+    found: dict[tuple[str, int], int] = {}
     for text in by_source.values():
         try:
             topics = json.loads(text)
@@ -104,10 +105,9 @@ def kafka_offsets(by_source: Mapping[str, str]) -> list[TopicPartition]:
             continue
         if not isinstance(topics, dict) or not all(isinstance(ends, dict) for ends in topics.values()):
             continue
-        found += [
-            TopicPartition(topic, int(partition), int(offset))
-            for topic, ends in topics.items()
-            for partition, offset in ends.items()
-            if partition.isdigit() and isinstance(offset, int)
-        ]
-    return found
+        for topic, ends in topics.items():
+            for partition, offset in ends.items():
+                if partition.isdigit() and isinstance(offset, int):
+                    where = topic, int(partition)
+                    found[where] = min(offset, found.get(where, offset))
+    return [TopicPartition(topic, partition, offset) for (topic, partition), offset in found.items()]

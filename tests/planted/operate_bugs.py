@@ -17,6 +17,24 @@ _SAVEPOINT: Final = "tests/unit/test_savepoint.py"
 
 OPERATE_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
+        "a partition that is read twice has the progress of its faster reader",
+        0,
+        "integration/operate/progress.py",
+        "min(offset, found.get(where, offset))",
+        "offset",
+        model=False,
+        protocol="tests/live/operate/test_progress.py -k slower_reader",
+    ),
+    one_edit(
+        "an error of the progress report fails a visible batch",
+        0,
+        "integration/operate/progress.py",
+        "        except Exception as error:",
+        "        except KafkaException as error:",
+        model=False,
+        protocol="tests/live/operate/test_progress.py -k after_a_batch_is_visible",
+    ),
+    one_edit(
         "an operator may abort what is decided",
         0,
         _ACTS,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
@@ -12,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from tests.live import spark_query
 from tests.live.spark_support import Pipeline, finish, spark, wait_until
 from twopc.errors import ConfigurationError
-from twopc.integration.operate import SourceProgress
+from twopc.integration.operate import SourceProgress, progress
 from twopc.integration.operate.progress import kafka_offsets
 from twopc.integration.spark import exactly_once
 from twopc.sinks.kafka import KafkaSink
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.live.services import KafkaService
+    from twopc.integration.spark.interceptors import InterceptedBatch
 
 __all__ = ["spark"]
 
@@ -34,19 +36,24 @@ def lagless(pipeline: Pipeline, group: str) -> int:
     return sum(max(0, where.offset) for where in found.topic_partitions)
 
 
-def run(spark: SparkSession, pipeline: Pipeline, group: str, *, servers: str | None = None) -> None:
+def run(
+    spark: SparkSession, pipeline: Pipeline, group: str, *, servers: str | None = None, is_read_twice: bool = False
+) -> None:
     pipeline.flush()
     options = pipeline.options
     sink = KafkaSink(
         name=options.name, topic=options.topic, bootstrap_servers=options.bootstrap_servers, timeout_ms=20_000
     )
-    progress = SourceProgress(
+    shown = SourceProgress(
         bootstrap_servers=servers or pipeline.bootstrap_servers,
         group=group,
         options={"kafka.log_level": 0} if servers else {},
     )
-    each = exactly_once(sink, interceptors=[progress])
-    writer = spark_query.source(spark, options).select("key", "value").writeStream.foreachBatch(each)
+    each = exactly_once(sink, interceptors=[shown])
+    rows = spark_query.source(spark, options).select("key", "value")
+    if is_read_twice:
+        rows = rows.union(spark_query.source(spark, options).select("key", "value").where("false"))
+    writer = rows.writeStream.foreachBatch(each)
     query = writer.option("checkpointLocation", options.checkpoint).trigger(availableNow=True).start()
     finish(query, each)
 
@@ -75,6 +82,53 @@ def test_the_query_continues_if_the_group_cannot_be_written(
     with caplog.at_level(logging.WARNING):
         run(spark, pipeline, "g", servers="127.0.0.1:1")
     pipeline.require_exactly_once()
+
+
+@pytest.mark.whole
+def test_a_query_that_reads_a_topic_twice_has_progress(
+    spark: SparkSession, kafka: KafkaService, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
+    group = f"{pipeline.options.name}-progress"
+    pipeline.feed(20)
+    run(spark, pipeline, group, is_read_twice=True)
+    wait_until(lambda: lagless(pipeline, group) == 20, "the group has no lag")
+    pipeline.require_exactly_once()
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no route"), ValueError("Duplicate partitions"), RuntimeError("from the JVM")]
+)
+def test_no_error_after_a_batch_is_visible_fails_the_batch(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(progress, "open_files", fail)
+    written: list[object] = []
+    batch = SimpleNamespace(frames="frames", batch_id=7, context=None, checkpoint_location="")
+    source = SourceProgress(bootstrap_servers="127.0.0.1:1", group="g", options={"kafka.log_level": 0})
+    source.intercept(cast("InterceptedBatch", batch), written.append)
+    assert written == ["frames"]
+    assert f"the consumer group g does not show batch 7 yet. No data is at risk. Cause: {error}" in caplog.text
+
+
+def test_an_error_of_the_batch_itself_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: object) -> None:
+        raise ValueError("of the user's function")
+
+    batch = SimpleNamespace(frames="frames", batch_id=7)
+    source = SourceProgress(bootstrap_servers="127.0.0.1:1", group="g", options={"kafka.log_level": 0})
+    with pytest.raises(ValueError, match="of the user's function"):
+        source.intercept(cast("InterceptedBatch", batch), fail)
+    assert not caplog.records
+
+
+def test_a_partition_that_is_read_twice_is_as_far_as_its_slower_reader() -> None:
+    given = {"0": '{"in":{"0":5,"1":7}}', "1": '{"in":{"0":6,"1":3},"other":{"0":1}}'}
+    found = [(where.topic, where.partition, where.offset) for where in kafka_offsets(given)]
+    assert found == [("in", 0, 5), ("in", 1, 3), ("other", 0, 1)]
 
 
 def test_only_kafkas_offsets_are_used() -> None:
