@@ -17,7 +17,7 @@ from tests.unit.test_binding_objects import OTHER_LOG
 from twopc.binding import Binding
 from twopc.errors import FatalError, RefusedStartError
 from twopc.integration.spark.hadoop_files import HadoopFiles, HadoopObjects
-from twopc.integration.spark.staging import StagedFileWriter, Staging, open_location
+from twopc.integration.spark.staging import StagedFileWriter, Staging, below, open_location
 from twopc.integration.spark.views import View
 
 if TYPE_CHECKING:
@@ -114,3 +114,20 @@ def test_a_staged_file_on_s3_is_read_back_and_rejected_if_it_was_altered_or_cut_
         assert staging.has(name) is is_staged
         with pytest.raises(FatalError, match="torn or was altered"):
             list(staging.read(name, "s"))
+
+
+def test_on_s3_each_query_deletes_only_its_own_undecided_staged_files(
+    s3: LateListing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for setting, value in s3.environment().items():
+        monkeypatch.setenv(setting, value)
+    shared = f"s3://{BUCKET}/{uuid.uuid4().hex}?region=us-east-1"
+    own, other = (below(shared, query) for query in ("own", "other"))
+    names: dict[tuple[str, int], str] = {}
+    for location, epoch in ((own, 1), (own, 2), (own, 3), (other, 1)):
+        writer = StagedFileWriter(location, epoch, 0, {"s": View(columns=(("value", 0),))})
+        writer.write(pa.record_batch({"0": ["one"]}))
+        names[location, epoch] = writer.close() or ""
+    Staging(own).discard(2, {names[own, 1]})
+    left = {place for place, name in names.items() if Staging(place[0]).has(name)}
+    assert left == {(own, 1), (own, 3), (other, 1)}
