@@ -62,6 +62,7 @@ class BatchTransaction:
         self._participants = run.setup.participants
         self._batch = batch
         self._engine = engine
+        self._judged = run.view
         self._losses = 0
         self._is_evaluated = False
         self._may_be_open = False
@@ -77,9 +78,10 @@ class BatchTransaction:
         run = self._run
         if run.doubt is not None:  # only a restart can read the decision's outcome (rule 12)
             raise run.doubt
-        position = locate(run.view, self._batch, run.setup.settings.overrides)
-        staged = repair.all_staged(run.view.decision, run.lost, run.setup.staging)
-        case = lookup(run.view.status, run.outcome, position, staged=staged, abandoned=run.is_abandoned)
+        view = self._judged = run.view
+        position = locate(view, self._batch, run.setup.settings.overrides)
+        staged = repair.all_staged(view.decision, run.lost, run.setup.staging)
+        case = lookup(view.status, run.outcome, position, staged=staged, abandoned=run.is_abandoned)
         if case.step in _AFTER_A_LOSS and self._losses == _MAX_LOSSES:
             raise self._in_doubt(refusals.LOST_AGAIN)
         if case.step.stops:
@@ -99,6 +101,14 @@ class BatchTransaction:
             if self._may_be_open:
                 self._end_what_is_open(error)
             raise
+
+    def abandon(self) -> None:
+        """Record that the user abandons the rest of the last decision.
+
+        Raises:
+            FatalError, FencedError, RetriableError, DecisionInDoubtError: see :meth:`DriverRun.append`.
+        """
+        self._run.abandon(self._judged)
 
     # -- phase one -----------------------------------------------------------------------------------------------------
 
@@ -131,7 +141,7 @@ class BatchTransaction:
         run, query_id = self._run, self._batch.query_id
         if run.setup.settings.overrides.adopt_query_id == query_id and run.view.highest_batch_of(query_id) is None:
             run.setup.binding.bind(run.bound, run.log_epoch)  # before the record, so that the log cannot move (rule 11)
-            run.open(self._begin())
+            self._judged = run.open(self._begin(), self._judged)
 
     def _replay_lost(self) -> Prepared:
         """Replay the batch and write its lost rows again. The replay may assign these rows to different tasks (rule 9)."""
@@ -227,6 +237,7 @@ class BatchTransaction:
 
         Raises:
             FencedError: another driver owns the sinks now; nothing was decided.
+            FatalError: another call decided the batch at the same time; this call decided nothing.
             RetriableError: nothing was decided.
             DecisionInDoubtError: the outcome is unknown, and only a restart can learn it (rule 12).
         """
@@ -247,7 +258,7 @@ class BatchTransaction:
 
     def _append(self, records: list[Record], prepared: Prepared) -> None:
         self._prepared = {}  # from here on, these handles may already have been decided
-        self._run.append(records, prepared.handles)
+        self._run.append(records, self._judged, prepared.handles)
 
     def commit(self) -> None:
         """Make every decided transaction visible, and record the evidence for the next step."""

@@ -108,7 +108,7 @@ class Coordinator:
         with transaction.ending_what_is_open():  # after any error
             while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; raises every refusal
                 if step is Step.ABANDON:
-                    run.abandon()  # one durable record; the table reads it immediately
+                    transaction.abandon()  # one durable record; the table reads it immediately
                     continue
                 prepared = transaction.prepare(step)  # phase one: write, rewrite, repair, or publish staged rows
                 transaction.decide(prepared)  # COMMIT POINT: one durable record

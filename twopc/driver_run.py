@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,7 @@ from twopc.records import Begin, Truncation
 from twopc.recovery import Outcome, outcome_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from twopc.attempt import TaskKey
     from twopc.binding import Bound
@@ -55,6 +57,7 @@ class DriverRun:
     undetermined: Handles = field(default_factory=dict)
     _attempts: int = field(default=0, init=False)
     _may_have_staged: bool = field(default=True, init=False)  # an earlier driver's attempt may have failed
+    _appending: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     @property
     def outcome(self) -> Outcome:
@@ -104,18 +107,44 @@ class DriverRun:
             tasks = () if self.view.decision is None else self.view.decision.tasks
             self.setup.staging.discard(self.log_epoch, {task.staged for task in tasks if task.staged is not None})
 
-    def append(self, records: Sequence[Record], deciding: Handles | None = None) -> None:
+    def append(self, records: Sequence[Record], judged: LogView, deciding: Handles | None = None) -> LogView:
         """Write records to the decision log, durably. If the records contain a decision, this call is the commit point.
 
         Args:
             records: the records; either all of them are written, or none.
+            judged: the view that led to these records. If the log has changed since then, nothing is written.
             deciding: the handles of the decision in ``records``, if there is one. No later sweep ends this decision's
                 transactions.
 
+        Returns:
+            the log's new view.
+
         Raises:
+            FatalError: another call has used this object at the same time. Nothing was written.
             FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
         """
-        self.undetermined = deciding or {}
+        with self._unchanged_since(judged):
+            self.undetermined = deciding or {}
+            return self._append(records)
+
+    @contextlib.contextmanager
+    def _unchanged_since(self, judged: LogView) -> Iterator[None]:
+        """Let one call write at a time, and only if no other call has written since this call read the view.
+
+        Another call may have decided the same batch. The log's fence cannot detect this, because both calls have the same epoch.
+        """
+        if not self._appending.acquire(blocking=False):
+            raise _overtaken(self.setup.log.name)
+        try:
+            if self.doubt is not None:
+                raise self.doubt
+            if self.view is not judged:
+                raise _overtaken(self.setup.log.name)
+            yield
+        finally:
+            self._appending.release()
+
+    def _append(self, records: Sequence[Record]) -> LogView:
         try:
             offset = self.setup.log.append(records)
             self.view = fold_more(self.view, offset, records)
@@ -129,26 +158,31 @@ class DriverRun:
                 if isinstance(error, FencedError) and self._is_proven_absent(records):
                     self.undetermined = {}  # so that the sweep need not wait until they time out
             raise
+        return self.view
 
     def _is_proven_absent(self, records: Sequence[Record]) -> bool:
         kept = self.view.kept
         after = max(self.log_epoch, kept[-1][0] if kept else -1)
         return is_proven_absent(self.setup.log, records, driver_run_id=self.setup.driver_run_id, after=after)
 
-    def open(self, begin: Begin) -> None:
+    def open(self, begin: Begin, judged: LogView) -> LogView:
         """Open the log at a batch, durably. After that, the last decision needs no further work.
 
-        Raises:
-            FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
-        """
-        self.append([begin])
-        self.handles, self.evidence = {}, {}
+        Returns:
+            the log's new view.
 
-    def abandon(self) -> None:
+        Raises:
+            FatalError, FencedError, RetriableError, DecisionInDoubtError: see :meth:`append`.
+        """
+        view = self.append([begin], judged)
+        self.handles, self.evidence = {}, {}
+        return view
+
+    def abandon(self, judged: LogView) -> None:
         """Record that the user abandons the rest of the last decision. After that, the batch needs no further work.
 
         Raises:
-            FencedError, RetriableError, DecisionInDoubtError: see :meth:`DecisionLog.append`.
+            FatalError, FencedError, RetriableError, DecisionInDoubtError: see :meth:`append`.
         """
         query_id, batch_id, offsets = self.decision.query_id, self.decision.batch_id, self.decision.offsets
         rest = [
@@ -160,7 +194,7 @@ class DriverRun:
             query_id,
             ", ".join(rest),
         )
-        self.open(Begin(query_id=query_id, first_batch=batch_id + 1, prior_offsets=offsets, abandons=True))
+        self.open(Begin(query_id=query_id, first_batch=batch_id + 1, prior_offsets=offsets, abandons=True), judged)
         self.sweep()
 
     def commit(self) -> Outcome:
@@ -191,7 +225,7 @@ class DriverRun:
             return
         log_start, oldest_scan_start = view.kept[-keep]
         try:
-            self.append([Truncation(log_start=log_start, begin=view.begin, ended=tuple(sorted(view.ended)))])
+            self.append([Truncation(log_start=log_start, begin=view.begin, ended=tuple(sorted(view.ended)))], view)
         except RetriableError as error:
             logger.warning(
                 "%s could not be truncated. The next batch will try to truncate it again. Cause: %s", log.name, error
@@ -201,6 +235,15 @@ class DriverRun:
         crash_point("driver.truncating")
         log.truncate(log_start)
         self.setup.participants.forget(oldest_scan_start)
+
+
+def _overtaken(log: str) -> FatalError:
+    return FatalError(
+        f"two calls wrote a batch of this query at the same time. The other call has written to {log}, so this call "
+        "stops before its decision. None of this call's rows are or will be visible. No row is lost or duplicated. "
+        "Spark itself never makes two calls at the same time, so look for a thread in your function or in an "
+        "interceptor. Fix it, and restart the query"
+    )
 
 
 def _interrupted(log: str, error: BaseException) -> DecisionInDoubtError:

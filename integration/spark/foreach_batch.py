@@ -166,9 +166,10 @@ class ExactlyOnce:
 
     def _write_once(self, writer: RunWriter, frames: Frames, number: int) -> None:
         call = Call(number, tuple(by_frame(frames, self._sinks, number)), self._options.select)
-        if writer.run.take(call, writer):
-            writer.write(call)
-            writer.run.finish(call)
+        with writer.run.alone(number):
+            if writer.run.take(call, writer):
+                writer.write(call)
+                writer.run.finish(call)
 
     def close(self) -> None:
         """Close this query's connections after the query has stopped. This method does not end any transaction.

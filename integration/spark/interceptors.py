@@ -69,6 +69,8 @@ class Interceptor(ABC):
     def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
         """Write the batch by calling ``proceed`` with its rows. ``proceed`` returns when the rows are visible.
 
+        Call ``proceed`` in the current thread. ``exactly_once`` rejects a call from any other thread.
+
         Raises:
             TwoPhaseCommitError: the query stops.
         """

@@ -7,11 +7,13 @@ if the call goes through another object.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from twopc.errors import ConfigurationError
 from twopc.integration.spark.kept import Runs
 from twopc.integration.spark.several import VisibleCall, other_rows, require_visible
 
@@ -33,7 +35,7 @@ class Closable(Protocol):
 
 @dataclass
 class QueryRun:
-    """One run of a query. Only the query's thread uses this object.
+    """One run of a query. Only the query's thread uses this object, and :meth:`alone` refuses every other thread.
 
     Attributes:
         query: Spark's view of the run.
@@ -46,6 +48,29 @@ class QueryRun:
     writer: Closable | None = field(default=None, repr=False)
     _visible: VisibleCall | None = field(default=None, init=False)
     _begun: Call | None = field(default=None, init=False)  # a call that has reached the sinks, and has not succeeded
+    _writing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+
+    @contextlib.contextmanager
+    def alone(self, batch_id: int) -> Iterator[None]:
+        """Let one call at a time write, in the thread in which Spark called the user's function.
+
+        An interceptor may call ``proceed`` in any thread, and may call it again before the first call is over.
+
+        Raises:
+            ConfigurationError: the call comes from another thread, or an earlier call has not ended.
+        """
+        if not self.query.makes_this_call():
+            raise _other_thread(batch_id)
+        if not self._writing.acquire(blocking=False):
+            raise ConfigurationError(
+                f"a second call for batch {batch_id} came before the first call was over. The second call wrote "
+                "nothing, and the first call is not affected. Call the exactly_once() object, or an interceptor's "
+                "proceed, again only after the previous call has returned or raised an error"
+            )
+        try:
+            yield
+        finally:
+            self._writing.release()
 
     def take(self, call: Call, writer: Closable) -> bool:
         """Accept a call for a batch. Return whether its rows must be written: False if they are already visible.
@@ -117,6 +142,16 @@ def enter_run(query: Query, check: Callable[[], ShuffleCheck]) -> QueryRun:
                 drop(ended)
             _runs[query.run_id] = QueryRun(query, check())
         return _runs[query.run_id]
+
+
+def _other_thread(batch_id: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"an interceptor called proceed for batch {batch_id} in thread {threading.current_thread().name!r}, but Spark "
+        "called your function in another thread. Spark considers a batch finished as soon as your function returns, "
+        "even if other threads are still writing. This call wrote nothing. Call proceed in the thread that calls "
+        "intercept. Other threads may do other work. To limit the time of a batch, use "
+        "exactly_once(checkpoints=CheckpointConfig(timeout_ms=…))"
+    )
 
 
 def drop(run: QueryRun) -> None:

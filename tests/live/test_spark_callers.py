@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 
 from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
 from tests.live.spark_support import finish, message_of, spark, wait_until
-from twopc.integration.spark import exactly_once
+from twopc.integration.spark import Interceptor, exactly_once
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tests.live.services import KafkaService
     from twopc.integration.spark import ExactlyOnce
     from twopc.integration.spark.classic import ClassicCalls
+    from twopc.integration.spark.interceptors import InterceptedBatch
 
     Function = Callable[[DataFrame, int], None]
     Using = Callable[["Any"], Callable[[ExactlyOnce], Function]]
@@ -244,6 +245,45 @@ def test_a_call_from_a_users_thread_is_refused_with_an_error_that_identifies_the
         "'mine" in message and "in the thread that runs your function" in message and "Nothing was written" in message
     )
     assert not values(query.sinks[0])
+
+
+class TriesAgain(Interceptor):
+    """Writes each batch in a thread. Does not wait for a first attempt that takes long, and tries again."""
+
+    def intercept(self, batch: InterceptedBatch, proceed: Callable[[Any], None]) -> None:
+        is_slow, may_go_on = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            is_slow.set()
+            assert may_go_on.wait(120)
+
+        crash_points.arm("driver.confirmed", wait)
+        with ThreadPoolExecutor(2, "mine") as pool:
+            first = pool.submit(proceed, batch.frames)
+            try:
+                wait_until(lambda: is_slow.is_set() or first.done(), "the first attempt takes long")
+                pool.submit(proceed, batch.frames).result()
+            finally:
+                may_go_on.set()
+            first.result()
+
+
+@pytest.mark.whole
+def test_an_interceptor_that_tries_again_in_threads_writes_nothing_twice(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    settings = {"interceptors": [TriesAgain()]}
+    query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),), settings)
+    query.feed(*BATCHES[0])
+    try:
+        message = query.refused()
+    finally:
+        crash_points.disarm()
+    assert "proceed for batch 0 in thread 'mine" in message and "This call wrote nothing" in message
+    assert not values(query.sinks[0])
+    query.settings = {}
+    query.run()
+    assert values(query.sinks[0]) == Counter(["2", "3"])
 
 
 def test_two_queries_of_a_session_may_share_a_function_but_not_an_object(
