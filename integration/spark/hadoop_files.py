@@ -11,6 +11,7 @@ from py4j.protocol import Py4JJavaError
 
 from twopc.errors import ConfigurationError
 from twopc.files import Files, LocalFiles
+from twopc.integration.spark.java_errors import is_java_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,7 +103,7 @@ class HadoopObjects:
         try:
             self._create(self._path(name), data)
         except Py4JJavaError as error:
-            if _is(error, _EXISTS):
+            if is_java_error(error, _EXISTS):
                 return False
             raise
         return True
@@ -145,7 +146,7 @@ class HadoopFiles(HadoopObjects):
         except Py4JJavaError as error:
             with contextlib.suppress(Py4JJavaError):  # the caller needs the rename's error
                 self._file_system.delete(temporary, False)  # noqa: FBT003 - Hadoop's parameter recursive
-            if _is(error, _EXISTS):
+            if is_java_error(error, _EXISTS):
                 return False
             raise
         return True
@@ -156,10 +157,6 @@ def _if_present(access: Callable[[], _T]) -> _T | None:
     try:
         return access()
     except Py4JJavaError as error:
-        if _is(error, _ABSENT):
+        if is_java_error(error, _ABSENT):
             return None
         raise
-
-
-def _is(error: Py4JJavaError, java_exception: str) -> bool:
-    return java_exception in str(error.java_exception.getClass())

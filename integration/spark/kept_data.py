@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -93,6 +93,8 @@ def _has_kept_leaf(plan: Any, batch: int, since: Unused) -> bool:
 def _has_kept_leaf_below(cache: Any, batch: int, since: Unused) -> bool:
     try:
         plan = cache.logicalPlan()
+    except Py4JJavaError:  # the method exists, so this says nothing about the plan; the caller assumes the worst
+        raise
     except Py4JError:
         return False  # Spark 3.5 does not keep the plan of a cache
     return _has_kept_leaf(plan, batch, since)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from twopc.errors import UnavailableError
 from twopc.integration.spark.job_history import JobHistory
 from twopc.integration.spark.status_store import StatusStore
 
@@ -45,7 +46,10 @@ def _record_moments(context: SparkContext, history: JobHistory) -> None:
     """
     with contextlib.suppress(Py4JError, OSError):  # the JVM has ended
         while not _ending.wait(_TICK_S) and context._jsc is not None:  # noqa: SLF001 - the only sign that the context has stopped
-            with contextlib.suppress(Py4JJavaError), history.lock:  # a single call failed, and the next one may succeed
+            with (
+                contextlib.suppress(Py4JJavaError, UnavailableError),
+                history.lock,
+            ):  # a single call failed, and the next one may succeed
                 history.begin(exactly=True)
 
 

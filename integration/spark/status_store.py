@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import structs
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
+from twopc.errors import UnavailableError
+from twopc.integration.spark.java_errors import JAVA_ERRORS, is_java_error
 from twopc.integration.spark.reports import RETAINED_BY_DEFAULT, RETAINED_JOBS, Job, JobData, Moment, StageAttempt
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from pyspark import SparkContext
 
 #: Spark's counter for the queue whose listener fills the status store (``AsyncEventQueue``).
 _DROPPED: Final = "queue.appStatus.numDroppedEvents"
+#: Spark's error if the store does not contain an entry. Some releases raise a subclass, whose name ends with the same text.
+_ABSENT: Final = "NoSuchElementException"
+
+FoundT = TypeVar("FoundT")
 
 
 class StatusStore:
@@ -72,10 +79,13 @@ class StatusStore:
         return int(self._spark.newRddId())
 
     def job(self, number: int) -> Job | None:
-        """Return the application's job with this number, or None if the store does not contain the job."""
-        try:
-            data = self._store.job(number)
-        except Py4JError:
+        """Return the application's job with this number, or None if the store does not contain the job.
+
+        Raises:
+            UnavailableError: the store could not be read.
+        """
+        data = _if_reported(lambda: self._store.job(number))
+        if data is None:
             return None
         # Read the report as JSON, which takes a single call instead of one call per field.
         return msgspec.json.decode(self._json.writeValueAsString(data), type=JobData).job
@@ -86,10 +96,13 @@ class StatusStore:
         return job is not None and job.is_over
 
     def last_attempt(self, stage: int) -> StageAttempt | None:
-        """Return a stage's last attempt, or None if the store does not contain the stage."""
-        try:
-            data = self._store.lastStageAttempt(stage)
-        except Py4JError:
+        """Return a stage's last attempt, or None if the store does not contain the stage.
+
+        Raises:
+            UnavailableError: the store could not be read.
+        """
+        data = _if_reported(lambda: self._store.lastStageAttempt(stage))
+        if data is None:
             return None
         return msgspec.json.decode(self._json.writeValueAsString(data), type=StageAttempt)
 
@@ -100,7 +113,11 @@ class StatusStore:
         try:
             found = self._store.stageData(stage, False, no_tasks, False, no_quantiles)  # noqa: FBT003 - parameters of a Scala method
             return msgspec.json.decode(self._json.writeValueAsString(found), type=list[StageAttempt])
-        except (Py4JError, msgspec.ValidationError):  # from another release of Spark: assume the worst
+        except (
+            Py4JError,
+            PySparkException,
+            msgspec.ValidationError,
+        ):  # from another release of Spark: assume the worst
             last = self.last_attempt(stage)
             worst = [] if last is None else [structs.replace(last, shuffle_read_records=1, shuffle_write_records=1)]
             return [structs.replace(one, attempt_id=number) for one in worst for number in range(one.attempt_id + 1)]
@@ -124,3 +141,18 @@ class StatusStore:
         mapper = jackson.databind.ObjectMapper()
         mapper.registerModule(jackson.module.scala.DefaultScalaModule())
         return mapper
+
+
+def _if_reported(look_up: Callable[[], FoundT]) -> FoundT | None:
+    """Return an entry, or None if Spark says that the store does not contain the entry. Any other error proves nothing."""
+    try:
+        return look_up()
+    except JAVA_ERRORS as error:
+        if is_java_error(error, _ABSENT):
+            return None
+        cause = getattr(error, "java_exception", error)  # py4j's own text has the whole stack trace
+        raise UnavailableError(
+            f"Spark's status store could not be read ({cause}). So the toolkit cannot check whether a "
+            "stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. If this "
+            "happens again, look for the cause in the log of Spark's driver"
+        ) from error
