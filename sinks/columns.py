@@ -142,8 +142,8 @@ def _require_years(column: pa.Array[Any], name: str) -> None:
         row = numbers.to_pylist().index(wrong[0])
         raise BadRecordError(
             f"column {name!r} contains a date outside the years 1 to 9999 in row {row} of an Arrow batch of "
-            f"{len(column)} rows: {count_text(column, row)}. Converted to text, this date could end up with a different year. Correct "
-            "the value (milliseconds may have been read as seconds), or filter out the row"
+            f"{len(column)} rows: {count_text(column, row)}. Converted to text, this date could end up with a "
+            "different year. Correct the value (milliseconds may have been read as seconds), or filter out the row"
         )
 
 

@@ -15,6 +15,7 @@ from twopc.integration.spark import checkpoint
 from twopc.integration.spark.budget import Budget
 from twopc.integration.spark.engine import SparkEngine
 from twopc.integration.spark.hadoop_files import open_files
+from twopc.integration.spark.java_errors import JAVA_ERRORS, is_java_error
 from twopc.integration.spark.jobs import interruptible_pause
 from twopc.integration.spark.kept_data import Unused, planned_ms, unused, uses_kept_data
 from twopc.integration.spark.lasting import require_lasting
@@ -183,7 +184,13 @@ class ClassicCalls:
 
 def _keeps_shuffles(session: SparkSession) -> bool:
     # Ask once per run. Spark copies the settings when it starts the query, and a batch should not pay for the question.
-    return (session.conf.get(_CLEANUP, "false") or "").strip().lower() != "true"
+    # Pass no default, because Spark would then ignore its own, which is true while SPARK_TESTING is set.
+    try:
+        return (session.conf.get(_CLEANUP) or "").strip().lower() != "true"
+    except JAVA_ERRORS as error:
+        if is_java_error(error, "NoSuchElementException"):  # Spark 3.5 and 4.0 do not have the setting
+            return True
+        raise
 
 
 def _require_ended(previous: Query, present: Query) -> None:

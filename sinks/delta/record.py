@@ -1,10 +1,10 @@
 """Read and write the sink's record, to which a pointer in the table's log refers.
 
 In Delta's log, an application can set the version of its last transaction (``txn``). This ``txn`` entry survives
-checkpoints of the table's log, and a commit can be made conditional on it. However, the version is only a number, so the sink uses it as a
-pointer to a record. A record is a small file that is written once, under a unique name. The pointer moves in the same
-commit that adds the rows, and only if it has not moved since the table was loaded. Every commit therefore includes its
-own evidence, and log clean-up never removes this evidence.
+checkpoints of the table's log, and a commit can be made conditional on it. However, the version is only a number, so
+the sink uses it as a pointer to a record. A record is a small file that is written once, under a unique name. The
+pointer moves in the same commit that adds the rows, and only if it has not moved since the table was loaded. Every
+commit therefore includes its own evidence, and log clean-up never removes this evidence.
 """
 
 from __future__ import annotations

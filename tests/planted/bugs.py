@@ -1121,6 +1121,15 @@ BUGS: Final = (
         protocol="tests/unit/test_spark_kept_data.py",
     ),
     _bug(
+        "Spark's own default decides nothing about a plan's shuffle files",
+        6,
+        "integration/spark/classic.py",
+        "session.conf.get(_CLEANUP) or",
+        'session.conf.get(_CLEANUP, "false") or',
+        model=False,
+        protocol="tests/unit/test_spark_cleanup.py",
+    ),
+    _bug(
         "a job that has not begun is never examined again",
         6,
         "integration/spark/job_history.py",
