@@ -72,6 +72,9 @@ def main() -> None:
             .config("spark.ui.enabled", "false")
             .config("spark.sql.session.timeZone", "America/New_York")  # not the zone of the tables
             .config("spark.sql.shuffle.partitions", "1")
+            # Otherwise, Delta runs 50 tasks to read a table's log, and 10,000 tasks to list its files.
+            .config("spark.databricks.delta.snapshotPartitions", "1")
+            .config("spark.sql.sources.parallelPartitionDiscovery.parallelism", "1")
             .config("spark.sql.warehouse.dir", directory)
             .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
             .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
