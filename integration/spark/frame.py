@@ -156,7 +156,9 @@ class Rows:
 
     @property
     def _checksum(self) -> str:
-        return f"xxhash64({', '.join(column.hashed for column in self.columns)})" if self.is_hashed else "0L"
+        if not self.is_hashed or not self.columns:  # rows without columns are equal
+            return "0L"
+        return f"xxhash64({', '.join(column.hashed for column in self.columns)})"
 
 
 def arrange(

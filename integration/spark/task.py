@@ -9,6 +9,7 @@ import math
 import socket
 import struct
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +31,7 @@ from twopc.progress import Acknowledgement
 from twopc.records import TaskReport, added_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from twopc.engine import Mode
     from twopc.integration.spark.kept import Runs
@@ -178,6 +179,7 @@ class PrepareTask:
 
     def _prepare(self, partition: int, batches: _Input, writers: dict[str, SinkWriter[Any]]) -> TaskReport:
         counted = Counted()
+        due: Counter[str] = Counter()
         staged = self._create_staged_file()
         has_dead_letters = any(view.of_bad_rows for view in self.views.values())
         for batch in batches:
@@ -195,7 +197,9 @@ class PrepareTask:
                 staged.write(rows)
             for name, writer in writers.items():
                 for some in self._wanted(name, rows, found):
+                    due[name] += self.views[name].count(some)
                     writer.write_rows(self.views[name].of(some, writer.letter_max_bytes))
+        _require_all_rows(writers, due)
         batches.flushing()
         handles = self._pre_commit(writers)
         parts = counted.parts
@@ -294,6 +298,17 @@ def _as_row(value: bytes) -> pa.RecordBatch:
     offsets = pa.py_buffer(struct.pack("<ii", 0, len(value)))
     column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
     return pa.RecordBatch.from_arrays([column], names=["result"])
+
+
+def _require_all_rows(writers: Mapping[str, SinkWriter[Any]], due: Mapping[str, int]) -> None:
+    """Check that each sink's writer received its rows. Otherwise, the batch would be complete without them."""
+    for name, writer in writers.items():
+        if writer.rows != due[name]:
+            raise FatalError(
+                f"sink {name!r} received {writer.rows} of its {due[name]} rows. No part of the batch is decided or visible, so "
+                "no data is lost. This is a fault of the toolkit: please report it with this message, the query's sinks and "
+                "the columns of the DataFrame"
+            )
 
 
 def _checksum(hashes: pa.Array[Any], rows: pa.RecordBatch) -> int:

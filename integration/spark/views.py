@@ -71,10 +71,16 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         most_bytes = min(LETTER_MAX_BYTES, letter_max_bytes()) if bad.num_rows else LETTER_MAX_BYTES
         return _letters(self._named(bad), bad.column(CAUSE), max(0, most_bytes))
 
+    def count(self, rows: pa.RecordBatch) -> int:
+        """Count the rows of a batch that the sink must receive."""
+        if CAUSE not in rows.schema.names:
+            return rows.num_rows
+        good = rows.column(CAUSE).null_count
+        return rows.num_rows - good if self.of_bad_rows else good
+
     def _named(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(
-            [rows.column(index) for _, index in self.columns], names=[name for name, _ in self.columns]
-        )
+        # A sink may take no column, such as a counter of rows. A batch that is made from no arrays would have no rows.
+        return rows.select([index for _, index in self.columns]).rename_columns([name for name, _ in self.columns])
 
 
 def with_views(schema: pa.Schema, views: Mapping[str, View]) -> pa.Schema:

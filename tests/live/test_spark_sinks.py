@@ -36,7 +36,7 @@ from twopc.sinks.hbase.mappings import Increment
 from twopc.sinks.kafka.handle import ProducerIdentity
 from twopc.sinks.kafka.transactions import TransactionClient
 from twopc.sinks.redis import RedisSink
-from twopc.sinks.redis.mappings import ListPush
+from twopc.sinks.redis.mappings import IncrBy, ListPush
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:
@@ -98,6 +98,41 @@ def test_a_batch_is_evaluated_once_for_all_sinks(
         query.feed(*rows)
     query.run()
     assert counted(evaluated) == sum(map(len, BATCHES))
+
+
+@pytest.mark.parametrize("beside", ["beside Kafka", *whole("alone")])
+@pytest.mark.parametrize("way", ["tasks", *whole("driver")])
+def test_a_counter_that_takes_no_column_counts_every_row(
+    way: str, beside: str, kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The counter stood still, and the batch counted as complete."""
+    name = unique()
+    total = RedisSink(name=name, url=redis_server.url, mapping=IncrBy(f"{name}:count"))
+    events = [] if beside == "alone" else [kafka_sink(kafka.bootstrap_servers)]
+    query = Query(spark, tmp_path, (total, *events), {"write_by": way})
+    for rows in BATCHES:
+        query.feed(*rows)
+    query.fail_at("driver.committing")
+    query.run()
+    assert counters(redis_server, name) == {"count": sum(map(len, BATCHES))}
+    assert all(values(sink) == VALUES for sink in events)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("settings", [{"write_by": "driver"}, {"write_by": "tasks"}, {"staging": True}], ids=str)
+def test_a_lost_count_of_rows_is_repaired_although_the_sink_takes_no_column(
+    settings: dict[str, Any], kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
+) -> None:
+    name = unique()
+    total = RedisSink(name=name, url=redis_server.url, mapping=IncrBy(f"{name}:count"))
+    letters = kafka_sink(kafka.bootstrap_servers)
+    query = Query(spark, tmp_path, (total,), {**settings, "dead_letter": letters})
+    query.feed(*BATCHES[0])
+    query.fail_at("driver.decided")
+    with contextlib.closing(redis_client(redis_server)) as client:
+        client.delete(*client.scan_iter(f"twopc:{name}:*:slice:*", count=1000))
+    query.run()
+    assert counters(redis_server, name) == {"count": len(BATCHES[0])}
 
 
 def test_kafka_shows_a_batch_before_redis(

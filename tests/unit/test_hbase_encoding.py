@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.arrow_rows import KINDS, sliced, texts
+from twopc.integration.spark.views import View
 from twopc.sinks.hbase.mappings import Append, Delete, Increment, Mapping, Put
 from twopc.sinks.hbase.messages import client_pb, region
 from twopc.sinks.hbase.row_ops import DURABLE
@@ -56,6 +57,13 @@ def by_messages(mapping: Mapping, encoded: AnyMapping[bytes, Values]) -> bytes:
 
 def staged(mapping: Mapping, rows: pa.RecordBatch) -> bytes:
     return pack(mapping.actions(mapping.encode(rows).items()))
+
+
+def test_a_row_without_a_column_in_its_key_is_deleted() -> None:
+    """The batch's view of this sink has rows, but no column."""
+    mapping = Delete("cache")
+    assert not mapping.columns
+    assert list(mapping.encode(View(columns=()).of(ROWS))) == [b"cache"]
 
 
 @pytest.mark.parametrize("name", STORED)

@@ -103,6 +103,16 @@ def test_a_task_reports_the_rows_of_all_its_arrow_batches(world: World) -> None:
     assert [one.rows for one in world.store().transactions.values()] == [[1, 2, 3]]
 
 
+def test_a_task_whose_view_loses_rows_is_not_decided(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch counts as complete after its decision, so nothing would ever write the missing rows."""
+    monkeypatch.setattr(View, "_named", lambda _, rows: rows.slice(rows.num_rows))
+    found = result(task_of(FakeSink(world)), given((1, 5), (2, 6)))
+    assert found.report is None and found.error is not None
+    assert found.error[0] == "FatalError"
+    assert "sink 'fake' received 0 of its 2 rows. No part of the batch is decided" in found.error[1]
+    assert not world.store().transactions
+
+
 def test_a_vote_contains_the_tasks_waiting_times_for_its_rows_and_for_the_flush(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,21 @@ def test_each_sink_gets_its_columns_under_its_names() -> None:
     assert VIEWS["totals"].of(rows).to_pylist() == [{"id": "x", "count": 1}, {"id": "y", "count": 2}]
 
 
+def test_a_sink_that_takes_no_column_still_receives_every_row() -> None:
+    """``IncrBy("orders:count")`` counts rows. Without them, the batch would be complete and the counter would stand still."""
+    rows = batch((b"a", "x", 1), (b"b", "y", 2), (b"c", None, 3))
+    view = View(columns=())
+    assert view.of(rows).num_rows == 3
+    assert view.of(rows.select([])).num_rows == 3  # if no other sink takes a column either
+    screened = screen(rows, [KAFKA, REDIS, LETTERS], {**VIEWS, "count": view})
+    assert view.of(screened).num_rows == 2
+
+
+def test_two_columns_of_a_sink_may_come_from_the_same_column_of_the_batch() -> None:
+    view = View(columns=(("one", 2), ("other", 2)))
+    assert view.of(batch((b"a", "x", 1))).to_pylist() == [{"one": 1, "other": 1}]
+
+
 def test_a_row_that_one_sink_cannot_store_goes_to_no_sink_and_becomes_a_dead_letter() -> None:
     rows = batch((b"a", "x", 1), (b"\xff", None, 2), (b"c" * 1001, "z", 3), (b"d", "w", 4))
     screened = screen(rows, [KAFKA, REDIS, LETTERS], VIEWS)
@@ -236,6 +251,14 @@ def test_staged_rows_reach_each_sink_as_in_the_task(tmp_path: Path) -> None:
     assert [rows.num_rows for rows in staging.read(name, "letters")] == [1]
     [shortest] = staging.read(name, "letters", lambda: 0)
     assert "row" in json.loads(shortest.column("value")[0].as_py())
+
+
+def test_staged_rows_reach_a_sink_that_takes_no_column(tmp_path: Path) -> None:
+    views = {"count": View(columns=())}
+    writer = StagedFileWriter(str(tmp_path), 0, 0, views)
+    writer.write(batch((b"a", "x", 1), (b"b", "y", 2)).select([]))
+    [rows] = Staging(str(tmp_path)).read(str(writer.close()), "count")
+    assert rows.num_rows == 2
 
 
 def test_a_task_stages_screened_rows(tmp_path: Path) -> None:
