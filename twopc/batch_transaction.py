@@ -128,6 +128,9 @@ class BatchTransaction:
         else:
             self._record_adoption()
             prepared = self._attempt_repeatedly(step, self._batch, Write())
+        if step in _REPAIRS:
+            lost = {key: self._run.handles[key] for key in self._run.lost}
+            self._participants.require_same_destinations(self._run.decision.batch_id, lost, prepared.handles)
         self._pending.prepared(step.value, prepared.tasks, prepared.handles)
         crash_point("driver.confirmed")
         return prepared

@@ -158,6 +158,26 @@ class Participants:
         """
         return {name: dict(committer.begin_attempt()) for name, committer in self.committers.items()}
 
+    def require_same_destinations(self, batch_id: int, lost: Handles, again: Handles) -> None:
+        """Check that lost rows were written again to the places where the lost transactions wrote them (rule 9).
+
+        Raises:
+            ConfigurationError: a sink writes to other places, because its settings have changed since the decision.
+        """
+        for name, sink in self.sinks.items():
+            before, now = (
+                sorted({one for key, handle in some.items() if key[0] == name for one in sink.destinations_of(handle)})
+                for some in (lost, again)
+            )
+            if before != now:
+                place = ", ".join(before)
+                raise ConfigurationError(
+                    f"sink {name!r}: batch {batch_id} is decided, but some of its transactions are lost. Their rows belong in "
+                    f"{place}, but the sink would now write them to {', '.join(now)}. Nothing more was written, and the batch "
+                    f"stays decided. Set the sink back to {place}, and restart. You may change the sink when batch {batch_id} "
+                    "is complete"
+                )
+
     def confirm(self, prepared: Handles, age_ms: float) -> None:
         """Confirm every vote (rule 3). While one sink waits for its servers, the other sinks' votes become older.
 

@@ -165,6 +165,15 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
     def create_committer(self) -> SinkCommitter[HandleT]:
         """Create the committer for one run, in the driver."""
 
+    def destinations_of(self, handle: HandleT) -> Collection[str]:
+        """Return where a transaction writes its rows, such as ``topic orders``, if a setting of the sink chooses the place.
+
+        If a decided transaction is lost, its rows must go to the same places again, even if the setting has changed in the
+        meantime. By default, the result is empty, which is right if :meth:`SinkCommitter.binding` contains the place.
+        """
+        del handle
+        return ()
+
     def encode_handle(self, handle: HandleT) -> dict[str, Any]:
         """Encode a handle as JSON values, for the decision record."""
         encoded: dict[str, Any] = msgspec.to_builtins(handle)

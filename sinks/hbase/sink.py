@@ -19,6 +19,8 @@ from twopc.sinks.hbase.staging import HBaseHandle, pack, staged_size
 from twopc.sinks.hbase.writer import HBaseWriter, require_fits
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import pyarrow as pa
 
     from twopc.attempt import TaskAttempt
@@ -63,6 +65,10 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
         encoded = self.mapping.encode(rows)
         for row, action in zip(encoded, self.mapping.actions(encoded.items()), strict=True):
             require_fits(staged_size(self.name, pack([action])), row, self.max_cell_bytes)
+
+    def destinations_of(self, handle: HBaseHandle) -> Collection[str]:
+        """See :class:`TwoPhaseCommitSink`. The checkpoint is not bound to the table."""
+        return {f"table {handle.table}"}
 
     def create_writer(self, task: TaskAttempt) -> HBaseWriter:
         """See :class:`TwoPhaseCommitSink`."""

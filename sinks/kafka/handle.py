@@ -75,6 +75,10 @@ class KafkaHandle:
         """The producer that wrote the transaction."""
         return ProducerIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
 
+    def topics(self) -> frozenset[str]:
+        """Return the topics to which the task wrote, including the ledger."""
+        return frozenset(entry.rpartition(":")[0] for entry in self.partitions)
+
     def topic_partitions(self) -> frozenset[str]:
         """Return the partitions to which the task wrote, in the form ``topic:partition``."""
         return frozenset(

@@ -12,7 +12,7 @@ from twopc.sinks.kafka.settings import EXACTLY_ONCE, KafkaSettings
 from twopc.sinks.kafka.writer import KafkaWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     import pyarrow as pa
 
@@ -83,6 +83,10 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         require_writable(rows, max_bytes=self.message_max_bytes)
         if self.topic is None:
             self.require_topics(rows.column("topic").unique().to_pylist())
+
+    def destinations_of(self, handle: KafkaHandle) -> Collection[str]:
+        """See :class:`TwoPhaseCommitSink`. The sink's topic may change, and the handle also names the ledger."""
+        return {f"topic {topic}" for topic in handle.topics() - {self.ledger}}
 
     def create_writer(self, task: TaskAttempt) -> KafkaWriter:
         """See :class:`TwoPhaseCommitSink`. A repair of decided rows always uses transactions, as the decided batch did."""

@@ -7,7 +7,7 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from twopc.counted import counted
-from twopc.errors import CheckpointExpiredError, RetriableError, UnavailableError
+from twopc.errors import CheckpointExpiredError, ConfigurationError, RetriableError, UnavailableError
 from twopc.sinks.kafka.acknowledged import flush_all
 from twopc.sinks.kafka.batch_size import batch_size_of
 from twopc.sinks.kafka.columns import require_exact, texts_of
@@ -171,6 +171,14 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         """Make sure that the rows' topics accept the producer's batches. Before the first row, replace the producer if needed."""
         if self._topic is not None:
             return
+        # Only staged rows can lack the column, because the sink has chosen the columns of all other rows.
+        if "topic" not in rows.schema.names:
+            raise ConfigurationError(
+                f"sink {self._settings.name!r}: the staged rows of batch {self._task.batch_id} have no column 'topic', because "
+                "the sink had a topic when they were staged, but now it has topic=None. Nothing more was written, and the batch "
+                "stays decided. Set the sink back to its topic, and restart. You may change the topic when this batch is "
+                "complete"
+            )
         column = rows.column("topic")
         topics = texts_of(column.drop_null().unique())
         self._require_topics([*topics, *([None] if column.null_count else [])])

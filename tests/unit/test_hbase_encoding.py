@@ -12,10 +12,11 @@ import pytest
 
 from tests.arrow_rows import KINDS, sliced, texts
 from twopc.integration.spark.views import View
+from twopc.sinks.hbase import HBaseSink
 from twopc.sinks.hbase.mappings import Append, Delete, Increment, Mapping, Put
 from twopc.sinks.hbase.messages import client_pb, region
 from twopc.sinks.hbase.row_ops import DURABLE
-from twopc.sinks.hbase.staging import pack, unpack
+from twopc.sinks.hbase.staging import HBaseHandle, pack, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping as AnyMapping
@@ -57,6 +58,23 @@ def by_messages(mapping: Mapping, encoded: AnyMapping[bytes, Values]) -> bytes:
 
 def staged(mapping: Mapping, rows: pa.RecordBatch) -> bytes:
     return pack(mapping.actions(mapping.encode(rows).items()))
+
+
+def test_a_handle_shows_the_table_to_which_its_rows_belong() -> None:
+    """If the sink's table has changed, a repair would write lost rows to the new table."""
+    handle = HBaseHandle(
+        uuid="u",
+        driver_epoch=0,
+        rows=1,
+        checksum="",
+        partition=0,
+        table="ns:old",
+        operation="PUT",
+        chunks=1,
+        distinct=True,
+    )
+    sink = HBaseSink(name="cells", zookeeper="nowhere:1", table="ns:new", mapping=Delete("cache"))
+    assert set(sink.destinations_of(handle)) == {"table ns:old"}
 
 
 def test_a_row_without_a_column_in_its_key_is_deleted() -> None:

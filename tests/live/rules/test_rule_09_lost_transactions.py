@@ -7,14 +7,16 @@ duplicated.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.live.pipeline import Tasks, record_batch
+from tests.live.pipeline import Tasks, create_topic, record_batch
 from tests.live.rules.schedules import Play, at, crash, die, playing, until
+from tests.reader import committed
 from tests.tasks import keyed_views
-from twopc.errors import InDoubtError
+from twopc.errors import ConfigurationError, InDoubtError
 from twopc.integration.spark.staging import StagedFileWriter, Staging
 from twopc.records import Repair
 from twopc.testing.crash_points import InjectedFault
@@ -188,6 +190,42 @@ def test_staged_rows_are_published_even_if_the_replay_has_different_rows(
     assert not any(staging.has(str(task.staged)) for task in play.decisions()[0].tasks), (
         "staged files of proven transactions should be deleted"
     )
+
+
+@pytest.mark.parametrize("rows", ["replayed", "staged"])
+def test_lost_rows_are_not_written_to_another_topic(rows: str, play: Play, tmp_path: Path) -> None:
+    """Fails if the repair uses the sink's new topic: the old topic would lack the lost rows forever."""
+    staging = Staging(str(tmp_path / "staging")) if rows == "staged" else None
+    tasks = Tasks(play, ROWS, staging=staging, stage=staged_below(tmp_path / "staging", play) if staging else None)
+    with pytest.raises(InjectedFault), at("driver.decided", die):
+        play.driver(staging=staging).process(play.batch(0), tasks)
+    for partition, handle in enumerate(play.decided(0)):
+        play.fence(handle.transactional_id) if partition == 1 else commit(play, handle)
+    sink, other = play.sink, create_topic(play.bootstrap_servers, f"{play.name}-other")
+    play.sink = dataclasses.replace(sink, topic=other)
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"batch 0 .* topic {sink.topic}, but .* topic {other}\. .* Set the sink back to topic",
+    ):
+        play.driver(staging=staging).process(play.batch(0), tasks)
+    assert play.open_transactions() == ()
+    play.sink = sink
+    play.driver(staging=staging).process(play.batch(0), tasks)
+    assert play.visible() == ONCE
+    assert not committed(play.bootstrap_servers, other)
+
+
+def test_staged_rows_without_a_topic_need_the_sinks_topic(play: Play, tmp_path: Path) -> None:
+    """Fails with a bare KeyError if the sink's topic has become None since the rows were staged."""
+    staging = Staging(str(tmp_path / "staging"))
+    tasks = Tasks(play, ROWS, stage=staged_below(tmp_path / "staging", play), staging=staging)
+    with pytest.raises(InjectedFault), at("driver.decided", die):
+        play.driver(staging=staging).process(play.batch(0), tasks)
+    for partition, handle in enumerate(play.decided(0)):
+        play.fence(handle.transactional_id) if partition == 1 else commit(play, handle)
+    play.sink = dataclasses.replace(play.sink, topic=None)
+    with pytest.raises(ConfigurationError, match=r"batch 0 have no column 'topic'.* Set the sink back"):
+        play.driver(staging=staging).process(play.batch(0), tasks)
 
 
 def test_a_batch_that_lost_transactions_and_their_staged_rows_is_in_doubt(play: Play, tmp_path: Path) -> None:
