@@ -19,6 +19,10 @@ _CERTIFICATE: Final = (
 _TLS: Final = "Remove this option: OpenSSL chooses the TLS version, 1.2 or newer"
 _REMOVE: Final = "Remove this option: only Java clients use it"
 _BYTES: Final = "Remove this option: the sink sends bytes"
+_PARTITIONER: Final = (
+    "Set kafka.partitioner to the same hash, or add a partition column with the partition that your class chooses. Without "
+    "either, keys may move to other partitions"
+)
 _TOKENS: Final = "Set kafka.oauth_cb to a function that returns a token, or set kafka.sasl.oauthbearer.method=oidc"
 _RENEWAL: Final = "Remove this option: tokens are renewed automatically"
 
@@ -72,9 +76,8 @@ ANSWERS: Final = {
         ),
         _RENEWAL,
     ),
-    **dict.fromkeys(
-        ("key.serializer", "value.serializer", "key.deserializer", "value.deserializer", "partitioner.class"), _BYTES
-    ),
+    **dict.fromkeys(("key.serializer", "value.serializer", "key.deserializer", "value.deserializer"), _BYTES),
+    "partitioner.class": _PARTITIONER,
 }
 
 

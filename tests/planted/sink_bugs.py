@@ -201,6 +201,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/rules/test_rule_09_lost_transactions.py -k need_the_sinks",
     ),
     one_edit(
+        "a partitioner class is only removed",
+        0,
+        "sinks/kafka/java_options.py",
+        '    "partitioner.class": _PARTITIONER,\n',
+        '    "partitioner.class": _BYTES,\n',
+        model=False,
+        protocol="tests/unit/test_kafka_java_options.py -k partitioner",
+    ),
+    one_edit(
         "a dead letter is cut at the default limit, not at its own sink's",
         0,
         "integration/spark/views.py",

@@ -28,6 +28,13 @@ def test_the_error_for_each_name_says_what_to_set(name: str) -> None:
     assert "kafka." in text.split("librdkafka. ")[1] or "Remove this option" in text
 
 
+def test_a_partitioner_class_is_replaced_and_not_only_removed() -> None:
+    """Without the class, keys move to other partitions, and nothing else says so."""
+    text = refusal(**{"partitioner.class": "com.example.ByRegion"})
+    assert "Remove this option" not in text
+    assert "Set kafka.partitioner to the same hash, or add a partition column" in text
+
+
 @pytest.mark.parametrize(
     ("jaas", "expected"),
     [
