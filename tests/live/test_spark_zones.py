@@ -21,6 +21,7 @@ from twopc.sinks.redis.mappings import Set
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from tests.live.redis.services import RedisService
@@ -129,3 +130,23 @@ def test_a_replay_in_another_time_zone_has_the_same_checksums(spark: SparkSessio
             spark.conf.unset(SETTING)
     assert found[0] == found[1] == found[2]
     assert len(set(found[0])) == 2
+
+
+def test_dead_letters_do_not_depend_on_the_meaning_of_double_quotes(spark: SparkSession) -> None:
+    """With this setting, Spark takes a text in double quotes for a column, and every batch would fail."""
+    letters = KafkaSink(name="letters", bootstrap_servers="nowhere:1", topic="t")
+    frame = spark.range(2).selectExpr("NAMED_STRUCT('x', TIMESTAMP_SECONDS(id), 'x', 1) AS twice")
+
+    def found() -> pa.Table:
+        return as_arrow(arrange("", frame, (letters,), select={}, dead_letter=letters.name).frame())
+
+    expected = found()
+    assert "1970-01-01T00:00:01.000000Z" in str(expected.column(0)[1])
+    names = ("spark.sql.ansi.enabled", "spark.sql.ansi.doubleQuotedIdentifiers")
+    for name in names:
+        spark.conf.set(name, "true")
+    try:
+        assert found().equals(expected)
+    finally:
+        for name in names:
+            spark.conf.unset(name)
