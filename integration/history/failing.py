@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _MEMORY: Final = (
     r"OutOfMemoryError|GC overhead limit|ExecutorLostFailure|exit code:? 137|Container killed|MemoryError"
-    r"|Python worker exited unexpectedly"
+    r"|Python worker exited unexpectedly|OversizedAllocationException"
 )
 #: The names of timeouts in the text of other errors: librdkafka codes and Java exceptions.
 _UNAVAILABLE: Final = (
@@ -68,7 +68,8 @@ FAILING: Final = (
         "memory",
         "A process does not have enough memory.",
         "Raise spark.executor.memoryOverhead (Python workers) or spark.executor.memory (the JVM), or make batches "
-        "smaller with maxOffsetsPerTrigger, which applies only to batches that Spark has not planned yet. If the "
+        "smaller with maxOffsetsPerTrigger, which applies only to batches that Spark has not planned yet. With Spark 3.5 "
+        "and rows of 100 kB or more, set spark.sql.execution.arrow.maxRecordsPerBatch=500. If the "
         "driver runs out of memory, lower write_by=DriverUpTo(…).",
         failures([], _MEMORY),
     ),

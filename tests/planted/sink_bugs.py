@@ -219,6 +219,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         whole="tests/live/test_spark_zones.py -k double_quotes",
     ),
     one_edit(
+        "an Arrow batch that is too large does not count as a lack of memory",
+        0,
+        "integration/history/failing.py",
+        "|OversizedAllocationException",
+        "",
+        model=False,
+        protocol="tests/unit/test_history_diagnose.py -k memory",
+    ),
+    one_edit(
         "a dead letter is cut at the default limit, not at its own sink's",
         0,
         "integration/spark/views.py",

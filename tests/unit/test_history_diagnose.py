@@ -83,6 +83,11 @@ CASES = [
         (_then("Py4JJavaError", "Job aborted: FetchFailed"),),
     ),
     Case(
+        "memory",
+        _then("Py4JJavaError", "org.apache.arrow.vector.util.OversizedAllocationException: Memory required … exceeds"),
+        (),
+    ),
+    Case(
         "unavailable",
         _then("UnavailableError", "task 0: write to t: Local: Message timed out (_MSG_TIMED_OUT)", "declined"),
         (_then("RetriableError", "the transaction is Dead, not Ongoing"),),
