@@ -7,6 +7,7 @@ the query continues. Tools then see too large a lag until the next batch.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from twopc.integration.spark.interceptors import Interceptor
 from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from concurrent.futures import Future
 
     from twopc.integration.spark.interceptors import InterceptedBatch
@@ -60,19 +61,26 @@ class SourceProgress(Interceptor):
                 logged.
         """
         proceed(batch.frames)  # ``proceed`` returns when the batch is visible
-        batch_id = batch.batch_id
-        try:
+        with self._warning_of(f"the batch before batch {batch.batch_id}"):
             self._look_back()
+        with self._warning_of(f"batch {batch.batch_id}"):
             files = open_files(batch.context, batch.checkpoint_location)
-            ends = kafka_offsets(offsets_by_source(files, batch_id) or {})
+            ends = kafka_offsets(offsets_by_source(files, batch.batch_id) or {})
             if ends:
                 request = [ConsumerGroupTopicPartitions(self._group, ends)]
                 self._sent = self._admin.alter_consumer_group_offsets(request)[self._group]
-        except Exception as error:  # noqa: BLE001 - the batch is visible, so nothing may fail it
+
+    @contextlib.contextmanager
+    def _warning_of(self, what: str) -> Iterator[None]:
+        """Log an error as a warning. The batch is visible, so no error may fail it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - any error
             logger.warning(
-                "the consumer group %s does not show the progress of batch %d yet. No data is at risk. Cause: %s",
+                "the consumer group %s does not show the progress of %s. The next batch will update it. No data is at risk. "
+                "Cause: %s",
                 self._group,
-                batch_id,
+                what,
                 error,
             )
 

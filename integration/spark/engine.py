@@ -160,7 +160,7 @@ class SparkEngine:
                     self.shuffles.look(tag)
         self.shuffles.check(tag, stages, self.kept_since_ms)
         if self.staging is not None:
-            self.staging.require_visible(report.staged for report in reports if report.staged is not None)
+            self.staging.require_visible([report.staged for report in reports if report.staged is not None])
         return reports
 
     def _limit(self, work: Work) -> _Limit:

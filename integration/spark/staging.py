@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,12 +27,15 @@ from twopc.integration.spark.staged_file import Summed, arrow_size, is_whole
 from twopc.integration.spark.views import LETTER_MAX_BYTES, View, views_in, with_views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
 logger = logging.getLogger(__name__)
 
 #: A URI's path, and the options behind it, such as ``?region=eu-central-1``. In a local path, ``?`` is part of a name.
 _URI: Final = re.compile(r"(?!file:)([^?#]+://[^?#]*)(.*)")
+#: NFS clients cache a directory's attributes for up to this long (``acdirmax`` in nfs(5)).
+_STALE_S: Final = 60.0
+_PAUSE_S: Final = 1.0
 
 
 def as_uri(location: str) -> str:
@@ -143,22 +147,19 @@ class Staging:
             logger.warning("the staged rows in %s are ignored, because the file is torn", below(self.location, name))
         return is_there
 
-    def require_visible(self, names: Iterable[str]) -> None:
-        """Check, with one listing per directory, that this process sees an attempt's staged files.
+    def require_visible(self, names: Collection[str]) -> None:
+        """Check that this process sees an attempt's staged files. A repair needs these files (rule 9).
 
-        A repair needs these files (rule 9).
+        A shared file system may show an old listing for a while. NFS also assumes for a while that a directory is absent because
+        it was absent before. So the check is repeated before it fails.
 
         Raises:
             ConfigurationError: the process cannot read one of the files.
             UnavailableError: the file system did not respond.
         """
-        wanted, seen = set(names), set[str]()
-        with _reaching(self.location, "read"):
-            for directory in {name.rpartition("/")[0] for name in wanted}:
-                listed = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True)
-                seen |= {f"{directory}/{info.base_name}" for info in self._filesystem.get_file_info(listed)}
-        # A shared file system may show a stale listing of a directory for a few seconds, but not a stale file.
-        missing = next((name for name in sorted(wanted - seen) if not self.has(name)), None)
+        deadline = time.monotonic() + _STALE_S
+        while (missing := self._unseen(set(names))) is not None and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
         if missing is not None:
             raise ConfigurationError(
                 f"the driver cannot see {below(self.location, missing)}, which a task has just written, so this path must be "
@@ -166,6 +167,15 @@ class Staging:
                 "path that the driver and all workers share, such as a network file system, hdfs://, s3:// or gs://, "
                 "and restart"
             )
+
+    def _unseen(self, names: set[str]) -> str | None:
+        """Return one of the files that this process does not see, or None. Make one listing per directory."""
+        seen = set[str]()
+        with _reaching(self.location, "read"):
+            for directory in {name.rpartition("/")[0] for name in names}:
+                listed = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True)
+                seen |= {f"{directory}/{info.base_name}" for info in self._filesystem.get_file_info(listed)}
+        return next((name for name in sorted(names - seen) if not self.has(name)), None)
 
     def read(
         self, name: str, sink: str, letter_max_bytes: Callable[[], int] = lambda: LETTER_MAX_BYTES
@@ -221,8 +231,11 @@ class Staging:
         """See :class:`StagedRows`. Keeps the staged files of later driver epochs, because a newer driver needs them."""
         with self._deleting("failed attempts", "The next attempt or batch"):
             for epoch in self._numbered(self._root):
-                if epoch <= driver_epoch:
+                if epoch < driver_epoch:
                     self._delete(str(epoch), decided)
+                elif epoch == driver_epoch:
+                    # The next attempt uses the same directories. If they were deleted, NFS could hide the new ones for a while.
+                    self._delete_files(str(epoch), decided)
 
     @contextlib.contextmanager
     def _deleting(self, what: str, who: str) -> Iterator[None]:
@@ -233,15 +246,16 @@ class Staging:
             logger.warning(text, what, self.location, who, error)
 
     def _delete(self, directory: str, kept: Collection[str] = ()) -> None:
-        """Delete everything below a directory except the files in ``kept``."""
-        if not any(name.startswith(f"{directory}/") for name in kept):
+        """Delete a directory. If it contains files in ``kept``, delete its other files."""
+        if any(name.startswith(f"{directory}/") for name in kept):
+            self._delete_files(directory, kept)
+        else:
             self._filesystem.delete_dir(f"{self._root}/{directory}")
-            return
-        for info in self._filesystem.get_file_info(fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True)):
-            name = f"{directory}/{info.base_name}"
-            if info.type is fs.FileType.Directory:
-                self._delete(name, kept)
-            elif name not in kept:
+
+    def _delete_files(self, directory: str, kept: Collection[str]) -> None:
+        selected = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True, recursive=True)
+        for info in self._filesystem.get_file_info(selected):
+            if info.type is fs.FileType.File and info.path.removeprefix(f"{self._root}/") not in kept:
                 self._filesystem.delete_file(info.path)
 
     def _opened(self, name: str) -> pa.NativeFile | None:

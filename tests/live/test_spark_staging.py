@@ -53,6 +53,7 @@ def test_an_unshared_staging_location_is_refused_before_the_decision_and_a_share
     opened = staging.open_location
     with monkeypatch.context() as patch:  # in the driver only, because the workers are separate processes
         patch.setattr(staging, "open_location", lambda location: opened(f"{location}-of-another-host"))
+        patch.setattr(staging, "_STALE_S", 0)
         message = pipeline.fail(spark)
     assert "ConfigurationError: the driver cannot see" in message
     assert not pipeline.visible()

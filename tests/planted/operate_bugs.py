@@ -17,6 +17,15 @@ _SAVEPOINT: Final = "tests/unit/test_savepoint.py"
 
 OPERATE_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
+        "a failed commit of progress holds back the next batch's progress",
+        0,
+        "integration/operate/progress.py",
+        '            self._look_back()\n        with self._warning_of(f"batch {batch.batch_id}"):\n',
+        "            self._look_back()\n",
+        model=False,
+        protocol="tests/live/operate/test_progress.py -k hold_back",
+    ),
+    one_edit(
         "a partition that is read twice has the progress of its faster reader",
         0,
         "integration/operate/progress.py",

@@ -12,6 +12,7 @@ import pytest
 from pyarrow import fs
 
 from twopc.errors import ConfigurationError, FatalError, UnavailableError
+from twopc.integration.spark import staging as staging_module
 from twopc.integration.spark.staging import StagedFileWriter, Staging, below, open_location
 from twopc.integration.spark.views import View
 
@@ -190,14 +191,43 @@ class Deleted:
         raise FileNotFoundError(path)
 
 
-def test_slices_invisible_to_the_driver_cause_an_error_that_identifies_one_of_them(tmp_path: Path) -> None:
+def test_slices_invisible_to_the_driver_cause_an_error_that_identifies_one_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The workers write to a separate directory."""
+    monkeypatch.setattr(staging_module, "_STALE_S", 0)
     own, other = tmp_path / "driver", tmp_path / "worker"
     seen = staged(str(own), 0, 0)
     Staging(str(own)).require_visible([seen])
     unseen = staged(str(other), 0, 0)
     with pytest.raises(ConfigurationError, match=rf"cannot see {own}/{unseen}.*Set staging to a path that"):
         Staging(str(own)).require_visible([seen, unseen])
+
+
+def test_a_directory_that_a_shared_file_system_shows_late_is_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the driver has asked for a directory that does not exist yet, NFS may hide it for a while."""
+    hidden, name = tmp_path / "hidden", staged(str(tmp_path / "shown"), 0, 0)
+    (tmp_path / "shown").rename(hidden)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            hidden.rename(tmp_path / "shown")
+
+    monkeypatch.setattr("time.sleep", pause)
+    Staging(str(tmp_path / "shown")).require_visible([name])
+    assert len(pauses) == 3
+
+
+def test_the_directories_of_the_next_attempt_are_not_deleted_before_it(tmp_path: Path) -> None:
+    """NFS could hide them if other hosts created them again."""
+    name = staged(str(tmp_path), 4, 7)
+    Staging(str(tmp_path)).discard(4, ())
+    assert not (tmp_path / name).exists()
+    assert (tmp_path / "4" / "7").is_dir()
 
 
 def test_slices_that_the_driver_sees_cost_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -111,7 +112,35 @@ def test_no_error_after_a_batch_is_visible_fails_the_batch(
     source = SourceProgress(bootstrap_servers="127.0.0.1:1", group="g", options={"kafka.log_level": 0})
     source.intercept(cast("InterceptedBatch", batch), written.append)
     assert written == ["frames"]
-    assert f"the consumer group g does not show batch 7 yet. No data is at risk. Cause: {error}" in caplog.text
+    said = (
+        "the consumer group g does not show the progress of batch 7. The next batch will update it. No data is at risk"
+    )
+    assert f"{said}. Cause: {error}" in caplog.text
+
+
+def test_a_failed_request_does_not_hold_back_the_next_batchs_offsets(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent: list[int] = []
+
+    class Admin:
+        def alter_consumer_group_offsets(
+            self, requests: list[ConsumerGroupTopicPartitions]
+        ) -> dict[str, Future[object]]:
+            sent.extend(where.offset for where in requests[0].topic_partitions or ())
+            failed: Future[object] = Future()
+            failed.set_exception(ValueError("no response"))
+            return {"g": failed}
+
+    monkeypatch.setattr(progress, "open_files", lambda *_: None)
+    monkeypatch.setattr(progress, "offsets_by_source", lambda _, batch_id: {"0": f'{{"in":{{"0":{batch_id}}}}}'})
+    source = SourceProgress(bootstrap_servers="127.0.0.1:1", group="g", options={"kafka.log_level": 0})
+    monkeypatch.setattr(source, "_admin", Admin())
+    for batch_id in (7, 8):
+        batch = SimpleNamespace(frames="frames", batch_id=batch_id, context=None, checkpoint_location="")
+        source.intercept(cast("InterceptedBatch", batch), lambda _: None)
+    assert sent == [7, 8]
+    assert "does not show the progress of the batch before batch 8" in caplog.text
 
 
 def test_an_error_of_the_batch_itself_is_raised(caplog: pytest.LogCaptureFixture) -> None:
