@@ -169,7 +169,7 @@ class Participants:
                 sorted({one for key, handle in some.items() if key[0] == name for one in sink.destinations_of(handle)})
                 for some in (lost, again)
             )
-            if before != now:
+            if before and before != now:  # some handles contain no place
                 place = ", ".join(before)
                 raise ConfigurationError(
                     f"sink {name!r}: batch {batch_id} is decided, but some of its transactions are lost. Their rows belong in "

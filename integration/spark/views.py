@@ -79,8 +79,12 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return rows.num_rows - good if self.of_bad_rows else good
 
     def _named(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        # A sink may take no column, such as a counter of rows. A batch that is made from no arrays would have no rows.
-        return rows.select([index for _, index in self.columns]).rename_columns([name for name, _ in self.columns])
+        if not self.columns:  # as for a counter of rows; a batch that is made from no arrays would have no rows
+            return rows.select([])
+        # Every field is nullable, whatever Spark knows about the column, so that a sink always receives the same schema.
+        return pa.RecordBatch.from_arrays(
+            [rows.column(index) for _, index in self.columns], names=[name for name, _ in self.columns]
+        )
 
 
 def with_views(schema: pa.Schema, views: Mapping[str, View]) -> pa.Schema:
