@@ -53,10 +53,14 @@ def test_each_sink_gets_its_columns_under_its_names() -> None:
 
 def test_every_field_is_nullable_whatever_spark_knows_about_the_column() -> None:
     """A sink that writes files with a schema of its own must not depend on the path on which the rows arrive."""
-    schema = pa.schema([pa.field("0", pa.string()), pa.field("1", pa.int64(), nullable=False, metadata={"k": "v"})])
-    rows = pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array([1])], schema=schema)
+    given: list[pa.Field[Any]] = [
+        pa.field("0", pa.string()),
+        pa.field("1", pa.int64(), nullable=False, metadata={"k": "v"}),
+    ]
+    rows = pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array([1])], schema=pa.schema(given))
     found = View(columns=(("word", 0), ("count", 1))).of(rows).schema
-    assert found.equals(pa.schema([("word", pa.string()), ("count", pa.int64())]), check_metadata=True)
+    names: list[pa.Field[Any]] = [pa.field("word", pa.string()), pa.field("count", pa.int64())]
+    assert found.equals(pa.schema(names), check_metadata=True)
 
 
 def test_a_sink_that_takes_no_column_still_receives_every_row() -> None:
