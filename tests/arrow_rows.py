@@ -52,6 +52,6 @@ def texts(chance: random.Random, count: int, *, nulls: float) -> list[bytes | No
 def sliced(chance: random.Random, array: Any) -> Any:
     """Return the array's elements as a slice of a longer array."""
     before, after = chance.randrange(10), chance.randrange(3)
-    # concat_arrays returns a single array as it is, so the array is padded with its own elements
+    # concat_arrays returns a single array unchanged, so the array is padded with its own elements
     longer = pa.concat_arrays([array.slice(0, min(before, len(array))), array, array.slice(0, min(after, len(array)))])
     return longer.slice(min(before, len(array)), len(array))

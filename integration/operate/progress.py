@@ -72,10 +72,10 @@ class SourceProgress(Interceptor):
 
     @contextlib.contextmanager
     def _warning_of(self, what: str) -> Iterator[None]:
-        """Log an error as a warning. The batch is visible, so no error may fail it."""
+        """Log an error as a warning."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - any error
+        except Exception as error:  # noqa: BLE001 - the batch is visible, so nothing may fail it
             logger.warning(
                 "the consumer group %s does not show the progress of %s. The next batch will update it. No data is at risk. "
                 "Cause: %s",

@@ -113,11 +113,8 @@ class StatusStore:
         try:
             found = self._store.stageData(stage, False, no_tasks, False, no_quantiles)  # noqa: FBT003 - parameters of a Scala method
             return msgspec.json.decode(self._json.writeValueAsString(found), type=list[StageAttempt])
-        except (
-            Py4JError,
-            PySparkException,
-            msgspec.ValidationError,
-        ):  # from another release of Spark: assume the worst
+        except (Py4JError, PySparkException, msgspec.ValidationError):
+            # The report is from another release of Spark: assume the worst.
             last = self.last_attempt(stage)
             worst = [] if last is None else [structs.replace(last, shuffle_read_records=1, shuffle_write_records=1)]
             return [structs.replace(one, attempt_id=number) for one in worst for number in range(one.attempt_id + 1)]

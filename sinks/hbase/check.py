@@ -29,7 +29,7 @@ _LENGTH: Final = struct.Struct(">I")
 _LOOK_ROWS: Final = 1_000
 
 Change = tuple[int, int]
-"""How far a cell's value can rise or fall, whatever the order of the rows. An append can only increase the number of bytes."""
+"""How far a cell's value can rise or fall, in any order of the rows. An append can only increase the number of bytes."""
 
 
 class Reach(NamedTuple):

@@ -286,7 +286,7 @@ class Pipeline:
 
 
 def as_arrow(frame: DataFrame) -> pa.Table:
-    """The same as ``toArrow``, which Spark 3.5 does not offer; without columns if there are no rows."""
+    """Do the same as ``toArrow``, which Spark 3.5 does not offer. Without rows, the result has no columns."""
     batches = frame._collect_as_arrow()  # type: ignore[operator]
     return pa.Table.from_batches(batches) if batches else pa.table({})
 

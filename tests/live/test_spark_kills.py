@@ -92,7 +92,7 @@ def test_a_query_whose_workers_all_die_stops_and_a_restart_loses_and_duplicates_
 def test_drivers_killed_at_random_times_lose_and_duplicate_nothing(
     plan: str, kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
-    """Kills either only the driver (its JVM and workers outlive it for a while) or everything at once.
+    """Kills only the driver (its JVM and workers outlive it for a while), or everything at once.
 
     The driver writes the batches of a run, or tasks do, or the run chooses. The source and the shuffle have few partitions, one
     for each task, or so many that a task writes several.
