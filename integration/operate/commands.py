@@ -141,7 +141,9 @@ def report(  # noqa: PLR0913 - options of a command line
     last: Last = 200,
     bootstrap_servers: Annotated[
         str | None,
-        connection(help="host:port of a broker. The page then also shows open transactions and where readers stop."),
+        connection(
+            help="host:port of a broker. With this option, the page also shows open transactions and where readers stop."
+        ),
     ] = None,
     config: Config = None,
     config_file: ConfigFile = None,

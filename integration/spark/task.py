@@ -60,7 +60,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
         report: the task's report; None if the task cannot write.
         size_bytes: the size of the task's rows as Arrow data.
         error: why the task cannot write, as the error's class name (see ``jobs.named_error``) and message.
-        acknowledgement: how long the task's steps took.
+        acknowledgement: the times of the task's steps, for the checkpoint history.
     """
 
     stage: int | None = None

@@ -176,7 +176,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             raise ConfigurationError(
                 f"sink {self._settings.name!r}: the staged rows of batch {self._task.batch_id} have no column 'topic', because "
                 "the sink had a topic when they were staged, but now it has topic=None. Nothing more was written, and the batch "
-                "stays decided. Set the sink back to its topic, and restart. You may change the topic when this batch is "
+                "stays decided. Restore the sink's topic setting, and restart. You may change the topic when this batch is "
                 "complete"
             )
         column = rows.column("topic")

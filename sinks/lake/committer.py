@@ -217,7 +217,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             raise RetriableError(self._named(f"{what}. Nothing was decided, and a new attempt will rewrite the batch"))
         for handle in (handle for handle, entries in found.items() if entries is None):
             what = (
-                f"files of {handle.transaction} are missing or were changed. Nothing was decided, and a new attempt will "
+                f"files of {handle.transaction} are missing or have been changed. Nothing was decided, and a new attempt will "
                 "rewrite them"
             )
             raise RetriableError(self._named(what))

@@ -97,8 +97,8 @@ class Index:
             deterministic.
         is_own: whether the index is on the table itself, not just on a partition.
         stored: the names of all columns that the index stores: the key columns, and the ``INCLUDE`` columns of a covering index.
-        sources: the names of the columns on which the index depends, including those in its expressions and predicate,
-            but without the key columns of a constraint's index.
+        sources: the names of the columns on which the index depends, including those in its expressions and predicate.
+            For a constraint's index, the key columns are left out.
         predicate: the names of the columns in the index's predicate.
         has_fallible_predicate: whether the predicate does more than test columns for truth and for NULL.
         has_extremes: whether the index stores the smallest and the largest value of many rows (BRIN).

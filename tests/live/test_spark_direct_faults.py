@@ -1,4 +1,4 @@
-"""Direct batches compared with Spark's own sink, and under faults from outside: a second driver, a broker that restarts."""
+"""Direct batches compared with Spark's own sink, and under external faults: a second driver, a broker restart."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def report(verdicts: Iterable[Verdict], first_seed: int, *, stop: bool) -> int:
                 break
     print(
         f"model: seeds {first_seed} to {first_seed + histories - 1}: {histories} histories, {drivers} drivers, "
-        f"{in_doubt} in doubt for a reason, {violations} violations, {time.monotonic() - began:.0f} s"
+        f"{in_doubt} in doubt with a known cause, {violations} violations, {time.monotonic() - began:.0f} s"
     )
     print("faults: " + ", ".join(f"{name} {count}" for name, count in sorted(struck.items())))
     if not violations:

@@ -20,7 +20,7 @@ def files() -> Objects:
 
 
 def bind(files: Objects, bound: Bound, log_epoch: int, decided: int = 0) -> int:
-    """Bind the checkpoint as a driver; return the binding's number, which its decisions contain."""
+    """Bind the checkpoint as a driver would. Return the binding's number, which the driver's decisions contain."""
     binding = Binding(files)
     binding.check(bound, add_sink="r", decided=decided)
     binding.bind(bound, log_epoch)

@@ -246,7 +246,7 @@ def test_a_file_missing_before_the_decision_voids_the_attempt(shop: LakeShop) ->
     driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)
     shop.files()[0].unlink()
-    with pytest.raises(RetriableError, match="missing or were changed"):
+    with pytest.raises(RetriableError, match="missing or have been changed"):
         driver.committer.confirm([handle], 0)
 
 
@@ -256,7 +256,7 @@ def test_a_file_truncated_before_the_decision_voids_the_attempt(shop: LakeShop) 
     handle = prepare(driver, shop.sink, 1, 2)
     [file] = shop.files()
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(RetriableError, match="missing or were changed"):
+    with pytest.raises(RetriableError, match="missing or have been changed"):
         driver.committer.confirm([handle], 0)
 
 

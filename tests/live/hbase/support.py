@@ -112,7 +112,7 @@ class Store:
         until(lambda: self._is_served(name))
 
     def take_out_of_service(self, table: str) -> None:
-        """Disable a table and wait until it is disabled; the master only starts the procedure."""
+        """Disable a table, and wait until it is disabled: the call returns as soon as the master starts to disable it."""
         self._call_master(lambda master: master.disable_table(*name_parts(table)))
         until(lambda: not self._is_served(table))
 
