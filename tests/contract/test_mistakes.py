@@ -105,6 +105,13 @@ def a_swept_task_votes(patch: Patch) -> None:
     _votes_by_state_only(patch)
 
 
+def the_destination_is_the_transaction(patch: Patch) -> None:
+    def destinations_of(_: Any, handle: Prepared) -> set[str]:
+        return {handle.transaction}
+
+    patch.setattr(guide.SqliteSink, "destinations_of", destinations_of)
+
+
 _SUITE = SinkContract()
 
 
@@ -125,6 +132,7 @@ _SUITE = SinkContract()
             a_missing_marker_counts_as_committed,
             _SUITE.test_a_transaction_without_a_record_in_the_store_is_not_reported_as_committed,
         ),
+        (the_destination_is_the_transaction, _SUITE.test_all_attempts_at_the_same_rows_write_to_the_same_places),
         (a_swept_task_votes, _SUITE.test_a_swept_task_that_votes_late_is_refused_or_has_all_its_rows),
     ],
 )

@@ -173,6 +173,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/rules/test_rule_09_lost_transactions.py -k another_topic",
     ),
     one_edit(
+        "a repair refuses lost transactions without a place",
+        9,
+        "twopc/participants.py",
+        "            if before and before != now:  # some handles contain no place\n",
+        "            if before != now:\n",
+        model=False,
+        protocol="tests/unit/test_participants.py -k without_a_place",
+    ),
+    one_edit(
         "a repair does not look where its rows went",
         9,
         "twopc/batch_transaction.py",

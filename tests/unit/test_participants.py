@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.fake_sink import FakeCommitter, FakeSink, World
+from tests.unit.fake_sink import FakeCommitter, FakeHandle, FakeSink, World
 from twopc.attempt import Claim, Owner
-from twopc.errors import RetriableError
+from twopc.errors import ConfigurationError, RetriableError
 from twopc.participants import Participants
 
 if TYPE_CHECKING:
@@ -56,6 +56,32 @@ def test_votes_are_confirmed_again_after_a_long_wait_for_another_sink(
     participants = Participants([FakeSink(World(), "a"), FakeSink(World(), "b")])
     participants.confirm({("a", 0): 1, ("b", 0): 2}, 5_000)
     assert confirmed == ages
+
+
+class _Placed(FakeSink):
+    """A sink whose handles contain only a place. As in an older version's handles, the place may be missing."""
+
+    def destinations_of(self, handle: FakeHandle) -> list[str]:
+        return [handle.transaction] if handle.transaction else []
+
+
+ONE, TWO, THREE, NOWHERE = map(FakeHandle, ("topic 1", "topic 2", "topic 3", ""))
+
+
+def test_each_sinks_lost_rows_return_to_the_places_of_its_lost_transactions() -> None:
+    participants = Participants([_Placed(World(), "a"), _Placed(World(), "b")])
+    lost = {("a", 0): ONE, ("a", 1): TWO, ("b", 0): THREE}
+    participants.require_same_destinations(7, lost, {("a", 0): TWO, ("a", 1): ONE, ("b", 5): THREE})
+    with pytest.raises(ConfigurationError, match=r"sink 'b': batch 7 .* belong in topic 3, .* write them to topic 2\."):
+        participants.require_same_destinations(7, lost, {("a", 0): ONE, ("a", 1): TWO, ("b", 0): TWO})
+    # The other sink's places do not count.
+    with pytest.raises(ConfigurationError, match=r"belong in topic 1, topic 2, .* write them to topic 1\."):
+        participants.require_same_destinations(7, lost, {("a", 0): ONE, ("b", 0): THREE, ("b", 1): TWO})
+
+
+def test_a_lost_transaction_without_a_place_is_repaired() -> None:
+    participants = Participants([_Placed(World(), "a")])
+    participants.require_same_destinations(7, {("a", 0): NOWHERE}, {("a", 0): ONE})
 
 
 def _record(monkeypatch: pytest.MonkeyPatch, looks: Iterator[Owner | RetriableError]) -> list[Owner | None]:

@@ -134,6 +134,17 @@ class TransactionContract:
         assert pickle.loads(pickle.dumps(handle)) == handle  # noqa: S301 - the bytes are our own
         assert case.sink.decode_handle(json.loads(json.dumps(case.sink.encode_handle(handle)))) == handle
 
+    def test_all_attempts_at_the_same_rows_write_to_the_same_places(self, case: Case) -> None:
+        """Otherwise, a batch that lost a transaction could never be repaired (``destinations_of``)."""
+        driver = Driver(case.sink)
+        driver.begin()
+        handles = [driver.prepare(case.rows(ROWS)) for _ in range(2)]
+        assert handles[0] is not None and handles[1] is not None
+        recorded = case.sink.decode_handle(json.loads(json.dumps(case.sink.encode_handle(handles[0]))))
+        places = [set(case.sink.destinations_of(handle)) for handle in (recorded, handles[1])]
+        assert places[0] == places[1]
+        assert all(isinstance(place, str) and place for place in places[0])
+
     def test_another_process_commits_what_a_dead_one_prepared(self, case: Case) -> None:
         if not case.is_outside:
             pytest.skip("when a process ends, so do its prepared transactions (Case.is_outside)")
