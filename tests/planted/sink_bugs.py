@@ -173,6 +173,22 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/rules/test_rule_09_lost_transactions.py -k another_topic",
     ),
     one_edit(
+        "a sink learns from a field whether Spark knows that a column has no nulls",
+        0,
+        "integration/spark/views.py",
+        """        return pa.RecordBatch.from_arrays(
+            [rows.column(index) for _, index in self.columns], names=[name for name, _ in self.columns]
+        )
+""",
+        """        return pa.RecordBatch.from_arrays(
+            [rows.column(index) for _, index in self.columns],
+            schema=pa.schema([rows.schema.field(index).with_name(name) for name, index in self.columns]),
+        )
+""",
+        model=False,
+        protocol="tests/unit/test_spark_views.py -k nullable",
+    ),
+    one_edit(
         "a repair refuses lost transactions without a place",
         9,
         "twopc/participants.py",
