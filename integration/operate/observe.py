@@ -21,11 +21,11 @@ from twopc.integration.verify.findings import Kind
 from twopc.integration.verify.history import history_of
 from twopc.integration.verify.markers import Markers, missing, wait_for_commits
 from twopc.integration.verify.transactions import check_missing, decided_in, topics_of
+from twopc.retry import repeating
 from twopc.sealed import OtherVersionError
 from twopc.sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
 from twopc.sinks.kafka.settings import LEDGERS
 from twopc.sinks.kafka.transactions import TransactionClient
-from twopc.sinks.retry import repeating
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

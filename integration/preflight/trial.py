@@ -14,13 +14,13 @@ from tenacity import wait_fixed
 
 from twopc.attempt import Attempt, Claim, TaskAttempt
 from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
+from twopc.retry import retrying
 from twopc.sinks.kafka.errors import is_retriable, translated
 from twopc.sinks.kafka.handle import ProducerIdentity, id_prefix
 from twopc.sinks.kafka.ledger_topic import describe
 from twopc.sinks.kafka.prepared import fence
 from twopc.sinks.kafka.reader import offsets
 from twopc.sinks.kafka.transactions import TransactionClient
-from twopc.sinks.retry import retrying
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

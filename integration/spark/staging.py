@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,12 +18,14 @@ from urllib.parse import quote
 
 import pyarrow as pa
 from pyarrow import fs
+from tenacity import stop_after_delay, wait_fixed
 
 from twopc.crash_points import crash_point
 from twopc.errors import ConfigurationError, FatalError, UnavailableError
 from twopc.files import is_unsupported, sync
 from twopc.integration.spark.staged_file import Summed, arrow_size, is_whole
 from twopc.integration.spark.views import LETTER_MAX_BYTES, View, views_in, with_views
+from twopc.retry import repeating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -157,9 +158,8 @@ class Staging:
             ConfigurationError: the process cannot read one of the files.
             UnavailableError: the file system did not respond.
         """
-        deadline = time.monotonic() + _STALE_S
-        while (missing := self._unseen(set(names))) is not None and time.monotonic() < deadline:
-            time.sleep(_PAUSE_S)
+        again = repeating(stop=stop_after_delay(_STALE_S), backoff=wait_fixed(_PAUSE_S))
+        missing = again(self._unseen, set(names))
         if missing is not None:
             raise ConfigurationError(
                 f"the driver cannot see {below(self.location, missing)}, which a task has just written, so this path must be "

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tenacity import wait_exponential
 
+from twopc.retry import retrying
 from twopc.sinks.hbase.errors import FAILURES, REMEDIES, RemoteError, ignored_condition, is_transient
 from twopc.sinks.hbase.messages import Message, client_pb, region
 from twopc.sinks.hbase.row_ops import Op
-from twopc.sinks.retry import retrying
 from twopc.sinks.staged.client import StoreClient
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from confluent_kafka import KafkaException
 from tenacity import wait_fixed
 
 from twopc.errors import UnavailableError
+from twopc.retry import retrying
 from twopc.sinks.kafka.errors import is_retriable
-from twopc.sinks.retry import retrying
 
 if TYPE_CHECKING:
     from collections.abc import Callable

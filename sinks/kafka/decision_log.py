@@ -24,13 +24,13 @@ from twopc.errors import (
     UnavailableError,
 )
 from twopc.records import Acquired, Entries, LogContents, Record, truncated_to
+from twopc.retry import retrying
 from twopc.sinks.kafka.driver_producer import RETRY_BACKOFF_MS, DriverProducer
 from twopc.sinks.kafka.errors import is_retriable, on_topic, translate
 from twopc.sinks.kafka.ledger_owner import OwnerCheck
 from twopc.sinks.kafka.ledger_topic import DRIVER_PARTITION, LedgerTopic
 from twopc.sinks.kafka.oauth import require_token
 from twopc.sinks.kafka.reader import CommittedReader, Row, offsets
-from twopc.sinks.retry import retrying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

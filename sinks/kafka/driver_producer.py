@@ -14,6 +14,7 @@ from tenacity import wait_none
 
 from twopc.crash_points import crash_point
 from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
+from twopc.retry import retrying
 from twopc.sinks.kafka.acknowledged import flush_all
 from twopc.sinks.kafka.client_log import ClientLog
 from twopc.sinks.kafka.errors import (
@@ -29,7 +30,6 @@ from twopc.sinks.kafka.errors import (
 )
 from twopc.sinks.kafka.handle import driver_id
 from twopc.sinks.kafka.producer import connect
-from twopc.sinks.retry import retrying
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,9 +18,9 @@ from tenacity import wait_fixed
 from twopc.counted import counted
 from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
+from twopc.retry import retrying
 from twopc.sinks.kafka.asking import ask, is_unavailable, request_s
 from twopc.sinks.kafka.errors import error_of, is_retriable, on_topic, translate, translated
-from twopc.sinks.retry import retrying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tenacity import wait_exponential
 
-from twopc.sinks.retry import repeating
+from twopc.retry import repeating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -14,8 +14,8 @@ from redis.cluster import RedisCluster
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, SlotNotCoveredError
 from tenacity import wait_exponential
 
+from twopc.retry import retrying
 from twopc.sinks.redis.errors import FAILURES, REMEDIES, NotReplicatedError, SlotMovingError, is_transient
-from twopc.sinks.retry import retrying
 from twopc.sinks.staged.client import StoreClient
 
 if TYPE_CHECKING:

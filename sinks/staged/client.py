@@ -9,7 +9,7 @@ from operator import add, gt
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from twopc.errors import ConfigurationError, UnavailableError
-from twopc.sinks.retry import repeating
+from twopc.retry import repeating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

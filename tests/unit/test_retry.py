@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tenacity import wait_fixed
 
-from twopc.sinks.retry import retrying
+from twopc.retry import retrying
 from twopc.sinks.staged import client
 from twopc.sinks.staged.client import StoreClient
 

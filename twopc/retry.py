@@ -1,4 +1,4 @@
-"""Retry with backoff. Only these functions make a store client wait or give up."""
+"""Retry a step with backoff while its error is transient, or repeat it while its result is true."""
 
 from __future__ import annotations
 
