@@ -102,7 +102,7 @@ def make_outputs(spec: Spec) -> None:
     with psycopg.connect(spec.dsn, autocommit=True) as connection:
         columns = sql.SQL("CREATE TABLE {} (number bigint NOT NULL, customer text, at timestamptz DEFAULT now())")
         connection.execute(columns.format(sql.Identifier(spec.name)))
-    admin = AdminClient({"bootstrap.servers": spec.bootstrap_servers})  # must outlive the request
+    admin = AdminClient({"bootstrap.servers": spec.bootstrap_servers})  # the client must outlive the request
     admin.create_topics([NewTopic(spec.name, 1, 1)])[spec.name].result()
 
 

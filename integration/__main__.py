@@ -8,7 +8,7 @@ import sys
 def main() -> None:
     """Run the command line."""
     try:
-        from twopc.integration.cli import app  # noqa: PLC0415 - typer may be absent
+        from twopc.integration.cli import app  # noqa: PLC0415 - typer may not be installed
 
         app()
     except ModuleNotFoundError as error:

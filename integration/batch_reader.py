@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: epoch.
 _FETCH_VERSION: Final = 11
 _FETCH_BYTES: Final = 16_000_000
-#: The first message format with batches, producers and transactions.
+#: The first message format with record batches, producer ids and transactions.
 _WITH_PRODUCERS: Final = 2
 
 

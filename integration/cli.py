@@ -64,7 +64,7 @@ def main() -> None:
 
 
 @app.command()
-def demo(  # noqa: PLR0913 - options of a command line, each with a default
+def demo(  # noqa: PLR0913 - command-line options, each with a default
     *,
     rows: Annotated[int, typer.Option(min=1, max=10_000_000, help="Records for each query.")] = 200_000,
     kills: Annotated[int, typer.Option(min=0, max=1_000, help="How many times to kill each query (SIGKILL).")] = 5,
@@ -125,7 +125,7 @@ def demo(  # noqa: PLR0913 - options of a command line, each with a default
 
 
 @app.command()
-def verify(  # noqa: PLR0913 - options of a command line
+def verify(  # noqa: PLR0913 - command-line options
     *,
     bootstrap_servers: Servers,
     sink: Annotated[str, connection(help="Name of the sink.")],
@@ -230,7 +230,7 @@ def verify(  # noqa: PLR0913 - options of a command line
 
 
 @app.command()
-def preflight(  # noqa: PLR0913 - options of a command line
+def preflight(  # noqa: PLR0913 - command-line options
     *,
     bootstrap_servers: Servers,
     sink: Annotated[str, connection(help="Name of the sink.")],

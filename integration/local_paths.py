@@ -8,7 +8,8 @@ from typing import Final
 
 from twopc.errors import ConfigurationError
 
-#: A single letter is a drive, not a scheme. One slash is enough, because a ``Path`` turns two slashes into one.
+#: A single letter before the colon is a drive, not a scheme. One slash after the colon is enough, because a ``Path``
+#: turns two slashes into one.
 _URL: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(/.*)")
 
 

@@ -44,9 +44,9 @@ CREATE TABLE twopc_staged (name VARCHAR NOT NULL, key VARCHAR, number BIGINT); -
 COLUMNS = {"key": (pa.string(), pa.large_string()), "number": (pa.int64(), pa.int32(), pa.int16(), pa.int8())}
 PROOFS = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
 
-# All connections from one process to a file share one database, whose transactions do not lock the rows that they read. So a
-# step could check its driver, and then publish although the next driver has fenced that driver. The file lock does not prevent
-# this race, because the process already holds the lock.
+# All connections from one process to a file share one database, whose transactions do not lock the rows that they read.
+# So after a step has checked that its driver is not fenced, the next driver could still fence that driver before the
+# step publishes. The file lock does not prevent this race, because the process already holds the lock.
 _one_step = threading.Lock()
 
 
@@ -61,10 +61,11 @@ def connect(path: str, timeout_ms: int = 30_000, *, read_only: bool = False) -> 
     ends_at = time.monotonic() + timeout_ms / 1000
     while True:
         if not Path(path).is_file():
-            raise FileNotFoundError("no such file. Call create_tables(path) once")  # DuckDB would create the file
+            # Without this check, DuckDB would create the file.
+            raise FileNotFoundError("no such file. Call create_tables(path) once")
         try:
             return duckdb.connect(path, read_only=read_only)
-        except duckdb.OperationalError:  # the message identifies the process that has the file open
+        except duckdb.OperationalError:  # DuckDB's message identifies the process that has the file open
             if time.monotonic() >= ends_at:
                 raise
         time.sleep(random.uniform(0.005, 0.05))
@@ -122,7 +123,7 @@ class DuckDbSink(TwoPhaseCommitSink[Prepared]):
             with closing(connect(self.path, self.timeout_ms)) as db:
                 run(db, "BEGIN")
                 yield db
-                run(db, "COMMIT")  # an error skips this line, and closing the connection rolls back
+                run(db, "COMMIT")  # if an error skips this line, closing the connection rolls the transaction back
         except (duckdb.Error, FileNotFoundError) as error:
             raise UnavailableError(f"{self.path}: {error}") from error
         finally:
@@ -155,7 +156,8 @@ class DuckDbWriter(SinkWriter[Prepared]):
 
     def begin_transaction(self) -> None:
         """See the base class."""
-        with self._sink.step() as db:  # comes before the first row, so that the sweep finds every row
+        # The transaction is recorded before its first row, so that the sweep finds every row.
+        with self._sink.step() as db:
             begin = "INSERT INTO twopc_transactions (name, sink, state) VALUES (?, ?, 'open')"
             run(db, begin, self._name, self._sink.name)
 

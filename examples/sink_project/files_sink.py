@@ -101,7 +101,7 @@ class FileWriter(SinkWriter[Prepared]):
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`."""
         try:
-            # If a sweep has moved the file, the mode "a" would create a new file without the earlier rows.
+            # If a sweep has moved the file, mode "a" would create a new file without the earlier rows.
             with (self._sink.root / "open" / self._name).open("r+") as file:
                 file.seek(0, os.SEEK_END)
                 file.writelines(json.dumps(row) + "\n" for row in rows.to_pylist())

@@ -136,7 +136,7 @@ def deliver(channel: Channel, alert: Alert) -> None:
     """Deliver an alert through a channel, and log any error."""
     try:
         channel(alert)
-    except Exception as error:  # noqa: BLE001 - a channel must not affect the query
+    except Exception as error:  # noqa: BLE001 - a channel's error must not affect the query
         logger.warning("an alert was not delivered: %s (%s)", error, line(alert))
 
 
@@ -153,7 +153,7 @@ class Post:
         self._when_idle = when_idle
         self._waiting: queue.Queue[Alert] = queue.Queue(_WAITING)
         self._is_running = False
-        self._starting = threading.Lock()  # held while the thread is started, and while it ends
+        self._starting = threading.Lock()  # held while the thread is being started or is about to end
 
     @property
     def is_busy(self) -> bool:

@@ -69,8 +69,8 @@ def main(watching: Watching, *, as_json: bool) -> int:
 
 def _watch(watching: Watching, *, as_json: bool) -> int:
     found = read_rules(watching.rules)
-    channels = [one for one in found.channels if one is not to_log]  # the command's output is its log
-    history = read(watching.checkpoint)  # a wrong path is an error at startup; later problems are only reported
+    channels = [one for one in found.channels if one is not to_log]  # the command's output serves as its log
+    history = read(watching.checkpoint)  # a wrong path raises an error at startup; later errors are only reported
     began = watching.clock()
     state = load(watching.state)
     seen_ms = state.seen_ms if watching.state is not None and state.seen_ms else _newest_ms(history)
@@ -87,7 +87,7 @@ def _watch(watching: Watching, *, as_json: bool) -> int:
                 return status
             watching.pause(watching.interval_s)
             history = _again(history, watching)
-    except KeyboardInterrupt:  # the normal way to stop a watch
+    except KeyboardInterrupt:  # Ctrl-C is the normal way to stop watching
         if status is None:
             raise
         return status

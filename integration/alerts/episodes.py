@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from twopc.integration.alerts.rules import Rule
     from twopc.progress import Checkpoint
 
-#: The format of a webhook's data. Any change except a new field requires a new format number.
+#: The format of the data that a webhook receives. Any change other than an additional field requires a new format
+#: number.
 FORMAT: Final = "twopc-alert/1"
 FIRING: Final = "firing"
 OVER: Final = "over"
@@ -139,7 +140,7 @@ class Episodes:
         last = self._checked_ms.get(rule.name)
         if (
             last is not None and 0 <= now_ms - last < rule.every_s * 1000
-        ):  # a clock that was set back must not stop the rule
+        ):  # after the clock has been set back, the rule must still be checked
             return False
         self._checked_ms[rule.name] = now_ms
         return True

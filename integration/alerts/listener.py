@@ -35,7 +35,7 @@ _TICK_S: Final = 5.0
 #: How long the process waits for undelivered alerts before it exits.
 _LAST_S: Final = 10.0
 _WAITING: Final = 1_000
-#: The objects whose thread is running.
+#: The ``Alerts`` objects whose threads are running.
 _watching: Final[set[Alerts]] = set()
 
 
@@ -204,7 +204,7 @@ class Alerts(Listener):
             episodes.planned_ms = now_ms
 
     def _ends(self, episodes: Episodes, checkpoint: Checkpoint) -> None:
-        if checkpoint.cause is None:  # a failed checkpoint still counts as planned
+        if checkpoint.cause is None:  # after a failure, the checkpoint still counts as planned
             episodes.planned_ms = None
         self._send(episodes, checkpoint)
 

@@ -49,9 +49,7 @@ def queries_with(columns: AbstractSet[str], session: Any, run_id: str) -> list[s
 
 def _may_have(query: Any, columns: AbstractSet[str]) -> bool:
     asking = Retrying(
-        retry=retry_if_exception_type(
-            PySparkException
-        ),  # Spark Connect cannot be asked about a query that is just starting
+        retry=retry_if_exception_type(PySparkException),  # Spark Connect cannot report on a query that is just starting
         stop=stop_after_delay(_STARTING_S),
         wait=wait_fixed(_POLL_S),
         retry_error_callback=lambda _: True,
@@ -102,7 +100,7 @@ class Callers:
 
     def _is_other(self, query: Any) -> bool:
         """Whether this query certainly did not make the call."""
-        with contextlib.suppress(PySparkException):  # Spark Connect cannot be asked about a query that is just starting
+        with contextlib.suppress(PySparkException):  # Spark Connect cannot report on a query that is just starting
             if not query.status["isTriggerActive"] or not plan_of_query(query).may_have(self._columns):
                 return True
             progress = query.lastProgress

@@ -45,7 +45,8 @@ class ConnectCalls:
         self._location = _require_available(location, options)
         self._options = options
         session = _session_at_start()
-        # Spark starts this process before it starts the process's query.
+        # Spark starts this process before it starts the process's query, so every query that is active now is an
+        # earlier one.
         self._earlier = frozenset(() if session is None else (str(query.runId) for query in session.streams.active))
         self._checksums = NOT_KNOWN if session is None else Checksums.of(session)
         self._shuffles = None if session is None else self._check(session, is_at_start=True)
@@ -114,6 +115,6 @@ def _session_at_start() -> Any:
     """Return the query's session just before the query starts, when PySpark copies the object; None at any other time."""
     if not is_worker() or called_batch() is not None:
         return None
-    from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415 - cannot be imported without grpc
+    from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415 - this module cannot be imported without grpc
 
     return SparkSession.getActiveSession()

@@ -50,7 +50,7 @@ class ConnectEngine(SparkEngine):
                     session.interruptTag(tag)
                 is_done = done.wait(_CANCEL_AGAIN_S)
 
-        session.addTag(tag)  # applies to this thread's operations
+        session.addTag(tag)  # the tag applies to this thread's operations
         if timeout_ms is not None:
             threading.Thread(target=expire, args=(timeout_ms / 1000,), daemon=True).start()
         try:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from twopc.integration.connect.plans import Plan
     from twopc.integration.spark.several import SinkFrame
 
-#: The messages that name a table or a view.
+#: The Spark Connect messages that contain the name of a table or a view.
 _NAMES: Final = frozenset({"SQL", "NamedTable"})
-#: A query in an SQL expression.
+#: The beginning of a subquery in an SQL expression.
 _SUBQUERY: Final = re.compile(r"\(\s*(?:select\b|with\s|from\s|table\s)", re.IGNORECASE)
 
 
@@ -145,11 +145,11 @@ def _listed(queries: Sequence[str]) -> str:
 
 
 def _relation(frame: Any) -> Any:
-    return frame._plan.plan(frame.sparkSession.client)  # noqa: SLF001 - no public API returns the message
+    return frame._plan.plan(frame.sparkSession.client)  # noqa: SLF001 - no public API returns the plan's message
 
 
 def _pinned(frame: Any, views: contextlib.ExitStack) -> Any:
-    # A DataFrame's view keeps the analyzed plan, so its names are not resolved again.
+    # A view of a DataFrame keeps the analyzed plan, so the names in this plan are not resolved again.
     name, session = f"__twopc_{uuid.uuid4().hex}", frame.sparkSession
     frame.createTempView(name)
     views.callback(_drop, session, name)

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from twopc.progress import StateSize
 
 _PAUSE_S: Final = 0.5
-#: The number of a range's partitions, which is the number of the cluster's slots unless spark.default.parallelism sets another
-#: number.
+#: A range's plan contains its number of partitions. This is the number of the cluster's slots unless
+#: spark.default.parallelism sets another number.
 _SPLITS: Final = re.compile(r"splits=(?:Some\()?(\d+)")
-#: The same as in ``twopc.integration.spark.slots``.
+#: The same value as in ``twopc.integration.spark.slots``.
 _TASKS_PER_SLOT: Final = 2
 
 
@@ -164,7 +164,7 @@ class ConnectMode:
     def _kept_since_ms(self, files: Files, batch: Batch, attempt: Attempt) -> float | None:
         frames = self._plans(attempt)
         is_kept = any(plan.keeps_data for plan in (self._query.plan(), *frames))
-        # An RDD's rows may come from a broadcast table, for example.
+        # For example, an RDD's rows may come from a broadcast table.
         is_hidden = any(plan.hides_rows or plan.may_replace_batch for plan in frames)
         return planning_time_ms(files, batch.batch_id) if is_kept or is_hidden else None
 
@@ -189,5 +189,5 @@ class ConnectSlots:
 
     def most_writers(self) -> int | None:
         """Return the maximum number of tasks that write one DataFrame of a batch; see ``Slots``."""
-        found = _SPLITS.search(self._session.range(1)._explain_string())  # noqa: SLF001 - the public method prints it
+        found = _SPLITS.search(self._session.range(1)._explain_string())  # noqa: SLF001 - the public method only prints the plan
         return _TASKS_PER_SLOT * int(found[1]) if found else None

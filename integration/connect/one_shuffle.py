@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from twopc.integration.connect.plans import Plan
 
-#: With these settings, Spark compares the rows if it writes a shuffle again. If the rows differ, Spark reruns the stages
-#: that read them, or aborts the job (SPARK-53575).
+#: With these settings, if Spark writes a shuffle again, it compares the new rows with the old ones. If they differ,
+#: Spark reruns the stages that read the old rows, or aborts the job (SPARK-53575).
 CHECKSUMS: Final = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
@@ -43,7 +43,8 @@ class Checksums:
         version = tuple(int(part) for part in str(session.version).split(".")[:2] if part.isdecimal())
         if version < _SINCE:
             return cls(("Spark 4.1 or newer on the server",))
-        # Pass no default, so that Spark returns its own. Since Spark 4.2, both settings are on by default.
+        # Pass no default value, so that Spark returns its own default. Since Spark 4.2, both settings are on by
+        # default.
         missing = [f"{name}=true" for name in CHECKSUMS if str(session.conf.get(name)).lower() != "true"]
         # Other kinds of shuffles are untested, or Spark does not compare their rows (SPARK-54959).
         return cls((*missing, *other_shuffles(session.conf.get)))
@@ -99,7 +100,7 @@ def _obstacles(
     found = list(dict.fromkeys(missing for one in checksums for missing in one.missing))
     if not is_one:
         found.append("one DataFrame for all sinks")
-    # If Spark loses cached rows, it recomputes them from the rewritten shuffle, and compares nothing.
+    # If Spark loses cached rows, it recomputes them from the rewritten shuffle without any comparison.
     if any(plan.reads_cache for plan in plans):
         found.append("a DataFrame that is not persisted, and a query that reads no persisted table")
     if None in shuffles or sum(map(int, filter(None, shuffles))) > 1:

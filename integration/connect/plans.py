@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-#: Nodes that do not shuffle. If one of them needs a shuffle, Spark puts an ``Exchange`` below it.
+#: Nodes that do not shuffle rows themselves. If such a node needs shuffled input, Spark puts an ``Exchange`` below it.
 _STAYING: Final = frozenset(
     {
         "AdaptiveSparkPlan",
@@ -87,13 +87,13 @@ _SHUFFLED: Final = frozenset({"AQEShuffleRead", "ShuffleQueryStage"})
 #: A node of a plan: its place in the tree, its stage of generated code, its name, and the rest of its line. Spark marks some
 #: nodes, such as stateful ones with a Python function, with an exclamation mark.
 _NODE: Final = re.compile(r"^[\s:|+-]*(?:\*\s?\(\d+\)\s*)?!?(?P<name>\w+)(?P<rest>.*)$")
-#: The beginning of a node's line, unless the node is the root: its connection with its parent. An RDD may also be an analyzed
-#: plan's root, below the schema.
+#: The beginning of a node's line: the branch that connects the node with its parent. The root has no branch. An RDD may
+#: also be the root of an analyzed plan, below the schema.
 _BEGINNING: Final = re.compile(r"[\s:|]*[+:]- |~?\w+RDD \[")
 _SECTION: Final = re.compile(r"^(?:\+- )?== (?P<title>[\w ]+) ==$")
-#: The header of a form of an adaptive plan that is a part of another plan, such as a cached one.
+#: The header of one form of an adaptive plan inside another plan. The adaptive plan may be a cached one, for example.
 _INNER_SECTION: Final = re.compile(r"^[\s:|+-]*== [\w ]+ ==$")
-#: An RDD in an analyzed plan. The end of the text says whether the RDD belongs to a stream.
+#: An RDD in an analyzed plan. The end of the line says whether the RDD belongs to a stream.
 _RDD: Final = re.compile(r"^[\s:|+~-]*\w+RDD \[(?P<columns>.*)\](?P<is_streaming>, true)?")
 #: Rows that an analyzed plan itself contains.
 _ROWS: Final = re.compile(r"\bLocalRelation ")
@@ -105,7 +105,7 @@ _CUT: Final = "more characters"
 _OMITTED: Final = " more fields"
 #: A column with its number, which is unique in the server's JVM.
 _COLUMN: Final = re.compile(r"[^\s\[\],()]*#\d+")
-#: A stateful operator that has no keys. An aggregate's keys are a list before the text "state info".
+#: A stateful operator that has no keys. An aggregate with keys lists them before the words "state info".
 _WITHOUT_KEYS: Final = re.compile(r"StreamingGlobalLimit |StateStoreSave state info ")
 #: A stateful operator's id, which is its directory in the checkpoint.
 _OPERATOR: Final = re.compile(r", opId = (?P<id>\d+), ver = ")
@@ -219,8 +219,8 @@ def parsed(text: str) -> Plan:
     forms: list[list[tuple[str, str]]] = []
     title = ""
     for line in _lines(text):
-        # Count each form of an inner plan. So an inner plan's shuffle is counted twice, but no shuffle of the outer
-        # plan is missed.
+        # Count every form of an inner plan. An inner plan's shuffle is therefore counted twice, but no shuffle of the
+        # outer plan is missed.
         if _INNER_SECTION.match(line) and not _SECTION.match(line):
             continue
         if found := _SECTION.match(line):
@@ -256,7 +256,7 @@ def _lines(text: str) -> Iterator[str]:
 def plan_of_frame(frame: DataFrame) -> Plan:
     """Return a DataFrame's plan. Evaluates nothing."""
     connect: Any = frame
-    return parsed(connect._explain_string(extended=True))  # noqa: SLF001 - the public method prints the plan
+    return parsed(connect._explain_string(extended=True))  # noqa: SLF001 - the public method only prints the plan
 
 
 def plan_of_query(query: Any) -> Plan:
@@ -265,4 +265,4 @@ def plan_of_query(query: Any) -> Plan:
 
     command: Any = proto.StreamingQueryCommand()
     command.explain.extended = True
-    return parsed(query._execute_streaming_query_cmd(command).explain.result)  # noqa: SLF001 - the public method prints the plan
+    return parsed(query._execute_streaming_query_cmd(command).explain.result)  # noqa: SLF001 - the public method only prints the plan

@@ -139,7 +139,7 @@ def calling_query(session: Any, files: LocalFiles, earlier: Collection[str] = ()
 
 def _possible_runs(session: Any, run_id: str, earlier: Collection[str], *, is_alone: bool) -> frozenset[str]:
     if is_alone:
-        return frozenset({run_id}.difference(earlier))  # the common case, without further requests
+        return frozenset({run_id}.difference(earlier))  # the common case, which needs no further requests
     return Callers(session, batch_columns(), earlier).wait_for(run_id)
 
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: The kind of file that Spark writes later, from versions that are already committed.
 _LATER: Final = "snapshot"
-#: Metadata paths in each operator's directory. The second format writes a file for each batch in which the metadata
-#: changed.
+#: Metadata paths in each operator's directory. In the second format, Spark writes a file for each batch in which the
+#: metadata changed.
 _METADATA: Final = ("_metadata/metadata", "_metadata/v2")
 
 

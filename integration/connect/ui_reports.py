@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
     from twopc.integration.connect.spark_ui import SparkUi
 
-#: Spark Connect's form of a session's tag ends with the tag itself (``ExecuteSessionTag``).
+#: Spark Connect puts a prefix before a session's tag. The prefix ends with this string (``ExecuteSessionTag``).
 _OF_SESSION: Final = "_Tag_"
 #: How long the toolkit's own job may take, and how long Spark's report of this job may lag behind.
 _JOB_TIMEOUT_S: Final = 600.0
-#: The same before the query starts. From Spark 4.2 on, the server waits only 300 s for the function's process.
+#: The same limit before the query starts. Since Spark 4.2, the server waits only 300 s for the function's process to
+#: start.
 _FIRST_JOB_TIMEOUT_S: Final = 240.0
 _MARK_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.01
@@ -104,7 +105,8 @@ class UiReports:
 
     def now(self) -> Moment:
         """See :class:`Reports`."""
-        # In this order, every lower number was assigned, and every counted drop happened, before the RDD is created.
+        # Keep this order, so that every lower job number has been assigned, and every counted drop has happened, before
+        # the RDD is created.
         dropped, job = self.dropped(), self.end_of_jobs()
         return Moment(self.next_rdd(), job, dropped)
 

@@ -11,7 +11,7 @@ from typing import Final
 from twopc.crash_points import POINTS
 from twopc.testing.kill_loop import Kill, Moment
 
-#: Every fourth kill comes from outside, between the named steps.
+#: The share of kills that come from outside the query, at any time between the named steps.
 _OUTSIDE_SHARE: Final = 0.25
 _EARLIEST, _LATEST = 0.02, 0.9
 _ONCE_A_RUN: Final = ("driver.inspected", "driver.acquired", "driver.recovered")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from twopc.integration.demo.queries import Query
     from twopc.integration.demo.stores.store import Output, Store
 
-#: The largest default batch. A kill undoes at most one batch.
+#: The largest default batch size. A kill undoes at most one batch.
 _LARGEST_BATCH: Final = 100_000
 
 

@@ -19,12 +19,12 @@ PHASES: Final = ("recover", "prepare", "confirm", "decide", "commit", "evaluate"
 _RECOVERY: Final = frozenset({"connect", "inspect", "acquire", "recover"})
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 960, 260, 64, 24, 26
 _RATE_HEIGHT: Final = 140
-#: A bar is cut at this multiple of the 90th percentile.
+#: A bar is cut off at this multiple of the 90th percentile.
 _CUT: Final = 3
 _WIDEST_BAR: Final = 48
 #: If a bar is narrower than this, no gap separates it from the next bar.
 _NARROW: Final = 3
-#: The width of the label above a cut bar.
+#: The width of the label above a bar that is cut off.
 _LABEL: Final = 52
 #: The largest number of points on a line that people can tell apart.
 _DOTS: Final = 60
@@ -36,7 +36,8 @@ _ENDS: Final = (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 def timeline(shown: Sequence[Checkpoint]) -> str:
     """Draw a bar for each checkpoint. Its sections show the phases' durations. A failed checkpoint is marked."""
     took = sorted(one.took_ms for one in shown) or [1.0]
-    # A checkpoint that waited for ten minutes must not dwarf all others. So its bar is cut and labeled with its duration.
+    # A checkpoint that waited for ten minutes must not dwarf all others. Therefore, its bar is cut off and labeled with
+    # its duration.
     highest = _end(min(took[-1], _CUT * took[round(0.9 * (len(took) - 1))]))
     parts = [_axis(_HEIGHT, highest, seconds)]
     labels = _labelled(shown, highest)

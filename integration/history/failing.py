@@ -46,7 +46,7 @@ def _restarting(window: Window) -> Evidence | None:
         return None
     is_cut_short = any(one.cause is not None for one in window.checkpoints)
     if not is_cut_short:
-        return None  # such runs are normal: a timer may start the query for one batch
+        return None  # such runs are normal: for example, a timer may start the query for one batch at a time
     return Evidence(0.5, f"{len(runs)} starts for {completed} completed checkpoints")
 
 

@@ -105,7 +105,7 @@ class PrometheusMetrics(Listener):
             "Age of the oldest open transaction in the current checkpoint, as a share of the transaction's limit.",
         ).set_function(self._ratio)
         for outcome in ("completed", "declined", "expired", "failed"):
-            self._ended.labels(name, outcome)  # a rate needs a zero before the first event
+            self._ended.labels(name, outcome)  # to compute a rate, Prometheus needs a zero before the first event
         for reason in ("declined", "expired", "failed"):
             self._attempts.labels(name, reason)
         # Do not open the port here: under Spark Connect, the client makes this object, but a copy on the server serves

@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from twopc.integration.history.window import Window
     from twopc.progress import Checkpoint, StateSize
 
-#: A task is behind if it takes this multiple of the other tasks' median.
+#: A task is behind if it takes at least this multiple of the other tasks' median time.
 _BEHIND: Final = 3.0
-#: A task that is behind has more rows than the others if it has at least this multiple of their mean.
+#: A task that is behind counts as having more rows than the others if it has at least this multiple of their mean
+#: number.
 _MORE_ROWS: Final = 2.0
 _LEAST_TASKS: Final = 3
 _MANY_TASKS: Final = 32
 _FEW_ROWS: Final = 1_000
-#: A checkpoint is near its limit if it takes this share of the limit.
+#: A checkpoint is near its time limit if it takes at least this share of the limit.
 _NEAR: Final = 0.5
-#: A state is large if its commit takes this share of the tasks' time.
+#: A state is large if its commit takes at least this share of the tasks' time.
 _STATE: Final = 0.3
 #: The number of checkpoints needed to detect growth.
 _TREND: Final = 9
@@ -41,7 +42,7 @@ def _between_phases(window: Window) -> Evidence | None:
     shares = [lost / max(1.0, one.took_ms) for lost, one in zip(taken, judged, strict=True)]
     if not taken or median(shares) < 0.3 or median(taken) < LEAST_MS:  # noqa: PLR2004 - a third of the checkpoint's time
         return None
-    share = median(shares)  # not the mean: the first checkpoint of a run takes longer, for other reasons
+    share = median(shares)  # not the mean, because a run's first checkpoint takes longer for other reasons
     return Evidence(0.7 * share, f"{share:.0%} of a checkpoint's time; the median is {seconds(median(taken))}")
 
 

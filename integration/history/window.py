@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: The number of newest checkpoints to judge.
 LAST: Final = 50
-#: A shorter time is not a problem, even if its share is large.
+#: A shorter time is not a problem, even if it is a large share of a checkpoint's time.
 LEAST_MS: Final = 500.0
 
 

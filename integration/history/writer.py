@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from twopc.files import Files
     from twopc.progress import Checkpoint
 
-#: The name of the directory in ``<checkpoint>/twopc``.
+#: The name of the history's directory in ``<checkpoint>/twopc``.
 DIRECTORY: Final = "history"
 SUFFIX: Final = ".jsonl"
 #: The maximum size of a file, and the number of files retained. A line usually takes up 1 KiB, and at most about 40 KiB.
 FILE_BYTES: Final = 1024 * 1024
 FILES: Final = 8
-#: The number of checkpoints in one object, on file systems without append, and the number of objects retained.
+#: On file systems without append: the number of checkpoints in one object, and the number of objects retained.
 OBJECT_CHECKPOINTS: Final = 100
 OBJECTS: Final = 80
 
@@ -59,7 +59,8 @@ class AppendingWriter(Listener):
         line = seal(checkpoint) + b"\n"
         if self._descriptor is None or self._size + len(line) > FILE_BYTES:
             self._open(len(line))
-        # Use one write, so that two drivers of one checkpoint, one of them fenced, do not mix their lines.
+        # Write the line in a single call. Otherwise, if two drivers use the same checkpoint and one of them is fenced,
+        # their lines could be mixed.
         self._size += os.write(self._opened(), line)
 
     def close(self) -> None:

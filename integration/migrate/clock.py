@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from twopc.integration.preflight.target import Target
 
 _CHECK: Final = "clock"
-#: Times are rounded to milliseconds, and a hand-over tolerates a minute, so a smaller difference is not a finding.
+#: Times are rounded to milliseconds, and a hand-over tolerates a minute, so a smaller difference is not reported.
 _TOLERATED_MS: Final = 1_000
 _DEFAULT_REPLICAS: Final = -1
 

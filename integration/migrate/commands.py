@@ -219,7 +219,7 @@ def probe(  # noqa: PLR0913 - options of a command line
 
 
 def _offsets(text: str | None) -> dict[str, dict[int, int]]:
-    import msgspec  # noqa: PLC0415 - --help does not need it
+    import msgspec  # noqa: PLC0415 - --help does not need this module
 
     try:
         return msgspec.json.decode(text or "{}", type=dict[str, dict[int, int]])

@@ -87,7 +87,7 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         topic: bounds_of(sink, topic, planned_ms, wanted.clock_skew_ms, wanted.starts.get(topic))
         for topic in wanted.topics
     }
-    if is_finished:  # only the bounds' ends matter, because no program may write after them
+    if is_finished:  # only the ends of the bounds matter, because no program may write beyond them
         finished = msgspec.structs.replace(begun, topics=_ends(topics), other_writers=wanted.other_writers)
         return _found(place, finished, None, Tally())
     handover = msgspec.structs.replace(
@@ -135,7 +135,8 @@ def last_batch(files: Files) -> tuple[int, bool]:
             files,
             f"Spark has planned batch {planned} and recorded batch {noted} as done. At most one batch may be unfinished",
         )
-    # Spark always keeps the last two files. With asyncProgressTrackingEnabled, it writes no file for some batches.
+    # Spark always keeps the last two offsets files. However, with asyncProgressTrackingEnabled, it writes no file for
+    # some batches.
     if planned > 0 and planned - 1 not in offsets:
         raise _incomplete(
             files,
@@ -163,7 +164,8 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
     last = Handovers(place.own).newest()
     if last is None or last.is_back or not last.is_of_the_same_rest(begun):
         return
-    # A query binds its sinks before its first decision. Without a binding, the command needs no permission on the ledger.
+    # A query binds its sinks before its first decision. So without a binding, the query has decided nothing, and the
+    # command needs no permission on the ledger.
     if not Binding(place.own).sinks:
         return
     query, batch_id = begun.query_id, begun.batch_id

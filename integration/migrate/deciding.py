@@ -73,7 +73,7 @@ def sinks_of(query_id: str, sink: KafkaSink, own: Files) -> list[KafkaSink]:
         if "ledger" not in facts or facts["cluster"] != bound[sink.name]["cluster"]:
             raise _elsewhere(f"sink {name!r}", sink)
         ledgers.setdefault(name, facts["ledger"])
-    # A query binds its sinks no earlier than its first decision. Until then, only the sink's ledger names the deciding log.
+    # A query binds its sinks just before its first decision. Until then, only the sink's ledger names the deciding log.
     acquired = _acquired(_view_of(sink), query_id)
     if acquired is not None and acquired.deciding_log not in ledgers.values():
         ledgers[_owner_of(acquired, sink)] = acquired.deciding_log

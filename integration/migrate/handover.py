@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class Kind(Enum):
     """The part of the batch that is in the output."""
 
-    NOTHING = "nothing"  #: the batch is finished or not begun, and every row of the next batch must be written
+    NOTHING = "nothing"  #: the batch is finished or has not begun, so every row of the next batch must be written
     REST = "rest"  #: the rows within the bounds
     WHOLE = "whole"  #: every row
 

@@ -37,7 +37,7 @@ def identity_of(topic: str, record: Message | Row, key: Expression | None) -> by
     """Return a digest that is the same for equal records. Return None if the expression finds nothing in the record."""
     if key is None:
         return hashlib.sha256(content_of(topic, record)).digest()
-    found = key.bytes_of(cast("Message", record))  # an expression uses only methods that a row has
+    found = key.bytes_of(cast("Message", record))  # an expression calls only methods that a row also has
     return None if found is None else hashlib.sha256(_joined([topic.encode(), found])).digest()
 
 

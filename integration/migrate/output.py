@@ -171,7 +171,7 @@ def _at_time(admin: AdminClient, topic: str, ends: Mapping[int, int], at_ms: int
     with translated(f"looking up offsets of {topic} by timestamp"):
         for where, future in admin.list_offsets(wanted, request_timeout=timeout_ms / 1000).items():
             offset = future.result().offset
-            if offset < _NONE_AT_THAT_TIME:  # librdkafka reports no error when the broker did not respond
+            if offset < _NONE_AT_THAT_TIME:  # librdkafka reports no error if the broker does not respond
                 raise UnavailableError(f"{topic}[{where.partition}]: no response within {timeout_ms:.0f} ms")
             found[where.partition] = ends[where.partition] if offset == _NONE_AT_THAT_TIME else offset
     return found

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
 
 _SAMPLE: Final = 500
-#: The request with which Spark's connector describes topics since Spark 3.0. Before version 4, this request may create topics.
+#: The first version of the Metadata request that can describe a topic without creating it. Since Spark 3.0, Spark's
+#: connector requires this version.
 _DESCRIBES_SINCE: Final = 4
 _FETCHING: Final = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching=true"
 _MURMUR2, _CRC32, _FNV1A = "murmur2_random", "consistent_random", "fnv1a_random"

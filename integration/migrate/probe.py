@@ -34,7 +34,8 @@ _COMMITTED: Final = b"twopc migrate probe: this record is committed; every reade
 _ABORTED: Final = b"twopc migrate probe: this record was aborted; no read_committed reader sees it"
 #: The transaction stays open for this multiple of the time that the group took to commit an offset past the second record.
 _PATIENCE: Final = 3
-#: How often to write the record again: a group that starts at the end of a new topic sees only later records.
+#: How long to wait before the record is written again: a group that starts at the end of a new topic sees only later
+#: records.
 _AGAIN_S: Final = 3.0
 _PAUSE_S: Final = 0.1
 _DEFAULT_REPLICAS: Final = -1
@@ -133,7 +134,7 @@ class _Writer:
                 self.producer.produce(self.topic, value, partition=partition, on_delivery=delivered)
             self.producer.flush(self.timeout_s)
             if len(offsets) < len(partitions):
-                self.producer.commit_transaction(self.timeout_s)  # raises an error with the reason
+                self.producer.commit_transaction(self.timeout_s)  # raises an error that contains the reason
                 raise RetriableError(f"{self.topic} did not accept the probe's records within {self.timeout_s:.0f} s")
         return offsets
 
@@ -190,7 +191,7 @@ def _tried(wanted: Probe, writer: _Writer, group: _Group, partitions: Collection
         return offsets
 
     def commit_another() -> None:
-        if wanted.topic is None:  # not in the user's topic, where every reader would see these records
+        if wanted.topic is None:  # never write to the user's topic, where every reader would see these records
             commit_to(partitions)
 
     passed: dict[int, int] = {}
@@ -213,7 +214,7 @@ def _tried(wanted: Probe, writer: _Writer, group: _Group, partitions: Collection
     return tuple(_finding(group, partition, took_s, hold_s, marks, passed, read) for partition in partitions)
 
 
-def _finding(  # noqa: PLR0913, PLR0917 - everything that was observed
+def _finding(  # noqa: PLR0913, PLR0917 - one argument for each observation
     group: _Group,
     partition: int,
     took_s: float,

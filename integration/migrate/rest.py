@@ -95,7 +95,7 @@ class Comparison:
             .withColumn(_PLACE, sf.monotonically_increasing_id())
             .withColumn(_TASK, sf.spark_partition_id())
         )
-        # One evaluation yields the numbers and the rows to write.
+        # A single evaluation yields both the numbers and the rows to write.
         self._rows = places.persist()
         self._sink = sink
         self._records = _records(frame.sparkSession, sink, handover).persist()
@@ -135,7 +135,8 @@ class Comparison:
         there = self._counted(sf.col("is_exact"), _THERE)
         earlier = Window.partitionBy(_ID).orderBy(_PLACE)
         ranked = self._rows.withColumn(_RANK, sf.row_number().over(earlier)).join(there, _ID, "left")
-        # Of several equal rows, the first are in the output, because the old sink wrote each task's rows in order.
+        # If the output contains only some of several equal rows, these are the first ones, because the old sink wrote
+        # each task's rows in order.
         missing = ranked.where(sf.col(_RANK) > sf.coalesce(sf.col(_THERE), sf.lit(0)))
         ordered = missing.repartition(_TASK).sortWithinPartitions(_PLACE)
         return ordered.select(*_places(len(self._columns))).toDF(*self._columns)
@@ -183,8 +184,8 @@ def _identify(frame: DataFrame, sink: KafkaSink, handover: Handover, select: Map
     numbered = made.toDF(*_places(len(made.columns)))
     own, given = _places(len(frame.columns)), numbered.columns[-len(written) :]
     identity = partial(_identity, written=tuple(written), topic=topic, handover=handover)
-    # A plain function receives strings as Java reads them. Only the written columns are sent to Python, which does not
-    # support all of Spark's types.
+    # A function that does not use Arrow receives strings as Java reads them. Only the written columns are sent to
+    # Python, which does not support all of Spark's types.
     each = sf.udf(identity, st.StructType(list(_ADDED)), useArrow=False)
     return numbered.select(*own, each(*given).alias(_BOTH)).select(*own, f"{_BOTH}.*")
 

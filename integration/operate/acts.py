@@ -149,7 +149,7 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction], facts: QueryFacts
     """
     ids = {one.identity for one in wanted}
     with closing(Cluster(sink, facts)) as cluster:
-        # Read the decisions again, because a commit must follow the current decision.
+        # Read the decisions again, because a commit must match the current decision.
         decided = decided_in(history(cluster), sink).values()
         handles = [one.handle for one in decided if one.handle.identity in ids and not one.abandoned]
         reports = end_all(cluster.transactions, handles, timeout_ms=sink.timeout_ms)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: The runbook. A test checks that each anchor exists.
 RUNBOOK: Final = "docs/operations.md"
-#: A broker's open transactions are unknown.
+#: The message if a broker's open transactions are unknown.
 NOT_LISTED: Final = (
     "a broker did not list its open transactions, so the sink may have open transactions that are not shown"
 )

@@ -82,7 +82,7 @@ _Reason = Annotated[
 ]
 
 
-def _connect(  # noqa: PLR0913, PLR0917 - the options of a connection
+def _connect(  # noqa: PLR0913, PLR0917 - connection options
     servers: str | None,
     ledger: str | None,
     config: list[str] | None,

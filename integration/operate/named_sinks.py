@@ -22,14 +22,14 @@ def load_sinks(place: str) -> tuple[TwoPhaseCommitSink[Any], ...]:
             contain a password.
     """
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as for `python -m`; the script `twopc` puts its own directory there
+        sys.path.insert(0, "")  # as for `python -m`; for the script `twopc`, Python puts its directory there instead
     module, separator, name = place.partition(":")
     if not (module and separator and name):
         raise ConfigurationError(f"--sinks {place} is not in the form module:name")
     try:
         found = pkgutil.resolve_name(place)
         given = found() if callable(found) else found
-        sinks = tuple(given) if isinstance(given, Iterable) else (given,)  # a generator is the user's code, too
+        sinks = tuple(given) if isinstance(given, Iterable) else (given,)  # a generator also runs the user's code
     except ConfigurationError as error:
         raise ConfigurationError(f"--sinks {place}: {error}") from error
     except (ModuleNotFoundError, AttributeError) as error:

@@ -195,7 +195,8 @@ def _without_log(sink: KafkaSink, client: TransactionClient, problem: str) -> Si
 
 def _observed(cluster: Cluster) -> SinkState:
     sink, client = cluster.sink, cluster.transactions
-    # Decisions made before now must be visible or open. The log is read again below, so later decisions are not missed.
+    # The transactions of decisions made before now must be visible or open. The log is read again below, so later
+    # decisions are not missed.
     before = history(cluster)
     required = decided_in(before, sink)
     # A healthy driver commits a few milliseconds after its decision. That delay is not worth reporting.

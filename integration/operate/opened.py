@@ -21,10 +21,10 @@ class Standing(Enum):
 
     DECIDED = "decided"  #: it must be committed
     ABANDONED = "abandoned"  #: decided, but the user abandoned its batch, so it must be aborted
-    ORPHAN = "orphan"  #: undecided in its own ledger, from an earlier driver, so it can no longer be decided
-    RUNNING = "undecided"  #: from the newest driver, which may still decide it if it is alive
+    ORPHAN = "orphan"  #: begun by an earlier driver and undecided in its own ledger, so it can no longer be decided
+    RUNNING = "undecided"  #: begun by the newest driver, which may still decide it if it is alive
     DRIVER = "driver"  #: the driver's own transaction, in which it writes a decision
-    UNMARKED = "unmarked"  #: undecided in this ledger, but not from its newest driver, and another ledger may decide it
+    UNMARKED = "unmarked"  #: undecided here, and not begun by the newest driver; another ledger may decide it
     FOREIGN = "foreign"  #: another program's
     UNJUDGED = "unjudged"  #: the decisions could not be read
 

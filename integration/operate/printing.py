@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from twopc.integration.operate.opened import OpenTransaction
     from twopc.integration.operate.store_state import StoreState
 
-#: The exit statuses of all these commands.
+#: The exit statuses of all commands in this package.
 DONE: Final = 0
-ATTENTION: Final = 1  #: the user must act, or the command did not do everything
+ATTENTION: Final = 1  #: the user must act, or the command did only part of its work
 NOT_DONE: Final = 2  #: the command could not read the state, or the usage is wrong
 REFUSED: Final = 3  #: the decision record forbids the action, or the action needs --force
 

@@ -75,7 +75,7 @@ class SourceProgress(Interceptor):
         """Log an error as a warning."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - the batch is visible, so nothing may fail it
+        except Exception as error:  # noqa: BLE001 - the batch is visible, so an error must not make it fail
             logger.warning(
                 "the consumer group %s does not show the progress of %s. The next batch will update it. No data is at risk. "
                 "Cause: %s",

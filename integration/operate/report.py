@@ -78,7 +78,7 @@ def _sink(state: SinkState, advice: Sequence[Advice]) -> str:
     lag = sum(one.end - one.stable for one in state.held)
     left = [one.expires_in_s for one in state.transactions if one.expires_in_s is not None]
     facts = [("open transactions", f"{len(state.transactions):,}", "watch" if state.transactions else "")]
-    if state.problem is None:  # otherwise, the decisions are unknown
+    if state.problem is None:  # if there is a problem, the decisions are unknown
         facts = [
             ("last decided batch", _or_none(state.last_decided), ""),
             ("last committed batch", _or_none(state.last_committed), ""),

@@ -88,7 +88,7 @@ def request_savepoint(
         ) from error
     deadline, ended = time.monotonic() + timeout_s, False
     try:
-        # The query responds, and removes the request last; see `_Run._tell`.
+        # The query writes its response before it removes the request; see `_Run._tell`.
         while files.read(REQUESTS + name) is not None and time.monotonic() < deadline and not (ended := is_over()):
             time.sleep(_POLL_S)
     finally:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from twopc.integration.verify.deciding import QueryFacts
     from twopc.sinks.kafka import KafkaSink
 
-#: For each step of the table, an explanation of the query's next start and of the operator's task.
+#: For each step of the recovery table: what the query's next start does, and what the operator must do.
 _NEXT: Final = {
     Step.WRITE: "Nothing is in doubt. Start the query. It will write the next batch.",
     Step.FINISH: "Nothing is in doubt. Start the query. It will finish the batch without writing any rows.",

@@ -42,7 +42,7 @@ class Retention:
         found, _ = savepoints_in(self._directory)
         ours = [one for one in found if one.manifest.is_periodic and one.manifest.query_id == query_id]
         good, deleted = 0, []
-        for one in ours:  # the newest first
+        for one in ours:  # from the newest to the oldest
             if good == self._keep:
                 self._delete(one.path)
                 deleted.append(one.path)

@@ -244,9 +244,10 @@ def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int)
         version = _version(name)
         is_old = version is not None and version[0] < bases[directory]
         is_old |= directory in {"offsets", "commits"} and int(file) < batch - 1
-        # These are RocksDB files of deleted versions. Spark keeps the newest snapshot's files as long as the snapshot.
+        # These are RocksDB files of deleted versions. Spark keeps the newest snapshot's files as long as the snapshot
+        # itself.
         is_old |= directory.startswith("state/") and version is None
-        # This toolkit's files are only for people; a restored query starts with new ones.
+        # These files of the toolkit are only for people to read; a restored query starts with new files.
         is_old |= name.startswith("twopc/")
         if not is_old and not file.endswith(".crc"):
             raise _VanishedError(name)

@@ -220,7 +220,8 @@ def _all_sinks(connection: Connection) -> Subject:
             "sink's name"
         )
     nobody = connection.sink(_NOBODY)
-    with closing(TransactionClient(nobody.committing_config())) as client:  # reports an unreachable broker in one line
+    # Use this client first, because it reports an unreachable broker in one line.
+    with closing(TransactionClient(nobody.committing_config())) as client:
         ids = client.list_open("").transactional_ids
     admin = AdminClient(nobody.connection_config())
     with translated("listing the topics of the cluster"):

@@ -158,7 +158,7 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
     sink, query, directory = _one_sink(what, connection, by_hand.checkpoint)
     state = observe(sink, query)
     fitting = {Standing.ORPHAN, Standing.ABANDONED}
-    forced = {Standing.RUNNING, Standing.UNMARKED, Standing.UNJUDGED}  # another program's transactions must be named
+    forced = {Standing.RUNNING, Standing.UNMARKED, Standing.UNJUDGED}  # users must name another program's transactions
     wanted = acts.chosen(state, ids, fitting | forced if by_hand.is_forced else fitting)
     acts.require_abortable(wanted, is_forced=by_hand.is_forced)
     acts.require_decisions_read(state, wanted, is_blind=by_hand.is_blind)

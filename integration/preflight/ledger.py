@@ -69,7 +69,7 @@ def check_transaction_log(target: Target) -> Iterator[Finding]:
     The sink checks the log's settings.
     """
     settings = _broker_settings(target)
-    with contextlib.suppress(ConfigurationError):  # if the permission to describe it is missing, the sink warns
+    with contextlib.suppress(ConfigurationError):  # without the permission to describe the topic, the sink warns
         found = describe(target.admin, TRANSACTION_LOG, timeout_ms=target.sink.timeout_ms)
         if found is not None:
             yield from check_durability(_LOG, found, _in_sync(target, TRANSACTION_LOG))
@@ -114,7 +114,7 @@ def _in_sync(target: Target, topic: str) -> dict[str, str | None]:
     """
     try:
         settings = settings_of(target.admin, topic, timeout_ms=target.sink.timeout_ms) or {}
-    except ConfigurationError:  # if the permission to read them is missing, the sink warns
+    except ConfigurationError:  # without the permission to read the settings, the sink warns
         return {}
     name = "min.insync.replicas"
     return {name: settings[name]} if settings.get(name, "1") != "1" else {}

@@ -26,7 +26,8 @@ def stand_in_for(sink: KafkaSink) -> KafkaSink:
         "name": f"{sink.name}.{own}",
         "ledger_topic": f"{sink.ledger}.{own}",
         "topic": f"{sink.ledger}.{own}",
-        "guarantee": "EXACTLY_ONCE",  # a weaker guarantee also decides in transactions, and the user may raise it later
+        # A sink with a weaker guarantee also decides in transactions, and the user may strengthen the guarantee later.
+        "guarantee": "EXACTLY_ONCE",
         "options": {
             **sink.options,
             "kafka.transaction.timeout.ms": min(sink.transaction_timeout_ms, _TRANSACTION_TIMEOUT_MS),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
     from twopc.sinks.kafka.handle import KafkaHandle
 
-#: The trial's tasks, named after the way in which their transactions end.
+#: The trial's tasks, named after how their transactions end.
 _COMMITTED, _FENCED, _ABORTED = range(3)
 _NOT_KAFKA: Final = (
     "Do not use this cluster: its transactions do not behave like Kafka's. Report this line to the vendor"

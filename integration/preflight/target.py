@@ -43,7 +43,8 @@ class Target:
         self.sink = sink
         self.stand_in = stand_in_for(sink)
         self.topics = tuple(dict.fromkeys(topics))
-        # This client comes first, because it reports an unreachable broker in one line. librdkafka logs every attempt.
+        # Create this client first, because it reports an unreachable broker in one line, but librdkafka would log every
+        # attempt.
         try:
             self.brokers = BrokerConnection(sink.committing_config())
         except RetriableError as error:
@@ -77,7 +78,7 @@ def _reason(sink: KafkaSink) -> str:
             if record.levelno >= logging.ERROR or "FAIL" in record.getMessage():
                 said.append(record.getMessage().rpartition("]: ")[2])
 
-    told: Any = {"logger": logging.Logger("asked"), "log_level": _LOGGED}  # noqa: LOG001 - for this call only
+    told: Any = {"logger": logging.Logger("asked"), "log_level": _LOGGED}  # noqa: LOG001 - a logger for this call only
     told["logger"].addHandler(Collector())
     client = AdminClient({**sink.connection_config(), **told})
     with contextlib.suppress(KafkaException):

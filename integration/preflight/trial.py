@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 QUERY_ID: Final = "twopc preflight"
 _VALUE: Final = QUERY_ID.encode()
-#: This partition's number is higher than the numbers of the partitions with the tasks' markers.
+#: This partition comes after the partitions that contain the tasks' markers.
 _FIRST_ROW_PARTITION: Final = 5
 
 
@@ -167,7 +167,7 @@ class Trial:
         for log in self._logs:  # a client that still looks for the topic could recreate it
             log.close()
         try:
-            if self._is_making:  # the creation was interrupted: wait for the topic, or the brokers may create it later
+            if self._is_making:  # the creation was interrupted, and the brokers may still create the topic: wait for it
                 self._ledger.ensure()
             self._end_transactions()
             self._delete_topic()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SILENT = ("-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
-#: A file in the root of every Java installation, with the vendor, version and platform.
+#: A file in the root of every Java installation, which contains the vendor, version and platform.
 _RELEASE = "release"
 _TIMEOUT_S: Final = 240
 
@@ -108,7 +108,7 @@ def _train(flags: Sequence[str]) -> None:
 
 
 def _run(flags: Sequence[str]) -> None:
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - must come after the environment is set
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - only the process that creates the archive needs Spark
 
     os.environ |= {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with tempfile.TemporaryDirectory(prefix="twopc-class-data-", ignore_cleanup_errors=True) as directory:
@@ -126,7 +126,7 @@ def _run(flags: Sequence[str]) -> None:
         counts = spark.readStream.text("source").groupBy("value").count()
         writer = counts.writeStream.outputMode("update").foreachBatch(_write).option("checkpointLocation", "checkpoint")
         writer.trigger(availableNow=True).start().awaitTermination()
-        jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr] # noqa: SLF001 - no public way to wait for its exit
+        jvm = spark.sparkContext._gateway.proc  # type: ignore[union-attr] # noqa: SLF001 - no public way to wait for the JVM's exit
         spark.stop()
         jvm.stdin.close()
         jvm.wait(_TIMEOUT_S)

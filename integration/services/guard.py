@@ -81,8 +81,9 @@ class GuardedProcess:
     @property
     def exit_code(self) -> int | None:
         """The child's exit code: 128 + N after signal N, or None while the child runs."""
-        # Not `Popen.poll`: a Ctrl-C between its lock and its `try` leaves the lock taken, so `Popen.wait` never returns.
-        # With WNOWAIT, the code can be read again until this property has stored it, even after an interruption.
+        # Do not call `Popen.poll`: a Ctrl-C between its lock and its `try` would leave the lock taken, so `Popen.wait`
+        # would never return. With WNOWAIT, the exit code can be read again until this property has stored it, even
+        # after an interruption.
         if self._guard.returncode is None:
             with contextlib.suppress(ChildProcessError):  # another thread has already reaped the guard
                 ended = os.waitid(os.P_PID, self._guard.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -132,7 +133,7 @@ def die_with_parent() -> None:
 
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
-        import ctypes  # noqa: PLC0415 - the owner's side does not need ctypes
+        import ctypes  # noqa: PLC0415 - the owner's process does not need ctypes
 
         ctypes.CDLL(None).prctl(option, value)
 

@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["LocalHBase", "ServiceError"]
 
 _PROPERTIES: Mapping[str, str] = {
-    # The only region server is in the same process, so do not wait for others. A start takes 3 s instead of 10 s.
+    # The only region server is in the same process, so do not wait for others. Then a start takes 3 s instead of 10 s.
     "hbase.master.wait.on.regionservers.mintostart": "1",
     "hbase.master.wait.on.regionservers.maxtostart": "1",
     "hbase.master.wait.on.regionservers.timeout": "100",
     "hbase.master.wait.on.regionservers.interval": "50",
     "hbase.regionserver.msginterval": "100",
     "hbase.procedure.remote.dispatcher.delay.msec": "20",
-    # Tests pause the process. With the default, its sessions would expire after 10 s, and the resumed process would exit.
+    # Tests pause the process. With the default timeout, its sessions would expire after 10 s, and the resumed process
+    # would exit.
     "zookeeper.session.timeout.localHBaseCluster": "120000",
     "zookeeper.session.timeout": "120000",
     "hbase.zookeeper.property.maxSessionTimeout": "300000",
@@ -97,7 +98,7 @@ class LocalHBase(LocalServer):
 
     def _launch(self, program: list[str]) -> None:
         """Start HBase, and return when the master is ready. The tables' regions may come online a moment later."""
-        # ZooKeeper's data is expendable. With that data, a restart would wait until a killed server's session expires.
+        # ZooKeeper's data is expendable. If it were kept, a restart would wait until a killed server's session expires.
         shutil.rmtree(self.data_dir / "zookeeper", ignore_errors=True)
         conf = self.data_dir / "conf"
         conf.mkdir(exist_ok=True)

@@ -15,13 +15,13 @@ DEFAULT_KAFKA_VERSION = "4.3.0"
 LOCKED_KAFKA_VERSIONS = ("2.8.2", "3.0.2", "3.3.2", "3.5.2", "3.9.1", "4.0.1", "4.1.1", "4.2.0", DEFAULT_KAFKA_VERSION)
 HBASE_VERSION = "2.6.1"
 ICEBERG_VERSION = "1.10.0"
-#: The release for Spark 4.0.
+#: The release of Delta for Spark 4.0.
 DELTA_VERSION = "4.0.0"
 #: For each minor version of Spark, the newest patch release whose Kafka connector every repository serves. Later patch
 #: releases use that connector, too.
 NEWEST_CONNECTORS = {"3.5": "3.5.7", "4.0": "4.0.4", "4.1": "4.1.3", "4.2": "4.2.0"}
 POSTGRES_JDBC_VERSION = "42.7.7"
-#: The last 0.10 release, from which pipelines migrate.
+#: The last 0.10 release. Pipelines migrate from this version.
 OLD_KAFKA_VERSION = "0.10.2.2"
 
 
@@ -48,7 +48,7 @@ class JarSet:
 
 def kafka_set(version: str) -> JarSet:
     """Return the class path of a Kafka broker."""
-    # Kafka is compiled against SLF4J 1.7 and depends on no binding. Without a binding the broker logs nothing.
+    # Kafka is compiled against SLF4J 1.7, but does not depend on a binding, without which the broker would log nothing.
     roots = (f"org.apache.kafka:kafka_2.13:{version}", "org.slf4j:slf4j-reload4j:1.7.36")
     return JarSet(f"kafka-{version}", f"Kafka {version}", roots)
 
@@ -64,7 +64,8 @@ def spark_kafka_set() -> JarSet:
         f"Spark {version} Kafka connector",
         (f"org.apache.spark:spark-sql-kafka-0-10{scala}:{version}",),
         shipped,
-        # Repositories do not serve the token provider for most later versions of Spark, but those can use this version.
+        # Repositories do not serve the token provider for most later versions of Spark, but those versions can use this
+        # one.
         () if version.startswith("3.") else (f"org.apache.spark:spark-token-provider-kafka-0-10{scala}:4.0.0",),
     )
 
@@ -104,7 +105,7 @@ def mirror_set() -> JarSet:
 
 def old_kafka_set() -> JarSet:
     """Return the class path of Kafka 0.10 and of its ZooKeeper. The dependencies include an SLF4J binding."""
-    # Kafka 0.10 was built for Java 8, which included this package.
+    # Kafka 0.10 was built for Java 8, which still included the package javax.xml.bind.
     roots = (f"org.apache.kafka:kafka_2.11:{OLD_KAFKA_VERSION}", "javax.xml.bind:jaxb-api:2.3.1")
     return JarSet(f"kafka-{OLD_KAFKA_VERSION}", f"Kafka {OLD_KAFKA_VERSION}", roots)
 

@@ -161,7 +161,7 @@ def _resolve_verified(wanted: JarSet, work: Path, locked: jar_lock.Sums | None) 
     _resolve(wanted, work, locked)
     damage = jar_lock.difference(jar_lock.sums_of(work / "jars"), locked) if locked else ""
     if damage:
-        # Ivy would copy the same files from its own cache again.
+        # Otherwise, Ivy would copy the same files from its own cache again.
         for stale in (work / "jars", *work.glob("ivy-*")):
             shutil.rmtree(stale, ignore_errors=True)
         raise ServiceError(

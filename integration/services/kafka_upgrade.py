@@ -25,7 +25,7 @@ _CONTROLLER: Final = "CONTROLLER"
 _CONTROLLER_ID: Final = 3000
 _MIGRATION_TIMEOUT_S: Final = 120.0
 _MIGRATED: Final = "Completed migration of metadata from ZooKeeper to KRaft"
-#: The last release with ZooKeeper.
+#: The last release that supports ZooKeeper.
 _LAST_VERSION: Final = "3.9.1"
 
 #: With one broker, internal topics cannot have Kafka's default of three replicas. 0.10 ignores settings that it does not
@@ -58,8 +58,8 @@ class Upgrade:
         return f"{self.version}, {what[self.mode]}"
 
 
-#: The order comes from the Kafka upgrade notes: first the code, then the protocol. The last release with ZooKeeper follows, then
-#: its migration, then the newest release.
+#: The steps follow the Kafka upgrade notes: first the new code, then the new protocol. Next come the last release that
+#: supports ZooKeeper, the migration from ZooKeeper, and the newest release.
 UPGRADE: Final = (
     Upgrade(version="2.8.2", protocol="0.10.2"),
     Upgrade(version="2.8.2", protocol="2.8"),

@@ -35,8 +35,9 @@ _PROPERTIES: Final[Mapping[str, str]] = {
     "num.partitions": "4",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
-    # A killed broker stays registered until its session expires, and may start again only then. With 2 s, a busy machine lets
-    # the session of a starting broker expire; that broker then runs, but never becomes the controller (a race in 0.10 itself).
+    # A killed broker stays registered until its session expires, and may start again only then. With 2 s, the session
+    # of a starting broker may expire on a busy machine; that broker then runs, but never becomes the controller (a race
+    # in 0.10 itself).
     "zookeeper.session.timeout.ms": "10000",
 }
 
@@ -80,9 +81,10 @@ class LocalZooKeeper(LocalServer):
             "dataDir": self.data_dir / "zookeeper",
             "clientPort": self._ports[_CLIENT],
             "clientPortAddress": HOST,
-            "tickTime": 500,  # ms; a session lasts at most twenty ticks
+            "tickTime": 500,  # in milliseconds; a session lasts at most twenty ticks
             "maxClientCnxns": 0,
-            # By default, releases after 3.4 do not respond to `ask`, start an HTTP server, and reject data without a snapshot.
+            # By default, ZooKeeper releases after 3.4 ignore `ask`, start an HTTP server, and reject data without a
+            # snapshot.
             "4lw.commands.whitelist": "*",
             "admin.enableServer": "false",
             "snapshot.trust.empty": "true",

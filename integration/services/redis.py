@@ -99,7 +99,7 @@ class LocalRedis(LocalServer):
 
     def _launch(self, program: list[str]) -> None:
         config = self.data_dir / "server.conf"
-        # The defaults are for servers with data, and a sentinel has no data.
+        # The default options are for servers with data, but a sentinel has no data.
         directives = {"bind": HOST, "port": str(self.port), "dir": str(self.data_dir), **self.options}
         if directives.get("cluster-enabled") == "yes":
             directives["cluster-port"] = str(self.nodes_port)

@@ -35,7 +35,7 @@ _PORT_ATTEMPTS = 4
 _POLL_S = 0.01
 _PAUSE_TIMEOUT_S = 10.0
 _TAIL_LINES = 25
-#: The states of a thread that is stopped, or has ended and waits for its parent, which may be stopped.
+#: The states of a thread that is stopped, or that has ended and waits to be reaped, because its parent may be stopped.
 _AT_REST = ("T", "Z", "X")
 
 
@@ -84,11 +84,11 @@ class LocalServer(Startable):
     """
 
     _LOG: ClassVar[str] = "server.log"
-    #: Log messages that say that a port is taken.
+    #: The server's log messages if a port is already in use.
     _PORT_TAKEN: ClassVar[tuple[str, ...]] = ("Address already in use",)
     _START_TIMEOUT_S: ClassVar[float] = 90
     _STOP_TIMEOUT_S: ClassVar[float] = 20
-    #: Asks for an orderly shutdown.
+    #: The signal that requests an orderly shutdown.
     _STOP_SIGNAL: ClassVar[signal.Signals] = signal.SIGTERM
     #: See `GuardedProcess`.
     _ENDS_FAMILY: ClassVar[bool] = False

@@ -142,7 +142,7 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a generator of the user's code runs where its errors are quoted",
         "integration/operate/named_sinks.py",
-        "sinks = tuple(given) if isinstance(given, Iterable) else (given,)  # a generator is the user's code, too\n",
+        "sinks = tuple(given) if isinstance(given, Iterable) else (given,)  # a generator also runs the user's code\n",
         "sinks = given if isinstance(given, Iterable) else (given,)\n",
         "tests/unit/test_named_sinks.py",
     ),

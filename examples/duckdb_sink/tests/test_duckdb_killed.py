@@ -18,7 +18,7 @@ def test_a_killed_query_writes_every_row_once(kill_loop: Callable[..., Any], tmp
     create_tables(path)
 
     def query(frame: Any, _checkpoint: Path) -> Any:
-        # By default, the driver itself writes small batches.
+        # By default, the driver itself would write these small batches.
         each = exactly_once(DuckDbSink("events", str(path)), write_by="tasks")
         return frame.select("key", "number").writeStream.foreachBatch(each)
 

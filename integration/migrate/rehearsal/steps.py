@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = 4
 _NAME: Final = "rehearsal"
-#: Makes Spark's connector look up offsets with its consumer. By default, the connector sends a request that Kafka 0.10
-#: does not support.
+#: The setting that makes Spark's connector look up offsets with its consumer. By default, the connector sends a request
+#: that Kafka 0.10 does not support.
 _FETCHING: Final = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 _COMMAND_TIMEOUT_S: Final = 300
 
@@ -104,7 +104,7 @@ class Rehearsal:
 
         A kill loses no rows, but duplicates rows that were already written.
         """
-        # The first kill comes when a batch is written but not recorded, which guarantees duplicates.
+        # The first kill comes after a batch is written and before Spark records it, which guarantees duplicates.
         happened = self._run("old", self._old(), planned(self.seed, kills, moments=(Moment.AFTER,), crash_points=()))
         found = numbers_of(self.output.records())
         lost, doubled = difference(Counter(range(self.source.fed)), found)
@@ -241,7 +241,7 @@ class Rehearsal:
             a description of the kills.
         """
         self.source.next_step()
-        # Each run receives an equal number of rows. A query that is not restarted receives one batch.
+        # Each run receives the same number of rows. A query that is not restarted receives one batch.
         batches = BATCHES_A_KILL * (len(kills) + 1) if ends else len(kills) + 1
         loop = KillLoop(
             read=list,

@@ -83,7 +83,7 @@ class Output:
             ServiceError: the topic does not exist.
         """
         with _consumer(self.servers, isolation_level) as consumer:
-            self._await_leaders(consumer)  # a broker learns about its topics shortly after it starts
+            self._await_leaders(consumer)  # a broker learns about its topics only some time after it has started
             found: dict[int, int] = {}
             if not wait_until(lambda: self._ask(consumer, found), _TIMEOUT_S):
                 raise ServiceError(
@@ -166,7 +166,7 @@ class LiveReader:
                         self._seen.append(_record(message))
                         at[message.partition() or 0] = offset + 1
                     elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
-                        # A transaction's last offset is not a record.
+                        # A transaction's last offset is an end marker, not a record.
                         at[message.partition() or 0] = offset
         except Exception as error:  # noqa: BLE001 - the main thread raises it
             self._error = error
