@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-#: The name of a version's file, for both state store providers. Spark 4 may add a unique id.
+#: The name of a version's file, for both state store providers. Spark 4 may add a unique id to the name.
 _VERSION: Final = re.compile(r"(\d+)(?:_[0-9a-f-]+)?\.(delta|snapshot|zip|changelog)")
 
 

@@ -46,7 +46,7 @@ def read_topic(
     try:
         consumer.assign([TopicPartition(topic, partition, starts[partition]) for partition in pending])
         while pending:
-            # Large lists are cheap per record. If no record is ready within 0.2 s, wait for a single record.
+            # In a large list, each record costs little. If no record is ready within 0.2 s, wait for a single record.
             messages = consumer.consume(_FETCH, 0.2) or consumer.consume(1, timeout_ms / 1000)
             if not messages:
                 raise UnavailableError(
@@ -82,6 +82,6 @@ def _within(messages: list[Message], pending: dict[int, int], topic: str) -> lis
             )
         elif (
             error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED
-        ):  # librdkafka reports that it found no group, but this reader needs none
+        ):  # a missing permission on the group is harmless, because this reader does not need the group
             raise translate(error, f"reading {topic}[{partition}]", on_topic("Read", topic))
     return records

@@ -141,7 +141,7 @@ _MODULES: Final = {
     "sink": ("TwoPhaseCommitSink",),
     "writer": ("SinkWriter",),
 }
-#: These names are not in ``__all__``, because ``from twopc import *`` would then need every extra.
+#: These names are not in ``__all__``. Otherwise, ``from twopc import *`` would need every extra.
 _FACE: Final = {
     "integration.spark": (
         "DriverUpTo",

@@ -94,7 +94,7 @@ class Owner:
 class Evidence(Enum):
     """The proven outcome of a prepared transaction. A broker's error is not proof."""
 
-    COMMITTED = "committed"  #: proven permanently visible
+    COMMITTED = "committed"  #: proven to be permanently visible
     ABORTED = "aborted"  #: proven never to become visible; "lost" if it was decided
     UNKNOWN = "unknown"  #: neither outcome is proven (yet)
 

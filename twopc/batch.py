@@ -38,10 +38,10 @@ class Position(Enum):
     REWOUND = "rewound"  #: a batch before the last decided one, because an older checkpoint was restored
     COPIED = "copied"  #: a batch with the expected number, but from another history
     GAP = "gap"  #: a batch beyond the next one
-    FIRST = "first"  #: the first batch of a query that may use the name, or the first after a gap that the user names
-    NEW_QUERY = "new query"  #: another query under a name that is in use
-    UNADOPTED = "unadopted"  #: a checkpoint that is older than the sink
-    ENDED = "ended query"  #: a query that another query has ended
+    FIRST = "first"  #: the first batch of a query that may use the sink, or the first after a gap that the user names
+    NEW_QUERY = "new query"  #: a batch of another query, for a sink name that is in use
+    UNADOPTED = "unadopted"  #: a batch from a checkpoint that is older than the sink
+    ENDED = "ended query"  #: a batch of a query that another query has ended
 
 
 def locate(view: LogView, batch: Batch, overrides: Overrides) -> Position:

@@ -143,7 +143,8 @@ class BatchTransaction:
         """
         run, query_id = self._run, self._batch.query_id
         if run.setup.settings.overrides.adopt_query_id == query_id and run.view.highest_batch_of(query_id) is None:
-            run.setup.binding.bind(run.bound, run.log_epoch)  # before the record, so that the log cannot move (rule 11)
+            # Bind before the record is written, so that the log cannot move (rule 11).
+            run.setup.binding.bind(run.bound, run.log_epoch)
             self._judged = run.open(self._begin(), self._judged)
 
     def _replay_lost(self) -> Prepared:
@@ -224,7 +225,7 @@ class BatchTransaction:
                 prepared = prepared or self._participants.decode(error.late)
             with contextlib.ExitStack() as ending:
                 ending.callback(self._run.sweep)
-                ending.callback(self._participants.abort, prepared)  # runs first, because it lists nothing
+                ending.callback(self._participants.abort, prepared)  # this runs first, because it lists nothing
         except Exception as second:  # noqa: BLE001 - see above
             text = (
                 "batch %d: some open transactions could not be aborted. The next start or the transaction timeout will abort "

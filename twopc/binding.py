@@ -148,8 +148,8 @@ class Binding:
         if is_ours and not self._files.is_atomic:
             if self._bound is None:
                 self._put(_FIRST, data)
-            # This driver cannot fence a driver that uses another log. If both write first and then read, at least one sees the
-            # other's file.
+            # This driver cannot fence a driver that uses another log. If both drivers first write and then read, at
+            # least one of them sees the other's file.
             found = [self._read(other) for other in {_FIRST, *self._listed()}]
             is_ours = all(other is None or _is_same_log(other, current) for other in found)
             if not is_ours:

@@ -147,7 +147,7 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
                     return Observation(record=record, bound={"id": ""})
                 return self.observed(step, record, decided, scan_start or NO_ATTEMPT)
         except self.failures as error:
-            kind = type(self.explain(error, ""))  # the error's text is about an attempt, and here there is none
+            kind = type(self.explain(error, ""))  # the explanation is about an attempt, but here there is no attempt
             raise kind(self.reason(error)) from error
 
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
@@ -226,7 +226,8 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
 
     def _reserve(self, above: int) -> Control:
         """Reserve a version higher than ``above`` that no other attempt ever gets. Return the record with this version."""
-        # If a response was lost, its version may have been written. The retry reserves a higher version, which is harmless.
+        # If a response was lost, the version may have been written anyway. The retry reserves a higher version, which
+        # is harmless.
         record = self._change(lambda record: control.reserved(self._owned(record), above=above))
         self._note(record)
         return record
@@ -286,7 +287,8 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
         return record
 
     def _note(self, record: Control) -> None:
-        # Call this method only after the step has ended. A step that received no response may not have changed the record.
+        # Call this method only after the step has ended. If a step received no response, it is unknown whether it
+        # changed the record.
         self._revision = max(self._revision, record.revision)
 
     def _read(self, what: str) -> Control:

@@ -106,13 +106,13 @@ class Coordinator:
         run = self.start(batch, pending)
         transaction = BatchTransaction(run, batch, engine, pending)
         with transaction.ending_what_is_open():  # after any error
-            while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; raises every refusal
+            while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table, which raises refusals
                 if step is Step.ABANDON:
                     transaction.abandon()  # one durable record; the table reads it immediately
                     continue
                 prepared = transaction.prepare(step)  # phase one: write, rewrite, repair, or publish staged rows
                 transaction.decide(prepared)  # COMMIT POINT: one durable record
-                transaction.commit()  # phase two: repeated until every transaction is proven
+                transaction.commit()  # phase two: repeated until every commit is proven
             transaction.finish()  # evaluate the plan if that has not happened, sweep orphans, truncate the log
 
     def start(self, batch: Batch, pending: Pending) -> DriverRun:

@@ -52,7 +52,8 @@ def require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) ->
     """
     mine = batch.query_id
     for name, committer in setup.participants.committers.items():
-        # A sink that is not in the newest decision was added after it. If its store contains a decision, it is newer.
+        # A sink that is not in the newest decision was added after it. If such a sink's store contains a decision, that
+        # decision is newer.
         if owners[name] == mine and committer.has_newer_decision(view.scan_start.get(name, {})):
             raise _older_copy(name, batch)
 

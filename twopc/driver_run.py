@@ -56,7 +56,7 @@ class DriverRun:
     doubt: TwoPhaseCommitError | None = None
     undetermined: Handles = field(default_factory=dict)
     _attempts: int = field(default=0, init=False)
-    _may_have_staged: bool = field(default=True, init=False)  # an earlier driver's attempt may have failed
+    _may_have_staged: bool = field(default=True, init=False)  # an earlier driver may have staged rows
     _appending: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     @property
@@ -156,7 +156,7 @@ class DriverRun:
                     error if isinstance(error, TwoPhaseCommitError) else _interrupted(self.setup.log.name, error)
                 )
                 if isinstance(error, FencedError) and self._is_proven_absent(records):
-                    self.undetermined = {}  # so that the sweep need not wait until they time out
+                    self.undetermined = {}  # so that the sweep need not wait until the transactions time out
             raise
         return self.view
 

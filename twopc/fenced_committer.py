@@ -240,7 +240,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
 
     def confirm(self, handles: Sequence[HandleT], age_ms: float) -> None:
         """See :class:`SinkCommitter`."""
-        del age_ms  # a store whose transactions expire overrides this
+        del age_ms  # a store whose transactions expire overrides this method
         with self._try("confirming"), self.driving() as step:
             broken = next((handle for handle in handles if not self.is_prepared(step, handle)), None)
         if broken is not None:
@@ -252,7 +252,7 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
 
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
         """See :class:`SinkCommitter`. Reads the markers."""
-        del scan_start  # the transaction name is enough to find it
+        del scan_start  # the transaction name is enough to find the transaction
         try:
             with self._looking() as step:  # if `load` takes a lock, it waits for a step whose response is still missing
                 return {handle: self.outcome(step, handle) for handle in handles}

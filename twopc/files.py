@@ -125,7 +125,7 @@ class LocalFiles:
             os.link(temporary, target)
         except FileExistsError:
             is_new = False
-        self._sync(target.parent)  # even if the file existed, because its writer's sync may have failed
+        self._sync(target.parent)  # sync even if the file existed, because its writer's sync may have failed
         return is_new
 
     def _make_directory(self, directory: Path) -> None:
@@ -137,7 +137,7 @@ class LocalFiles:
         try:
             self._sync(directory.parent)
         except OSError:
-            with contextlib.suppress(OSError):  # the next try must not take this directory for durable
+            with contextlib.suppress(OSError):  # the next try must not treat this directory as durable
                 directory.rmdir()
             raise
 

@@ -121,7 +121,7 @@ def explain(error: BaseException, checkpoint: Checkpoint) -> None:
     """
     facts = describe(checkpoint)
     if isinstance(error, TwoPhaseCommitError) and error.args:
-        if error.checkpoint is None:  # a run in doubt raises the same error for every batch
+        if error.checkpoint is None:  # a run whose decision is in doubt raises the same error for every batch
             error.checkpoint = checkpoint
             error.args = (f"{error.args[0]}. {facts}", *error.args[1:])
     elif sys.version_info >= (3, 11):

@@ -106,7 +106,7 @@ class Overrides:
             if field in found:
                 raise ConfigurationError(f"override={given!r}: pass each kind of override only once")
             found[field] = value
-        return cls(**found)  # type: ignore[arg-type]  # checked one by one
+        return cls(**found)  # type: ignore[arg-type]  # the values were checked one by one
 
     def resumes_at(self, query_id: str, batch_id: int, ended: Collection[str]) -> bool:
         """Whether the user lets this query continue at this batch, after a gap. ``ended``: see :attr:`LogView.ended`."""

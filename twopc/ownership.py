@@ -42,7 +42,8 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
         last = view.acquired
         if last is None or setup.settings.overrides.end_query_id == last.query_id:
             continue
-        # If the last owner's decisions are in this log, the begin record shows their query. If not, only the owner is known.
+        # If the last owner's decisions are in this log, the begin record shows their query. If they are not, only the
+        # owner is known.
         decides = last.deciding_log == log.name and last.deciding_cluster in {"", log.cluster}
         is_foreign = last.query_id != batch.query_id and not decides
         is_abandoned = log is not setup.log and decides and view.begin is not None

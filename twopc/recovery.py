@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Outcome(Enum):
     """The combined evidence for all handles of the last decision."""
 
-    COMMITTED = "all committed"  #: also if the decision has no handles
+    COMMITTED = "all committed"  #: this includes a decision without handles
     LOST = "all lost"
     PARTLY_LOST = "some committed, some lost"
     UNKNOWN = "some unknown"
@@ -98,7 +98,8 @@ RECOVERY_TABLE: Final[tuple[Case, ...]] = (
     Case("before the sink", frozenset({LogStatus.UNDECIDED}), None, _SAME, Step.FINISH),
     Case("decided, done", _ANY_DECISION, _PROVEN, _SAME, Step.FINISH),
     Case("last one done", _ANY_DECISION, _PROVEN, _NEXT, Step.WRITE),
-    # The arrival of the next batch does not prove this one: the engine also moves on if a function swallows our error.
+    # The arrival of the next batch does not prove that this one was committed: the engine also moves on if a function
+    # swallows our error.
     Case("decided, not proven", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.BLOCKED, abandoned=False),
     Case("not proven, abandoned", _ANY_DECISION, _UNKNOWN, _RUNNING, Step.ABANDON, abandoned=True),
     # No setting abandons a batch that can be written again completely.

@@ -30,7 +30,7 @@ LOST_AGAIN: Final = (
     "their rows were written again, but the new transactions were also lost. Raise the sinks' transaction timeout "
     "(kafka.transaction.timeout.ms) and restart the query to try again"
 )
-#: The advice to start with a new checkpoint must not duplicate rows or skip rows.
+#: The advice for a start with a new checkpoint, in which the query must neither duplicate nor skip rows.
 _NEW_CHECKPOINT: Final = (
     "A new checkpoint begins at the source's startingOffsets. Set them to the end offsets of the last batch in the "
     "output"
@@ -145,7 +145,7 @@ def in_doubt(decision: Decision, handles: Handles, evidence: Mapping[TaskKey, Ev
 
 
 def _way_out(decision: Decision) -> str:
-    # Without the query id, the number could match a batch of a query that later replaces this one.
+    # Without the query id, the batch number could match a batch of a query that later replaces this one.
     named = f"override=Abandon({decision.batch_id}, {decision.query_id!r})"
     return (
         f"check the batch's rows in the output, then restart with {named}. The batch's visible rows stay visible, and its "

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from twopc.files import Files
 
 FILE: Final = "registers/id"
-#: An operator who follows the message below writes only the id. An editor may add a line break.
+#: An operator who follows the message below writes only the id into the file. An editor may add a line break.
 _BY_HAND: Final = re.compile(rb"([0-9a-f]{32})\s*")
 
 

@@ -118,7 +118,8 @@ class RegisterReader:
         The error names that other driver if possible.
         """
         driver = "another driver"
-        with contextlib.suppress(Exception):  # this read only finds the driver's name; the register is certainly lost
+        # This read serves only to find the driver's name; the register is lost in any case.
+        with contextlib.suppress(Exception):
             for _, record in self._load(number) or ():
                 if isinstance(record, Acquired):
                     driver = f"{record.driver} (run {record.run})"

@@ -95,7 +95,7 @@ class RegisterLog(DecisionLog):
             try:
                 won = self._put(number, [record])
             except DecisionInDoubtError as error:
-                # Even if the record was written, it only fences and decides nothing, so no batch is in doubt.
+                # Even if the record was written, it only fences a driver and decides nothing, so no batch is in doubt.
                 raise RetriableError(f"acquiring the decision log failed: {error}") from error
             if won:
                 # The register comes first, because an id without registers means a damaged log rather than a new one.

@@ -95,11 +95,12 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
     try:
         require_same_owner(setup, owners, batch)
     except RefusedStartError:
-        # A restored store names its owner at the time of the backup. Ending that query would not bring the lost rows back.
+        # A restored store still names the owner that it had when it was backed up. Ending that query would not bring
+        # the lost rows back.
         require_kept(setup, owners, view_of(setup.log, setup.log.inspect), batch)
         raise
     if setup.binding.is_listed_at_once:
-        _check_binding(setup, 0)  # before reading a log that may belong to another sink
+        _check_binding(setup, 0)  # check before reading a log that may belong to another sink
     decided = view_of(setup.log, setup.log.inspect)
     _check_binding(setup, _binding_of(decided, batch))
     decided = _startable(setup, decided, batch, owners)

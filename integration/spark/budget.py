@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 #: The bytes counted for each column and each array element, in addition to its text and binary data: the size of an Arrow
 #: offset.
 _LEAST_BYTES: Final = 4
-#: The counter's class. A subclass of Java's ``Number`` is not possible, because py4j would convert its objects to
-#: Python numbers.
+#: The counter's class. It must not be a subclass of Java's ``Number``, because py4j would convert its objects to Python
+#: numbers.
 _COUNTER: Final = "java.util.concurrent.atomic.AtomicLongArray"
 #: The types with a fixed size.
 _FIXED: Final = (
@@ -94,8 +94,8 @@ class _Filter:
         self._dataset = _class(jvm, frame._jdf.getClass().getName())  # noqa: SLF001 - no public API gives access to Catalyst
 
     def over(self, frame: DataFrame) -> Any:
-        # Each plan needs its own counter. If the rows are literals in the plan, Spark's optimizer filters them in the driver
-        # and uses up this counter.
+        # Each plan needs its own counter. If the rows are literals in the plan, Spark's optimizer filters them in the
+        # driver and uses up the counter.
         spent_before = self._invoke(
             self._literal(self._counter(1)),
             "getAndAdd",
@@ -167,7 +167,7 @@ def _bytes_in(column: Any) -> float:
     kind: Any = column.type
     if pa.types.is_struct(kind):
         return sum(map(_bytes_in, column.flatten()))
-    if pa.types.is_map(kind):  # Arrow flattens lists only
+    if pa.types.is_map(kind):  # Arrow can flatten only lists
         entry = pa.struct([pa.field("key", kind.key_type, nullable=False), pa.field("value", kind.item_type)])
         return _bytes_in(column.cast(pa.list_(entry)))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

@@ -123,7 +123,7 @@ class ClassicMode:
         execution = self._query.execution
         try:
             return planned_ms(execution) if uses_kept_data(execution, attempt.rows, self._since) else None
-        except Py4JError:  # another release of Spark: assume the worst
+        except Py4JError:  # this release of Spark is unknown: assume the worst
             return 0
 
 
@@ -159,7 +159,7 @@ class ClassicCalls:
                 files = open_files(context, self._location)
                 named = GivenCheckpoint(files.location, checkpoint.query_id(files))
             query = calling_query(session, named)
-            if named is None:  # a user who names the location knows it before the start
+            if named is None:  # a user who passes the location knows it before the query starts
                 require_lasting(query)
             is_merged = bool(other_shuffles(context.getConf().get))
             run = enter_run(query, lambda: Shuffles(history_of(context), is_merged=is_merged))
@@ -183,8 +183,9 @@ class ClassicCalls:
 
 
 def _keeps_shuffles(session: SparkSession) -> bool:
-    # Ask once per run. Spark copies the settings when it starts the query, and a batch should not pay for the question.
-    # Pass no default, because Spark would then ignore its own, which is true while SPARK_TESTING is set.
+    # Read the setting once per run, because Spark copies the settings when it starts the query, and each further
+    # request would slow down a batch. Pass no default value. Otherwise, Spark would ignore its own default, which is
+    # true while SPARK_TESTING is set.
     try:
         return (session.conf.get(_CLEANUP) or "").strip().lower() != "true"
     except JAVA_ERRORS as error:

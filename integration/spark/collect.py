@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Spark's limit, by its name in Spark's error. It applies to all of a job's results as they arrive from the executors.
+#: The setting for Spark's limit, as Spark's error names it. The limit applies to all of a job's results as they arrive
+#: from the executors.
 _SPARKS_LIMIT: Final = "spark.driver.maxResultSize"
 
 
@@ -52,7 +53,7 @@ def collect(
     try:
         return _collect(rows, max_bytes, budget, cancel)
     except Exception:
-        if max_bytes is None:  # neither the JVM's error nor the broken connection to it names a setting
+        if max_bytes is None:  # neither an error in the JVM nor a broken connection to it names a setting
             logger.error(  # noqa: TRY400 - the error itself is raised again
                 "the driver could not collect the rows of a batch. No data is lost. If the error is about memory "
                 "(OutOfMemoryError, spark.driver.maxResultSize), set write_by='auto'. The tasks then write every batch "

@@ -16,14 +16,14 @@ from twopc.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: The smallest and the largest limit that a user may set, in bytes. The largest is half of the 64-bit maximum, because the
-#: tasks count in Spark SQL, which has no larger integers.
+#: The smallest and the largest limit that a user may set, in bytes. The largest is half of the 64-bit maximum, because
+#: the tasks count bytes in Spark SQL, which has no larger integers.
 _MAX_BYTES: Final = (1024, 1 << 62)
 #: The assumed size of a Kafka record, until a batch has shown the actual size.
 _FIRST_BYTES_PER_RECORD: Final = 1024
-#: The number of recent batches that count. If any of them was large, the tasks write the next batch.
+#: The number of recent batches to consider. If any of them was large, the tasks write the next batch.
 _REMEMBERED: Final = 8
-#: The tasks are not limited if even this multiple of the estimated size fits.
+#: The tasks need not limit their rows if even this multiple of the estimated size fits.
 _MARGIN: Final = 50
 
 
@@ -64,7 +64,7 @@ class Direct:
     def __init__(self, write_by: WriteBy) -> None:
         self.way = write_by if isinstance(write_by, str) else "auto"
         self.max_bytes = (write_by if isinstance(write_by, DriverUpTo) else DriverUpTo()).max_bytes
-        #: The bytes of rows per unit of input, by the DataFrame's name.
+        #: The number of bytes of rows per unit of input in recent batches, by the DataFrame's name.
         self.seen: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
 
 

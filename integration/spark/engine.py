@@ -177,7 +177,7 @@ class SparkEngine:
         must = rows.name in work.mode.direct if isinstance(work.mode, Repair) else None
         if self._is_direct(rows.name) if must is None else must:
             max_bytes = None if must else self.way.max_bytes
-            # A single transaction cannot be partly lost, so no replay has to be compared (rule 9).
+            # A single transaction cannot be partly lost, so no replay has to be compared with the decision (rule 9).
             is_divided = len(self.batch) > 1 or len(rows.sinks) > 1
             wanted = replace(rows, is_hashed=is_divided)
             with self._watching(rows):

@@ -7,17 +7,18 @@ from typing import Final
 
 from twopc import errors
 
-#: A restart recovers (``EX_TEMPFAIL`` in ``sysexits.h``).
+#: A restart recovers the query (``EX_TEMPFAIL`` in ``sysexits.h``).
 RESTART: Final = 75
 #: The user must act, because every restart fails until something is changed (``EX_CONFIG``).
 LOOK: Final = 78
 #: The query stopped on request.
 DONE: Final = 0
-#: An error from outside this toolkit, such as one in the user's code.
+#: An error that does not come from this toolkit, such as one in the user's code.
 UNKNOWN: Final = 1
 
 _NAME: Final = re.compile(r"twopc\.errors\.(\w+)")
-#: The class's name only, because the class is not in ``twopc.errors``, and this module does not import the commands.
+#: Only the name of the class, because ``twopc.errors`` does not contain the class, and this module does not import the
+#: commands.
 _STOPPED: Final = "StoppedWithSavepointError"
 _NEEDS_A_LOOK: Final = (
     errors.BadRecordError,

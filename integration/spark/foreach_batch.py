@@ -148,7 +148,7 @@ class ExactlyOnce:
             # Spark shows a traceback before the message. The traceback goes only to the log, so that the message is easy to
             # find.
             logger.exception("batch %s failed, so the query stops", batch_id)
-            release(error)  # the function may catch the error and continue
+            release(error)  # the user's function may catch the error and continue
             raise error.with_traceback(None) from None
 
     def _write(self, frames: Frames, batch_id: int) -> None:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 #: PySpark 4.2 and newer require a time zone for timestamps; earlier versions used UTC.
 _ZONE: Final[dict[str, Any]] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 
-#: The timestamp format in a dead letter. A cast would use the session's time zone instead.
-#: A quote inside a literal would depend on the session's settings, so the SQL replaces each underscore with a quote, chr(39).
+#: The timestamp format in a dead letter. A cast would use the session's time zone instead. How a literal contains a
+#: quote depends on the session's settings, so the SQL replaces each underscore with a quote, chr(39).
 _JSON: Final = (
     "MAP('timeZone', 'UTC', 'timestampFormat', REPLACE('yyyy-MM-dd_T_HH:mm:ss.SSSSSSXXX', '_', CHR(39)), "
     "'timestampNTZFormat', REPLACE('yyyy-MM-dd_T_HH:mm:ss.SSSSSS', '_', CHR(39)), 'ignoreNullFields', 'false')"
@@ -68,7 +68,7 @@ class TakenColumn:
     @property
     def hashed(self) -> str:
         """The arguments to pass to ``xxhash64`` for this column."""
-        # xxhash64 skips nulls. Without the flags, (null, 'a') and ('a', null) would have the same hash.
+        # xxhash64 skips nulls. Without the IS NULL flags, (null, 'a') and ('a', null) would have the same hash.
         column = self.in_form
         return f"{column} IS NULL, {_hashable(column, self.kind) if self.form is Form.AS_IS else column}"
 
@@ -157,7 +157,7 @@ class Rows:
 
     @property
     def _checksum(self) -> str:
-        if not self.is_hashed or not self.columns:  # rows without columns are equal
+        if not self.is_hashed or not self.columns:  # all rows without columns are equal
             return "0L"
         return f"xxhash64({', '.join(column.hashed for column in self.columns)})"
 

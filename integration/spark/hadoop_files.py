@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _T = TypeVar("_T")
-#: File systems whose ``FileContext.rename`` without overwrite is atomic. s3a and gs copy instead.
+#: File systems whose ``FileContext.rename`` without overwrite is atomic. s3a and gs copy the file instead.
 _ATOMIC_RENAME: Final = frozenset({"hdfs", "viewfs", "webhdfs"})
 #: Azure's driver renames files with ``If-None-Match: *`` (``AbfsClient.renamePath``), which a hierarchical namespace
-#: makes atomic. A flat namespace copies. Only a hierarchical namespace has access control lists
-#: (``AzureBlobFileSystem.hasPathCapability``).
+#: makes atomic. With a flat namespace, the driver copies the file. Only a hierarchical namespace has access control
+#: lists (``AzureBlobFileSystem.hasPathCapability``).
 _AZURE: Final = frozenset({"abfs", "abfss"})
 _ACLS: Final = "fs.capability.paths.acls"
 _EXISTS: Final = "FileAlreadyExistsException"
 _ABSENT: Final = "FileNotFoundException"
-#: The local directories that each context has opened. Directories stay valid while the context runs. Remote file systems are not
-#: cached, because other code may close them.
+#: The local directories that each context has opened. An opened directory stays valid while the context runs. Remote
+#: file systems are not cached, because other code may close them.
 _local: Final[WeakKeyDictionary[SparkContext, dict[str, LocalFiles]]] = WeakKeyDictionary()
 
 
@@ -144,7 +144,7 @@ class HadoopFiles(HadoopObjects):
         try:
             self._context.rename(temporary, self._path(name), self._no_options)
         except Py4JJavaError as error:
-            with contextlib.suppress(Py4JJavaError):  # the caller needs the rename's error
+            with contextlib.suppress(Py4JJavaError):  # the caller needs the rename's error, not this one
                 self._file_system.delete(temporary, False)  # noqa: FBT003 - Hadoop's parameter recursive
             if is_java_error(error, _EXISTS):
                 return False

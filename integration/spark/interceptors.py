@@ -99,7 +99,7 @@ def intercepted(
         function: writes a batch.
         interceptors: the interceptors, the outermost first.
     """
-    from twopc.integration.spark.running import calling_query  # noqa: PLC0415 - needs the classic part of PySpark
+    from twopc.integration.spark.running import calling_query  # noqa: PLC0415 - this module needs the classic part of PySpark
 
     def write(frame: DataFrame, batch_id: int) -> None:
         query = calling_query(frame.sparkSession, None)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 FoundT = TypeVar("FoundT")
 
-#: How long Spark's report of a job's start may lag behind the report of a later job, and a stage's report behind its job's.
+#: How long Spark's report of a job's start may lag behind the report of a later job, and a stage's report behind the
+#: report of its job.
 _LATE_S: Final = 1.0
 _POLL_S: Final = 0.01
 #: The maximum numbers of remembered RDDs (the most recently used) and of remembered moments.
@@ -81,7 +82,7 @@ class JobHistory:
         self._read: dict[
             int, set[tuple[int, ...]]
         ] = {}  # the shuffles of the jobs whose stages computed an RDD, by RDD
-        self._dropped = NumberRanges()  # the RDDs whose stages were forgotten here
+        self._dropped = NumberRanges()  # the RDDs whose stages this history has forgotten
         self._last: int | None = None  # the last job that is known to be over
         self._examined = NumberRanges()
         self._unbegun = Unbegun(store)

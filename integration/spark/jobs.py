@@ -20,7 +20,8 @@ _CANCEL_AGAIN_S: Final = 0.5
 #: A worker sends the driver only the name of an error's class.
 _OURS: Final = re.compile(r"twopc\.errors\.(?P<name>\w+): (?P<message>.*)")
 
-#: An executor died or was lost, shuffle files were lost, a Python worker died, or the source's brokers did not respond.
+#: These errors mean that an executor died or was lost, shuffle files were lost, a Python worker died, or the source's
+#: brokers did not respond.
 _OF_CLUSTER: Final = re.compile(
     r"ExecutorLostFailure|FetchFailed|Python worker exited unexpectedly"
     r"|org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)Exception"
@@ -75,7 +76,7 @@ def translated(error: Exception) -> Exception:
     Return any other error unchanged.
     """
     found = _found(error)
-    if found is not error:  # an error that is its own cause would wait for the garbage collector
+    if found is not error:  # only the garbage collector would release an error that is its own cause
         found.__cause__ = error
     return found
 

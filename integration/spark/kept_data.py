@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from twopc.integration.spark.frame import Rows
 
-#: Such data in a physical plan's text, or the end of a text that Spark has shortened.
+#: Signs of kept data in a physical plan's text, or the end of a text that Spark has shortened.
 _KEPT: Final = re.compile("Broadcast|Subquery|more characters")
 
 
@@ -93,7 +93,7 @@ def _has_kept_leaf(plan: Any, batch: int, since: Unused) -> bool:
 def _has_kept_leaf_below(cache: Any, batch: int, since: Unused) -> bool:
     try:
         plan = cache.logicalPlan()
-    except Py4JJavaError:  # the method exists, so this says nothing about the plan; the caller assumes the worst
+    except Py4JJavaError:  # the method exists, so this error says nothing about the plan; the caller assumes the worst
         raise
     except Py4JError:
         return False  # Spark 3.5 does not keep the plan of a cache
@@ -105,6 +105,6 @@ def _is_kept(leaf: Any, batch: int, since: Unused) -> bool:
     if name == "InMemoryRelation":
         cache = leaf.cacheBuilder()
         return _keeps_data(cache.cachedPlan()) or _has_kept_leaf_below(cache, batch, since)
-    if name == "LocalRelation":  # the plan itself contains the rows, as createDataFrame() makes it through Arrow
+    if name == "LocalRelation":  # the plan itself contains the rows, as after createDataFrame() with Arrow
         return bool(leaf.output().head().exprId().id() >= since.column)
     return name == "LogicalRDD" and leaf.rdd().id() != batch and leaf.rdd().id() >= since.rdd

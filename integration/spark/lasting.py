@@ -68,5 +68,5 @@ def _is_in(parent: str, configured: str | None) -> bool:
 
 def _parts_of(location: str) -> dict[str, str]:
     found = _LOCATION.fullmatch(location.rstrip("/"))
-    assert found is not None, location  # every part is optional
+    assert found is not None, location  # the pattern always matches, because every part is optional
     return found.groupdict(default="")

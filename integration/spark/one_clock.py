@@ -59,7 +59,7 @@ def _at_one_instant(batch: Sequence[Rows]) -> list[Rows]:
     jvm: Any = session._jvm  # noqa: SLF001 - no public API for plans
     # Spark finds cached rows by the plan that fills them, so the cached rows are inserted before the plan changes.
     plans = [rows.base._jdf.queryExecution().withCachedData() for rows in batch]  # noqa: SLF001 - no public API for plans
-    # One application of the rule uses one time.
+    # Within one application of the rule, Spark uses a single time for all plans.
     together = _named(jvm, _UNION)(jvm.PythonUtils.toSeq(plans), False, False)  # noqa: FBT003 - parameters of a Java constructor
     fixed = _named(jvm, _RULE).apply(together).children()
     pairs = zip(batch, plans, map(fixed.apply, range(len(plans))), strict=True)
@@ -70,7 +70,7 @@ def _at_one_instant(batch: Sequence[Rows]) -> list[Rows]:
 
 
 def _frame(session: SparkSession, plan: Any, like: DataFrame) -> DataFrame:
-    # Spark 4 moved the class.
+    # Spark 4 moved the class to another package.
     dataset = _named(session._jvm, like._jdf.getClass().getName())  # noqa: SLF001 - see above
     return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001 - see above
 

@@ -23,8 +23,8 @@ PARTITION: Final = "__twopc_partition"
 PARTITION_SQL: Final = f"spark_partition_id() AS {PARTITION}"
 
 
-#: Consecutive rows of an Arrow batch from one partition of the plan: the partition's index, the first row, the number of
-#: rows.
+#: Consecutive rows of an Arrow batch from one partition of the plan: the partition's index, the first row, and the
+#: number of rows.
 Stretch = tuple[int, int, int]
 
 
@@ -40,7 +40,7 @@ def stretches(batch: pa.RecordBatch) -> Iterator[Stretch]:
         return
     column = batch.column(PARTITION)
     first, last = column[0].as_py(), column[-1].as_py()
-    if first == last:  # a partition ends before the next one begins
+    if first == last:  # the rows of a partition end before those of the next one begin
         yield first, 0, batch.num_rows
         return
     runs: Any = pc.call_function("run_end_encode", [column])

@@ -90,7 +90,7 @@ class QueryRun:
             )
             return False
         if self.writer is not None and self.writer is not writer:
-            self.writer.close()  # some users make an object for each batch, and its connections would stay open
+            self.writer.close()  # some users make an object for each batch, and the old connections would stay open
         self.writer = writer
         return True
 

@@ -50,7 +50,7 @@ class Repeated:
     def look(self, frames: Sequence[SinkFrame], query_id: str, batch_id: int) -> None:
         """Warn about DataFrames that may disagree. Evaluates nothing."""
         names = tuple(one.name for one in frames)
-        if len(names) < 2 or names in self._looked_at:  # noqa: PLR2004 - one DataFrame agrees with itself
+        if len(names) < 2 or names in self._looked_at:  # noqa: PLR2004 - a single DataFrame cannot disagree with itself
             return
         self._looked_at.add(names)
         try:
@@ -94,7 +94,7 @@ def _causes(frames: Sequence[SinkFrame], query_id: str) -> tuple[dict[str, str],
     before = None if query is None else query.lastExecution().analyzed()
     # Use the plan before Spark inserts cached data, because Spark may lose the cached rows and compute different rows.
     random = _by_frame({name: one.analyzed() for name, one in executions.items()}, before, _random)
-    # Tables and orders change less often than random values, so here a cache is enough.
+    # Tables and the order of rows change less often than random values, so here a cache is enough.
     return random, _by_frame({name: one.withCachedData() for name, one in executions.items()}, before, _unstable)
 
 

@@ -100,7 +100,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 #: Spark's status for a stage that has not run any tasks.
 _IDLE: Final = frozenset({"PENDING", "SKIPPED"})
-#: How many jobs Spark's status store contains before it forgets any, and the default.
+#: The setting for the number of jobs that Spark's status store keeps, and its default.
 RETAINED_JOBS: Final = "spark.ui.retainedJobs"
 RETAINED_BY_DEFAULT: Final = 1000
 #: The moment before the application began.
@@ -126,7 +126,7 @@ class JobData(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def job(self) -> Job:
         """The job, as the check of rule 6 needs it."""
-        # Once its last task has ended, a job is still RUNNING until Spark has also reported the stage's final counts.
+        # After its last task has ended, a job is still RUNNING until Spark has also reported the stage's final counts.
         is_over = self.status != "RUNNING"
         return Job(
             self.job_id,

@@ -17,7 +17,7 @@ from twopc.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Spark's setting for the directory in which it makes the checkpoints of queries without a ``checkpointLocation``.
+#: Spark's setting for the directory in which it creates the checkpoints of queries without a ``checkpointLocation``.
 CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
 
 
@@ -77,7 +77,8 @@ class RunningQuery:
 
     def makes_this_call(self) -> bool:
         """Whether Spark calls the user's function in the current thread and waits for it to return."""
-        # py4j gives each thread of the JVM its own connection, and each connection a thread (``clientserver.py``).
+        # py4j uses a separate connection for each thread of the JVM, and a separate Python thread for each connection
+        # (``clientserver.py``).
         present = threading.current_thread()
         if self._known is not present and self._thread.equals(self._threads.currentThread()):
             self._known = present

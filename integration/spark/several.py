@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from twopc.sink import TwoPhaseCommitSink
 
-    #: One DataFrame for all sinks, or one for each sink by its name, with None for a sink that receives nothing.
+    #: One DataFrame for all sinks, or a DataFrame for each sink, by its name. None: the sink receives nothing.
     Frames = DataFrame | Mapping[str, DataFrame | None]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The settings, each with the values that mean Spark's own sort shuffle. The first value is the default.
+#: The settings, each with the values that select Spark's own sort shuffle. The first value is the default.
 _PLAIN: Final = (
     ("spark.shuffle.push.enabled", ("false",)),
     ("spark.shuffle.manager", ("sort", "tungsten-sort", "org.apache.spark.shuffle.sort.sortshufflemanager")),

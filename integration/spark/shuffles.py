@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: How long Spark's listener bus, which reports jobs and stages, may lag behind the job.
 _STATUS_TIMEOUT_S: Final = 30.0
 _STATUS_POLL_S: Final = 0.002
-#: The suffix that an attempt's marker jobs add to its tag.
+#: The suffix that an attempt's marker jobs add to the attempt's tag.
 _MARK: Final = "-end"
 _DROPPED: Final = (
     "Spark has dropped {lost} of its reports about jobs and stages since it planned this batch's oldest data, because "
@@ -86,7 +86,7 @@ class Shuffles:
         self._is_merged = is_merged
         self._outside = OutsideJobs(history, first)
         self._began = BEGINNING
-        self._previous = BEGINNING  # before Spark planned the batch
+        self._previous = BEGINNING  # a moment before Spark planned the batch
         self._numbers = itertools.count()
         self._looks: dict[str, list[Future[_Seen]]] = {}  # by tag, for the last attempt with collected rows
         # One thread serves all batches, because PySpark keeps a connection to the JVM for each thread that calls it.
@@ -199,7 +199,7 @@ class Shuffles:
         history.examine(shared | self._unwritten(seen).keys(), own)
         for stage in self._unwritten(seen).values():
             raise UnreportedError(f"the job that wrote the shuffle of stage {stage}")
-        history.examined({*own, *self._store.markers})  # a marker computes only its own RDDs
+        history.examined({*own, *self._store.markers})  # a marker job computes only its own RDDs
         behind = history.behind(shared)
         ran = history.of(seen.lineage.union(*behind))
         stages = OwnStages(seen.stages, results, self._may_be_read_during_rewrite(seen, own), self._is_merged)

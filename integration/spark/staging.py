@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: A URI's path, and the options behind it, such as ``?region=eu-central-1``. In a local path, ``?`` is part of a name.
+#: A URI's path, and the options after it, such as ``?region=eu-central-1``. In a local path, ``?`` is part of a name.
 _URI: Final = re.compile(r"(?!file:)([^?#]+://[^?#]*)(.*)")
 #: NFS clients cache a directory's attributes for up to this long (``acdirmax`` in nfs(5)).
 _STALE_S: Final = 60.0
@@ -276,7 +276,7 @@ def _fsync(path: str, root: str) -> None:
         try:
             sync(directory)
         except OSError as error:
-            # The parent may belong to another user. The root then already existed.
+            # The parent may belong to another user. In that case, the root already existed.
             is_of_another_user = directory == above and isinstance(error, PermissionError)
             if not is_of_another_user and not is_unsupported(error):  # not every share can sync a directory
                 raise

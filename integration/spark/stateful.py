@@ -28,15 +28,17 @@ if TYPE_CHECKING:
 
     from twopc.integration.spark.running import RunningQuery
 
-    #: Reports a text at most once per run.
+    #: Reports a message at most once per run.
     Tell = Callable[[str], None]
 
 logger = logging.getLogger(__name__)
 
-#: The metric that counts the stores committed by a stateful operator's tasks. A task that fails or is cut off adds nothing.
+#: The metric that counts the stores committed by a stateful operator's tasks. A task that fails or ends early adds
+#: nothing to it.
 _COMMITTED: Final = "numStateStoreInstances"
-#: A join of two streams, and the stores of each of its tasks (``SymmetricHashJoinStateManager.allStateStoreNames``). From this
-#: version of the state's format on, a task has one store instead, with four column families.
+#: A join of two streams, and the number of stores of each of its tasks
+#: (``SymmetricHashJoinStateManager.allStateStoreNames``). Since this version of the state's format, each task instead
+#: has a single store with four column families.
 _JOIN: Final = "StreamingSymmetricHashJoin"
 _JOIN_STORES: Final = 4
 _ONE_STORE_SINCE: Final = 3

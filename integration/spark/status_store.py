@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-#: Spark's counter for the queue whose listener fills the status store (``AsyncEventQueue``).
+#: Spark's counter of the events dropped from the queue whose listener fills the status store (``AsyncEventQueue``).
 _DROPPED: Final = "queue.appStatus.numDroppedEvents"
 #: Spark's error if the store does not contain an entry. Some releases raise a subclass, whose name ends with the same text.
 _ABSENT: Final = "NoSuchElementException"
@@ -64,13 +64,13 @@ class StatusStore:
 
     def jobs_with_tag(self, tag: str) -> list[Job]:
         """Return the jobs that have the tag."""
-        # Make one call for all numbers, because py4j reads an array with one call per element.
+        # Read all numbers in a single call, because py4j would read an array with one call per element.
         numbers: list[int] = json.loads(self._arrays.toString(self._tags.getJobIdsForTag(tag)))
         return [self.job(number) or Job(number, (), is_over=False) for number in sorted(numbers)]
 
     def now(self) -> Moment:
         """Return the current :class:`Moment`. Each call uses up an RDD number."""
-        # In this order, a job or a drop between the calls is treated as later than the moment, which is safe.
+        # Keep this order: a job or a drop between the calls then counts as later than the moment, which is safe.
         dropped, job = self.dropped(), self.end_of_jobs()
         return Moment(self.next_rdd(), job, dropped)
 
@@ -147,7 +147,7 @@ def _if_reported(look_up: Callable[[], FoundT]) -> FoundT | None:
     except JAVA_ERRORS as error:
         if is_java_error(error, _ABSENT):
             return None
-        cause = getattr(error, "java_exception", error)  # py4j's own text has the whole stack trace
+        cause = getattr(error, "java_exception", error)  # py4j's own message includes the full stack trace
         raise UnavailableError(
             f"Spark's status store could not be read ({cause}). So the toolkit cannot check whether a "
             "stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. If this "

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from twopc.sink import TwoPhaseCommitSink
     from twopc.writer import SinkWriter
 
-#: A bad row's hash is added this many more times, so a replay with other bad rows has a different checksum. The number is odd,
-#: so the multiplication modulo 2**64 loses no information.
+#: A bad row's hash is added this many more times, so that a replay with different bad rows has a different checksum.
+#: The number is odd, so the multiplication modulo 2**64 loses no information.
 _BAD_ROW_FACTOR: Final = 0x9E3779B97F4A7C15
 
 
@@ -131,7 +131,7 @@ class PrepareTask:
         writers: dict[str, SinkWriter[Any]] = {}
         size = _Input(batches)
         try:
-            writers.update(self._create_writers(partition))  # one by one, so that an error closes the others
+            writers.update(self._create_writers(partition))  # one by one, so that an error closes the earlier ones
             report = self._publish(decided, size, writers) if decided else self._prepare(partition, size, writers)
             for writer in writers.values():
                 writer.hand_over()
@@ -146,8 +146,8 @@ class PrepareTask:
             # Spark sends the driver only the name of the class, which is useless if the sink defines the class itself.
             raise public(str(error)) from error
         finally:
-            # Close the writers before `run` yields. Once it has yielded, Spark could close the generator and so abort a
-            # handed-over transaction (rule 6).
+            # Close the writers before `run` yields. After that, Spark could close the generator, which would abort a
+            # transaction that has been handed over (rule 6).
             for writer in writers.values():
                 writer.close()
 
@@ -173,7 +173,7 @@ class PrepareTask:
         )
 
     def _writes_to(self, sink: str, partition: int) -> bool:
-        if isinstance(self.mode, Repair):  # only its rows show which partitions a task has
+        if isinstance(self.mode, Repair):  # only a task's rows show which partitions it has
             return sink in self.mode.lost
         return self.mode.includes((sink, partition))
 

@@ -38,7 +38,8 @@ class Unbegun:
         Raises:
             LookupError: Spark may have forgotten the job.
         """
-        # In this order, because a witness must be over before the job is missing, and must still be stored afterward.
+        # Keep this order, because a witness must be over before the job is found to be missing, and must still be
+        # stored afterward.
         is_over = self._store.is_over(last)
         if (job := self._store.job(number)) is not None:
             return job

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 #: The column with each row's hash (int64). The JVM computes the hashes; a task only adds them up.
 CHECKSUM: Final = "__twopc_checksum"
-#: The column that says why a row is bad; null for a good row. Present only if bad rows become dead letters.
+#: The column that says why a row is bad; null for a good row. The column is present only if bad rows become dead
+#: letters.
 CAUSE: Final = "__twopc_cause"
 _KEY: Final = b"twopc.views"
 #: The maximum size of a dead letter, below the default limits of clients, brokers and topics, so that no letter stops the query.
@@ -32,7 +33,7 @@ LETTER_MAX_BYTES: Final = 900_000
 #: How much of a long text (in characters) or of long binary data (in bytes) is kept if the letter would exceed the limit. Each
 #: length is tried in turn.
 _CUTS: Final = (10_000, 1_000, 100)
-#: The cause may quote the row, so the cause may fill at most this share of a letter.
+#: The cause can quote the row, so its size is limited to a letter's maximum size divided by this number.
 _CAUSE_SHARE: Final = 4
 _CAUSE_MAX_BYTES: Final = 10_000
 _CAUSE_KEY: Final = "twopc.cause"
@@ -79,7 +80,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return rows.num_rows - good if self.of_bad_rows else good
 
     def _named(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if not self.columns:  # as for a counter of rows; a batch that is made from no arrays would have no rows
+        if not self.columns:  # if a sink only counts rows; a batch made from no arrays would have no rows
             return rows.select([])
         # Every field is nullable, whatever Spark knows about the column, so that a sink always receives the same schema.
         return pa.RecordBatch.from_arrays(

@@ -13,7 +13,7 @@ import time
 from typing import Final
 from zipimport import zipimporter
 
-#: A file that changed less than this long ago may change again without a new time stamp.
+#: A file that changed less than this long ago may change again without a new timestamp.
 _TOO_NEW_S: Final = 2.0
 
 

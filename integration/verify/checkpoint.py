@@ -141,7 +141,7 @@ def _check_offsets(files: Files, decided: Mapping[int, Decision]) -> Iterator[Fi
                 f"{', '.join(decision.offsets)}. The checkpoint was restored from a backup, or is a copy"
             )
             yield Finding(Kind.OFFSETS_DIFFER, f"batch {batch}", text)
-    # Spark deletes old batches, even during this check. So list the remaining ones last.
+    # Spark deletes old batches, even during this check. So list the remaining batches last.
     oldest = min(_batches(files, "offsets"), default=0)
     if absent := [batch for batch in absent if batch >= oldest]:
         text = (

@@ -46,7 +46,7 @@ class Kind(Enum):
     DECIDED_LATE = "decided_late", Severity.ERROR  #: a decided transaction is open although later batches were decided
     UNDECIDED_VISIBLE = "undecided_visible", Severity.ERROR  #: a visible transaction has no decision
     ROWS_DIFFER = "rows_differ", Severity.ERROR  #: marker and decision disagree on the number of rows
-    RECORDS_MISSING = "records_missing", Severity.ERROR  #: the output contains fewer records than rows were committed
+    RECORDS_MISSING = "records_missing", Severity.ERROR  #: the output contains fewer records than committed rows
     DUPLICATES = "duplicates", Severity.ERROR  #: a record has the same identity as an earlier one
     SEQUENCE_GAPS = "sequence_gaps", Severity.ERROR  #: numbers are missing from a sequence
     RECORDS_UNDECIDED = (
@@ -64,7 +64,7 @@ class Kind(Enum):
         Severity.WARNING,
     )  #: undecided; an earlier driver began it, and the next driver aborts it
     LISTING_INCOMPLETE = "listing_incomplete", Severity.WARNING  #: a broker did not list its open transactions
-    HELD_BACK = "held_back", Severity.WARNING  #: open transactions keep offsets from readers
+    HELD_BACK = "held_back", Severity.WARNING  #: open transactions hide later records from read_committed consumers
     RECORDS_EXTRA = (
         "records_extra",
         Severity.WARNING,
@@ -75,8 +75,8 @@ class Kind(Enum):
         Severity.WARNING,
     )  #: Spark's commits/N is missing although batch N + 1 was decided
     OFFSETS_MISSING = "offsets_missing", Severity.WARNING  #: Spark's offsets/N is missing for a decided batch
-    RUNNING_OPEN = "running_open", Severity.INFO  #: undecided; the current driver began it and writes its batch
-    NOT_COMPARED = "not_compared", Severity.INFO  #: a comparison would prove nothing; the text says why
+    RUNNING_OPEN = "running_open", Severity.INFO  #: undecided; the current driver began it and is writing its batch
+    NOT_COMPARED = "not_compared", Severity.INFO  #: a comparison would prove nothing; the finding says why
     REPAIRED = "repaired", Severity.INFO  #: batches whose lost transactions were written again (rule 9)
 
 

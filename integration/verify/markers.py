@@ -79,7 +79,7 @@ def missing(cluster: Cluster, markers: Markers, decided: Mapping[str, Decided]) 
     if not absent:
         return {}
     found = cluster.transactions.describe(list(absent.values()))
-    # If a transaction was committed before its description, its marker is visible by now.
+    # If a transaction was committed before the broker described it, its marker is visible by now.
     markers.read_new(cluster)
     return {uuid: found[tid] for uuid, tid in absent.items() if uuid not in markers.visible}
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twopc.integration.verify.spill import Place
 
 
-#: Verify has no topic to read.
+#: The message if verify has no topic to read.
 NO_TOPIC: Final = "no retained decision names an output topic, so no record was read. Pass the topic with --topic"
 
 

@@ -34,7 +34,8 @@ _ENTRY: Final = np.dtype(
 _TAIL: Final = struct.Struct("<qHiq")
 #: The number of entries that all buckets keep in memory before they are written to files.
 _BUFFER_ROWS: Final = 100_000
-#: The number of entries that are examined together. Meanwhile, each entry takes about a hundred bytes.
+#: The number of entries that are examined together. During the examination, each entry takes about a hundred bytes of
+#: memory.
 _PART_ROWS: Final = 500_000
 _SAMPLE_ROWS: Final = 100_000
 
@@ -107,7 +108,7 @@ class Spill:
         for path in self._files():
             last = np.empty(0, _ENTRY)
             for part in _by_number(path):
-                # The last entry of each identity is also part of the next chunk, where its numbers continue.
+                # The last entry of each identity is also part of the next chunk, where the identity's numbers continue.
                 rows = _sorted(np.concatenate([last, part]), "number")
                 same, number = _same(rows), rows["number"]
                 # In unsigned arithmetic, the distance between any two 64-bit numbers is exact.

@@ -37,7 +37,7 @@ class Expected:
     decided: Mapping[
         frozenset[str], int
     ]  #: rows of all decided transactions: the maximum number of this sink's records
-    incomplete: str | None  #: why these numbers miss rows that the sink has written; None if they miss none
+    incomplete: str | None  #: why these numbers do not include all rows that the sink has written; None if they do
     producers: Producers = ()  #: the producers of all decided transactions
 
     def groups(self, topics: Iterable[str]) -> list[frozenset[str]]:

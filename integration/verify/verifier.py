@@ -91,7 +91,8 @@ class Verifier(AbstractContextManager["Verifier"]):
             listing = self._cluster.transactions.list_open(f"{sink.name}.")
             described = self._cluster.transactions.describe(listing.transactional_ids)
             self._output.update_bounds(self._cluster, self._topics_to_read(required))
-            # Read these before the second read of the log, which misses batches that Spark finishes later.
+            # Read the finished batches before the second read of the log, because it does not include the decisions of
+            # batches that Spark finishes later.
             finished = () if options.checkpoint is None else finished_batches(options.checkpoint)
             after, ledger = self._history()
         except OtherVersionError:
@@ -108,8 +109,8 @@ class Verifier(AbstractContextManager["Verifier"]):
         self._output.read_new(self._cluster, on_progress)
 
         findings = [*self._check_ledger(after, ledger, finished)]
-        # If a transaction was replaced meanwhile, its replacement must be visible. If its decision was truncated, it had been
-        # committed.
+        # If a transaction was replaced in the meantime, its replacement must be visible. If its decision was truncated,
+        # the transaction had been committed.
         still_decided = {uuid: found for uuid, found in absent.items() if uuid in decided}
         findings += check_missing(still_decided, decided, self._markers.partitions.bounds, before.last)
         findings += check_visible(visible.values(), known, superseded_in(after, sink), after)
@@ -163,7 +164,7 @@ class Verifier(AbstractContextManager["Verifier"]):
         self._markers.read_new(self._cluster)
         absent = missing(self._cluster, self._markers, required)
         if absent:
-            # A transaction may have been committed just now. Then the output must include it.
+            # A transaction may have been committed just now. In that case, the output must include its rows.
             wait_for_commits(self._cluster, required, before.last)
         if not before.is_complete:
             self._markers.forget_before(before.batches.keys())

@@ -38,5 +38,5 @@ def _one_line(error: Exception) -> str:
     return " ".join(_NOISE.sub("", str(error)).split())
 
 
-#: Turns an error from deltalake, or from the storage below it, into a StoreError.
+#: Turns an error from deltalake, or from the underlying storage, into a StoreError.
 translated: Final = Translation(_one_line, _MEANINGS, _WORDS)

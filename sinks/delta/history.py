@@ -19,7 +19,7 @@ Commit = dict[str, Any]
 
 #: How many versions are searched. Reading every version may take minutes.
 _SEARCHED: Final = 1_000
-#: Spark's text for a parameter that is not given.
+#: The value that Spark records for a missing parameter.
 _NULL: Final = "null"
 
 
@@ -113,7 +113,7 @@ def _moment_ms(parameters: Mapping[str, str]) -> float | None:
     This function assumes that it is the local time zone.
     """
     with contextlib.suppress(KeyError, ValueError):
-        return int(parameters["datetime"])  # written by delta-rs
+        return int(parameters["datetime"])  # delta-rs writes this parameter
     with contextlib.suppress(KeyError, ValueError):
         return datetime.fromisoformat(parameters["timestamp"]).timestamp() * 1000
     return None

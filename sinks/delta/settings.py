@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twopc.sinks.delta.table import Definition
     from twopc.sinks.lake.rows import RowFormat
 
-#: With these options, two commits may overwrite each other's version of the log.
+#: With these options, a commit may overwrite another commit's version of the log.
 _UNSAFE: Final = ("allow_unsafe_rename", "aws_s3_allow_unsafe_rename", "mount_allow_unsafe_rename")
 #: deltalake decodes a path one time too many. It looks for the table ``a%20b`` in ``a b``, and for ``a\\b`` in ``a/b``.
 _MISREAD: Final = "%\\"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _NAMES: Final = "delta.dataSkippingStatsColumns"
 _NAME: Final = r"\s*(?:`(?:[^`]|``)*`|[A-Za-z_][A-Za-z0-9_]*)\s*"
-#: A list of columns that deltalake can parse. If it cannot, it reads bounds as if the table had no list.
+#: A list of columns that deltalake can parse. If it cannot parse the list, it reads bounds as if the table had no list.
 _LIST: Final = re.compile(rf"\s*|{_NAME}(?:[.,]{_NAME})*")
 #: Delta truncates longer strings.
 _LONGEST: Final = 32

@@ -123,7 +123,7 @@ class _Upload:
     """Lets Arrow write a new object. deltalake's stream accepts only ``bytes``, but Arrow writes buffers."""
 
     def __init__(self, handler: Any, path: str) -> None:
-        self._stream = handler._handler.open_output_stream(path, None)  # noqa: SLF001 - no public function returns it
+        self._stream = handler._handler.open_output_stream(path, None)  # noqa: SLF001 - no public function returns this stream
         self._waiting = bytearray()
         self._written = 0
         self.closed = False

@@ -79,7 +79,7 @@ class Applier:
         self._fence.begin(handle.uuid, base)
         progress = self._fence.read()
         if progress.base != base or handle.uuid not in progress.done:
-            return []  # a newer decision or a tombstone; the evidence shows which
+            return []  # there is a newer decision or a tombstone; the evidence shows which
         todo = range(progress.done[handle.uuid], handle.chunks)
         start_ms = starts_of(decided, base, progress.tombstones)[handle]
         with contextlib.closing(self._apply_chunks(handle, base, start_ms, todo)) as chunks:

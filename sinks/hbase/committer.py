@@ -53,7 +53,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
             return self._cell.load(step)
         except AbsentTableError:
             if self._run:
-                raise  # this driver has used the table, so the table has since been dropped
+                raise  # this driver has already used the table, so the table must have been dropped since
             return None
 
     def swap(self, step: StoreClient[Any], old: bytes | None, new: bytes) -> bool:
@@ -111,7 +111,8 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         return self._applier.apply(handle, version, self._decided)
 
     def _apply_each(self, handles: Sequence[HBaseHandle], version: int) -> Generator[tuple[HBaseHandle, Sequence[str]]]:
-        # Each slice takes several round trips, so a batch with many small tasks would mostly wait.
+        # Each slice takes several round trips, so if the slices were applied one by one, a batch with many small tasks
+        # would mostly wait.
         if any(self._is_ordered(handle) or not handle.distinct for handle in handles):
             yield from super()._apply_each(handles, version)
             return
@@ -125,7 +126,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         self._fence.tombstone(handle, version)
         if handle.uuid not in self._fence.read().tombstones:
             return False
-        # The tombstone is the proof, so the slice is no longer needed.
+        # The tombstone proves the loss, so the slice is no longer needed.
         with contextlib.suppress(*FAILURES):
             self._discard([handle])
         return True

@@ -67,9 +67,9 @@ class _Sound(Connection):
 
     def _call(self, req: Message, method: str) -> Any:
         connection = self._connected()
-        # This code replaces the library's `send_request`, which encodes a message's length as UTF-8. That length is wrong from
-        # 128 bytes on. Over 128 kB, it is negative in half of all cases, and the server rejects it. The library also uses
-        # `send`, which may send only part of a message, and it draws call ids from only 999 numbers.
+        # This code replaces the library's `send_request`, which encodes a message's length as UTF-8. From 128 bytes on,
+        # that length is wrong. Over 128 kB, it is negative in half of all cases, and the server rejects it. The library
+        # also uses `send`, which may send only part of a message, and it draws call ids from only 999 numbers.
         self._calls += 1
         header = self._get_call_header_bytes(method, self._calls)
         body = io.BytesIO()

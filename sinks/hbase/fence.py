@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _BASE: Final[Column] = (STATE, b"base")
 _TOP: Final[Column] = (STATE, b"top")
-#: A tombstone's value is this word, which dates from version 0.1, and the lost slice's ``further_ms``.
+#: A tombstone's value consists of this word (which dates from version 0.1) and the lost slice's ``further_ms``.
 _TOMBSTONE: Final = b"buried"
 
 

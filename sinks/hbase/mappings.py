@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.hbase.row_ops import Column
 
-#: The counter format of HBase.
+#: HBase's format for counters.
 COUNTER: Final = struct.Struct(">q")
 INT64: Final = range(-(2**63), 2**63)
 _MAX_KEY_BYTES: Final = 32_767

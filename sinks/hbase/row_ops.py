@@ -20,7 +20,7 @@ _BINARY: Final = "org.apache.hadoop.hbase.filter.BinaryComparator"
 _KEY_ONLY: Final = "org.apache.hadoop.hbase.filter.KeyOnlyFilter"
 _LENGTH_AS_VALUE: Final[bytes] = filter_pb.KeyOnlyFilter(len_as_val=True).SerializeToString()
 _OVERHEAD_BYTES: Final = 100
-#: What HBase counts for a cell besides its row, family, qualifier and value.
+#: The number of bytes that HBase counts for each cell in addition to its row, family, qualifier and value.
 _CELL_BYTES: Final = 24
 
 Column = tuple[bytes, bytes]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from twopc.sinks.hbase.check import Reach
     from twopc.sinks.hbase.settings import HBaseSettings
 
-#: These hashes take at most about 10 MB.
+#: The hashes of this many row keys take at most about 10 MB.
 _WATCHED_KEYS: Final = 100_000
 
 
@@ -81,7 +81,7 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
         def pack(part: range) -> bytes:
             return staging.pack(actions[part.start : part.stop])
 
-        # A chunk is staged in one cell, with the cell's key.
+        # A chunk is staged in one cell, whose size includes the cell's key.
         room = self._settings.max_cell_bytes - staging.staged_size(self._sink, b"")
         for part, data in halve(range(len(actions)), pack, max_bytes=min(self._settings.chunk_bytes, room)):
             require_fits(staging.staged_size(self._sink, data), keys[part.start], self._settings.max_cell_bytes)

@@ -7,7 +7,7 @@ from typing import Final
 from twopc.errors import ConfigurationError, FatalError
 from twopc.sinks.lake.errors import UNWRITABLE, Meaning, Translation
 
-#: Each error's meaning, by the name of its class, because each catalog has its own client.
+#: Each error's meaning, by the name of the error's class, because each catalog uses a different client.
 _MEANINGS: Final[dict[str, Meaning]] = {
     "NoSuchTableError": (ConfigurationError, "Create the table, or check its name"),
     "NoSuchNamespaceError": (ConfigurationError, "Create the namespace and the table, or check the table name"),
@@ -25,7 +25,7 @@ _MEANINGS: Final[dict[str, Meaning]] = {
     "BadRequestError": (FatalError, "The catalog rejected the request"),
 }
 
-#: An SQL catalog without the pyiceberg tables. SQLite and PostgreSQL name the error in their own ways.
+#: The errors of an SQL catalog without the pyiceberg tables. SQLite and PostgreSQL use different names.
 _WORDS: Final[dict[str, Meaning]] = {
     "no such table: iceberg_|undefinedtable.*iceberg_": (
         ConfigurationError,
@@ -43,5 +43,5 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), "")
 
 
-#: Turns an error from pyiceberg, or from a client below it, into a StoreError.
+#: Turns an error from pyiceberg, or from an underlying client, into a StoreError.
 translated: Final = Translation(_first_line, _MEANINGS, _WORDS)

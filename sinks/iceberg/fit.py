@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.types import IcebergType, NestedField
 
-#: The promotions of format version 2, besides those of decimals. pyiceberg's ``promote`` allows more than other readers.
+#: The promotions of format version 2, besides those of decimals. pyiceberg's ``promote`` allows more promotions than
+#: other readers do.
 _PROMOTIONS: Final = {(IntegerType(), LongType()), (FloatType(), DoubleType())}
 
 

@@ -68,7 +68,7 @@ def is_in_main(metadata: TableMetadata, snapshot: Snapshot) -> bool | None:
             return None
         if at == snapshot.snapshot_id:
             return True
-        # A parent's number is lower than its child's, so the snapshot cannot come later on this path.
+        # A parent's sequence number is lower than its child's, so the snapshot cannot come later on this path.
         if _sequence_number(found) < _sequence_number(snapshot):
             return False
         at = found.parent_snapshot_id

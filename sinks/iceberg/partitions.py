@@ -73,7 +73,7 @@ def find_misfits(column: Any, truncation: Truncation) -> Iterator[tuple[int, str
     values = _part(column, inner)
     truncate = field.transform.transform(kind)
     least = pc.min(values).as_py()
-    if least is None or _fits(truncate(least), kind):  # then all larger values fit, too
+    if least is None or _fits(truncate(least), kind):  # if the smallest value fits, all larger values fit, too
         return
     for row, value in enumerate(values.to_pylist()):
         if value is not None and not _fits(truncate(value), kind):
@@ -119,7 +119,7 @@ def _transformed(rows: pa.Table, schema: Schema, field: PartitionField) -> tuple
     by_code: list[int] = []
     for value in encoded.dictionary.to_pylist():
         result = None if value is None else transform(value)
-        # NaN has one partition, but 0.0 and -0.0 have different partitions.
+        # All NaN values share one partition, but 0.0 and -0.0 have different partitions.
         key = result if type(result) is int else (type(result), repr(result))
         if key not in number_of:
             number_of[key] = len(values)

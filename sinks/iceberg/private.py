@@ -99,7 +99,7 @@ class ParquetFile:
         for bounds in statistics.column_aggregates.values():
             try:
                 bounds.max_as_bytes()
-            except UnicodeEncodeError:  # after U+D7FF comes a surrogate
+            except UnicodeEncodeError:  # the next character after U+D7FF is a surrogate
                 bounds.current_max = None
         counted = self._nans.keys() & statistics.value_counts.keys()
         statistics.nan_value_counts.update({field_id: self._nans[field_id] for field_id in counted})
@@ -183,7 +183,7 @@ class TimedRestCatalog(RestCatalog):
         return session
 
     def _create_legacy_oauth2_auth_manager(self, session: Session) -> AuthManager:
-        _limit(session, self._timeout_ms())  # this requests a token
+        _limit(session, self._timeout_ms())  # the call below requests a token
         return super()._create_legacy_oauth2_auth_manager(session)
 
     def _timeout_ms(self) -> int:
@@ -222,6 +222,7 @@ def timed(properties: Mapping[str, Any], timeout_ms: int) -> dict[str, Any]:
     if kind not in {"rest", "http"}:
         return dict(properties)
     kept = {name: value for name, value in properties.items() if name != "type"}
-    # The driver repeats a request itself. Without this setting, pyiceberg would repeat a signed request 10 times.
+    # The driver itself repeats a failed request. Without this setting, pyiceberg would repeat a signed request 10
+    # times.
     kept = {SIGV4_MAX_RETRIES: "0", **kept}
     return {**kept, "py-catalog-impl": f"{__name__}.{TimedRestCatalog.__name__}", _TIMEOUT_MS: str(timeout_ms)}

@@ -135,7 +135,7 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=metadata.table_uuid)]
     if change.additions:  # The files were compared with this schema.
         requirements.append(AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}))
-    # The update replaces the complete reference, so it must repeat the retention.
+    # The update replaces the complete reference, so it must repeat the branch's retention settings.
     kept = parent.model_dump(by_alias=True, exclude={"snapshot_id", "snapshot_ref_type"}) if parent else {}
     updates.append(_moved(MAIN_BRANCH, "branch", snapshot_id, kept))
     requirements.append(_unmoved(MAIN_BRANCH, parent_id))

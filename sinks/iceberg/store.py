@@ -63,7 +63,7 @@ class Store:
         if self._catalog is None:
             properties = timed(self._properties, self._timeout_ms)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # pyiceberg causes warnings in its own dependencies
+                warnings.simplefilter("ignore")  # pyiceberg triggers warnings in its own dependencies
                 self._catalog = load_catalog(properties.pop("name", "default"), **properties)
             limit_time(self._catalog, self._timeout_ms)
         return self._catalog

@@ -55,7 +55,7 @@ def ask(
     """
 
     def refresh(_: object) -> None:
-        # The refresh is for all topics, because a request for one topic could create it.
+        # Refresh the metadata of all topics, because a request for a single topic could create it.
         with contextlib.suppress(KafkaException):
             admin.list_topics(timeout=request_s(timeout_ms))
 

@@ -36,9 +36,11 @@ _SETUP_TIMEOUTS_MS: Final = {
     "socket_connection_setup_timeout_ms": 10_000,
     "socket_connection_setup_timeout_max_ms": 30_000,
 }
-#: With several servers, each round gets this share of the time. The first rounds are short, so silent servers cost little time.
+#: If there are several servers, the rounds share the time in these proportions. The first rounds are short, so silent
+#: servers cost little time.
 _ROUNDS: Final = (1, 2, 4)
-#: A request to all brokers may miss a broker that joined within this time (a rolling restart). kafka-python allows 5 minutes.
+#: A request to all brokers may miss a broker that joined within this time (a rolling restart). The kafka-python default
+#: is 5 minutes.
 _METADATA_MAX_AGE_MS: Final = 30_000
 #: How long to wait before a request is sent again after a broker has throttled the connection.
 _THROTTLE_POLL_S: Final = 0.02
@@ -121,7 +123,8 @@ class BrokerConnection:
         async def exchange() -> list[Any]:
             sent = [self._send(*request) for request in requests]
             responses = [await _outcome(response) for response in sent]
-            # kafka-python rejects requests on a connection that a broker has throttled, although no request was sent.
+            # If a broker has throttled a connection, kafka-python rejects a request on it without having sent the
+            # request.
             while (
                 rejected := [n for n, one in enumerate(responses) if isinstance(one, _NOT_READY)]
             ) and self._throttled():
@@ -185,7 +188,7 @@ def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
     shares = [weight / sum(_ROUNDS) / count for weight in _ROUNDS for _ in range(count)] if count > 1 else [1.0]
     tries = [({**config, "bootstrap_timeout_ms": total_ms * share}, n % count) for n, share in enumerate(shares)]
     for settings, first in tries[:-1]:
-        # The next server may respond, and may not be a controller.
+        # The next server may respond, or may be a broker instead of a controller.
         with suppress(kafka_errors.KafkaTimeoutError, kafka_errors.IncompatibleBrokerVersion):
             return _open(settings, first)
     return _open(*tries[-1])

@@ -148,7 +148,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _is_instant(kind: pa.DataType) -> bool:
-    # A time without a zone (Spark's timestamp_ntz) shows a local clock, not a point in time.
+    # A time without a zone (Spark's timestamp_ntz) shows the time on a local clock, not a point in time.
     return isinstance(kind, pa.TimestampType) and kind.tz is not None
 
 

@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 _FRAME_BYTES: Final = 900_000
 #: The maximum overhead of a batch that contains one record.
 _BATCH_OVERHEAD_BYTES: Final = 1_000
-#: If a commit takes longer than half of the producer's backoff, it may be a retry after a lost response. Then the driver reads
-#: the record back (rule 12).
+#: If a commit takes longer than half of the producer's backoff, librdkafka may have repeated the request after a lost
+#: response. In that case, the driver reads the record back (rule 12).
 _SLOW_COMMIT_S: Final = RETRY_BACKOFF_MS / 2 / 1000
 _READ_BACK_PAUSE_S: Final = 0.005
 #: If a ledger has more offsets than this, a driver searches it backward for the newest truncation, beginning with this

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DRIVER_TRANSACTION_TIMEOUT_MS: Final = 60_000
-#: How long librdkafka waits before it resends a request, minus 20 % jitter. A faster commit was sent only once
-#: (rule 12; ``rd_kafka_buf_retry``).
+#: How long librdkafka waits before it resends a request, minus 20 % jitter. A commit that took less time was sent only
+#: once (rule 12; ``rd_kafka_buf_retry``).
 RETRY_BACKOFF_MS: Final = 100
 
 
@@ -70,8 +70,8 @@ class DriverProducer:
                 "retry.backoff.ms": str(RETRY_BACKOFF_MS),
                 "retry.backoff.max.ms": str(10 * RETRY_BACKOFF_MS),
                 "linger.ms": "0",
-                # A record's parts must fit, regardless of the settings for rows. The broker limits batches, so each part is a
-                # batch.
+                # A record's parts must fit, regardless of the settings for rows. The broker limits the size of batches,
+                # so each part is a separate batch.
                 "batch.num.messages": "1",
                 "message.max.bytes": "1000000",
                 "queue.buffering.max.kbytes": "1048576",
@@ -87,7 +87,7 @@ class DriverProducer:
 
     @property
     def _lives_ms(self) -> int:
-        # The brokers allow the tasks' timeout, but may not allow a minute (transaction.max.timeout.ms).
+        # The brokers allow the tasks' timeout, but possibly not a full minute (transaction.max.timeout.ms).
         return min(_DRIVER_TRANSACTION_TIMEOUT_MS, self._settings.transaction_timeout_ms)
 
     def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None) -> tuple[int, int, float]:

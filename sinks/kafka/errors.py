@@ -61,7 +61,8 @@ _UNAVAILABLE: Final = frozenset(
     }
 )
 
-#: Why brokers may not accept records in time. In the last two cases, librdkafka retries, and does not log the reason.
+#: Possible reasons why brokers do not accept records in time. In the last two cases, librdkafka retries, and does not
+#: log the reason.
 _SILENT: Final = (
     "check the brokers, the network, and the topic's replicas: a partition does not accept records while fewer than "
     "min.insync.replicas replicas are in sync, or while it has no leader. If the brokers are only slow, increase the "

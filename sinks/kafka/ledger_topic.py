@@ -163,7 +163,7 @@ class LedgerTopic:
                 raise ConfigurationError(
                     f"the topic {name} has {_UNCLEAN}=true, so a stale leader could lose decisions. Set this option to false"
                 )
-            if settings and int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - 1 requires only one copy
+            if settings and int(settings.get("min.insync.replicas") or 1) < 2:  # noqa: PLR2004 - with 1, a single copy is enough
                 logger.warning(
                     "%s has min.insync.replicas=1, so acknowledged decisions may be lost if one broker loses its disk. Set "
                     "this option to 2, with 3 replicas",

@@ -85,7 +85,7 @@ class LibrdkafkaProducer:
         self._queue = library.queue_get_main(self._client)
         weakref.finalize(
             self, _destroy, library, self._client, self._queue, self._topics, os.getpid()
-        ).atexit = False  # not needed when the process exits
+        ).atexit = False  # the cleanup is not needed when the process exits
         library.set_log_queue(self._client, None)
 
     def set_log_level(self, level: int) -> None:

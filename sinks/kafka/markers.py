@@ -112,7 +112,7 @@ def has_unknown(
     # A partition that was added after the decision is searched from its first record.
     starts = {partition: scan_start.get(str(partition), first) for partition, first in earliest.items()}
     if any(earliest[partition] > start for partition, start in starts.items()):
-        return True  # only a run with newer decisions deletes the newest decision's markers
+        return True  # only a run with newer decisions deletes this decision's markers
     is_last = _barred(log, partitions) if known.is_swept else None
     decided = {handle.uuid.encode() for handle in known.handles}
     return any(

@@ -28,7 +28,7 @@ Granted: TypeAlias = "tuple[str, float, str, dict[str, str]]"
 _FORM: Final = "(token, expiry in seconds since the epoch), and may add the principal and a dict of extensions"
 _KINDS: Final[tuple[Any, ...]] = (str, (int, float), str, dict)
 _LONGEST_LIFE_S: Final = 10 * 365 * 86_400
-#: The objects whose last request failed, by their Python id.
+#: The ``Tokens`` objects whose last request failed, by their Python id.
 _failing: weakref.WeakValueDictionary[int, Tokens] = weakref.WeakValueDictionary()
 
 
@@ -80,7 +80,8 @@ class Tokens:
     def __repr__(self) -> str:
         return f"<tokens of {self._name}>"
 
-    # A task unpickles a copy, and its function may also be a copy. All copies share one producer pool.
+    # A task unpickles a copy of this object, and the copy's function may also be a copy. All copies share one producer
+    # pool.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Tokens) and (self._name, self._config) == (other._name, other._config)
 

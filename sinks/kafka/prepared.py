@@ -37,7 +37,8 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
         descriptions.update(client.describe(ids))
         return {tid: descriptions[tid].error for tid in ids}
 
-    # All rows are written. A coordinator that moves, or that throttles the client, must not make the tasks write them again.
+    # All rows are already written. A coordinator that moves, or that throttles the client, must not cause the tasks to
+    # write the rows again.
     until_final([handle.transactional_id for handle in handles], ask, timeout_ms=settings.timeout_ms)
     for handle in handles:
         reason = why_not(handle, descriptions[handle.transactional_id], settings.ledger)

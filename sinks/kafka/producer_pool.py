@@ -59,7 +59,7 @@ class ProducerPool:
         self._ready: list[ReadyProducer] = []
         self._making: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._served: dict[int, int] = {}  # sequence -> the batch it last served
+        self._served: dict[int, int] = {}  # by sequence number, the batch that the id last served
         self._first_batch: int | None = None
         self._in_use_batch = -1
         self._used = 0
@@ -134,7 +134,8 @@ class ProducerPool:
         yield from count(len(self._served))
 
     def _make(self, sequence: int) -> ReadyProducer:
-        # Wait until the broker responds, even forever, because a late InitProducerId aborts any open transaction of its id.
+        # Wait for the broker's response, if necessary forever, because a late InitProducerId aborts any open
+        # transaction of its id.
         self._served[sequence] = _NEVER_FREE
         tid = task_id(self.key.place.sink, self.key.driver_epoch, self._worker, sequence)
         topics = tuple(topic for topic in (self.key.place.ledger, self.key.topic) if topic is not None)

@@ -93,7 +93,7 @@ def offsets(  # noqa: PLR0913 - the parts of a ListOffsets request
 COMMITTED: Final = {
     "group.id": "twopc",  # librdkafka requires a group, but no offsets are committed for it
     "enable.auto.commit": "false",
-    "auto.offset.reset": "error",  # a deleted record is not treated as absent
+    "auto.offset.reset": "error",  # a deleted record must not be treated as one that never existed
     "isolation.level": "read_committed",
     "enable.partition.eof": "true",
     "fetch.wait.max.ms": "10",  # do not wait for more records

@@ -21,7 +21,7 @@ NO_ANSWER: Final = "NO_ANSWER"
 CONCURRENT: Final = "ConcurrentTransactionsError"
 #: The transaction is in transition, or the response was lost. The next request may bring a final report.
 NOT_FINAL: Final = frozenset({CONCURRENT, NO_ANSWER})
-#: Reports that a newer producer has initialized the id.
+#: These reports mean that a newer producer has initialized the id.
 FENCED: Final = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
 NOT_FOUND: Final = "TransactionalIdNotFoundError"
 NOT_AUTHORIZED: Final = "TransactionalIdAuthorizationFailedError"

@@ -75,7 +75,8 @@ class ScanStart:
         return {} if found is None else {self._output: len(found.partitions)}
 
     def _ask(self) -> dict[int, int]:
-        # Look up the partitions once. A later partition has no older records, and is searched from its first offset.
+        # Look up the partitions once. A partition that is added later has no older records, and is searched from its
+        # first offset.
         log, latest = self._log, OffsetSpec.latest()
         self._partitions = self._partitions or log.topic.marker_partitions()
         # Use the last stable offsets, because they are never above the end offsets, and one request returns them all.

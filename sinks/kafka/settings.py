@@ -186,7 +186,7 @@ class KafkaSettings:
             # (rd_kafka_msg_new0 in rdkafka_msg.c).
             "queue.buffering.max.kbytes": str(max(_QUEUE_KIB, self._largest_value_kib)),
             "queue.buffering.max.messages": "200000",
-            # If an unknown topic does not appear in this time, its records fail; the librdkafka default is 30 s.
+            # If an unknown topic does not appear within this time, its records fail; the librdkafka default is 30 s.
             "topic.metadata.propagation.max.ms": "10000",
             "message.max.bytes": str(self.message_max_bytes),
             **self.client_options,

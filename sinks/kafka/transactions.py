@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.kafka.handle import ProducerIdentity
 
-    Build = Callable[[Sequence[str]], Any]  # builds a request about some ids
+    Build = Callable[[Sequence[str]], Any]  # a function that builds a request about some ids
     #: Reads the error code and the result for each id from a response. A response about one id uses the key "".
     Read = Callable[[Any], Mapping[str, tuple[int, Any]]]
 
@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 #: returns NONE for a repeated commit. v5 (KIP-890) would return INVALID_TXN_STATE for a transaction that v3 has committed.
 _END_TXN_VERSION: Final = 3
 _INIT_PRODUCER_ID_VERSION: Final = 4
-#: The transaction timeout in a fencing request, which begins no transaction. Brokers reject more than their
-#: transaction.max.timeout.ms.
+#: The transaction timeout in a fencing request, which begins no transaction. Brokers reject a timeout that is longer
+#: than their transaction.max.timeout.ms.
 _FENCING_TIMEOUT_MS: Final = 1_000
 _TRANSACTION_COORDINATOR: Final = 1
-#: New workers bring new ids. If a driver knows more coordinators, it forgets those that the current request does not need.
+#: New workers bring new ids. A driver that knows the coordinators of more ids than this forgets those that the current
+#: request does not need.
 _MOST_NODES: Final = 10_000
 #: The first version of FindCoordinator that accepts several ids (KIP-699).
 _MANY_IDS_VERSION: Final = 4

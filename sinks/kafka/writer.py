@@ -171,7 +171,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         """Make sure that the rows' topics accept the producer's batches. Before the first row, replace the producer if needed."""
         if self._topic is not None:
             return
-        # Only staged rows can lack the column, because the sink has chosen the columns of all other rows.
+        # The column can be missing only from staged rows, because the sink has chosen the columns of all other rows.
         if "topic" not in rows.schema.names:
             raise ConfigurationError(
                 f"sink {self._settings.name!r}: the staged rows of batch {self._task.batch_id} have no column 'topic', because "

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SettingsT = TypeVar("SettingsT")
 
-#: After the table is altered, rows that now fit must not go to the dead letters for hours.
+#: After the table has been altered, rows that now fit must soon stop going to the dead letters.
 _FRESH_S: Final = 30
 
 

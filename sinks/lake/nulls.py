@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: The number of bytes in the largest number, or in the two offsets of a text.
+#: The number of bytes in the largest number, or in the two offsets of a string.
 _LARGEST: Final = 16
 
 
@@ -44,6 +44,6 @@ def _zero(kind: Any) -> Any:
         return pa.StructArray.from_arrays([filled(nulls(1, field.type), field) for field in fields], fields=fields)
     if pa.types.is_nested(kind):
         return pa.array([[]], kind)
-    # A text consists of its offsets, which are all zero here, and its bytes.
+    # A string consists of its offsets, which are all zero here, and its bytes.
     zeros = pa.py_buffer(bytes(kind.byte_width if pa.types.is_fixed_size_binary(kind) else _LARGEST))
     return pa.Array.from_buffers(kind, 1, [None, *[zeros] * (kind.num_buffers - 1)])

@@ -210,8 +210,8 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def commit_once(self, handles: Sequence[PostgresHandle], version: int) -> None:
         """See :class:`FencedCommitter`. Commit the votes first. If the batch has no vote, publish its stages."""
         if votes := votes_of(handles):
-            # No driver holds a lock while a vote is committed. So record the decision first. Then a fenced driver can do nothing
-            # more, and a driver that starts from an older checkpoint sees the decision.
+            # No driver holds a lock while a vote is committed. So record the decision first. After that, a fenced
+            # driver can do nothing more, and a driver that starts from an older checkpoint sees the decision.
             self._record_decision(version)
             for _ in finish_votes(self._database, votes, "COMMIT"):
                 crash_point("driver.committing")
@@ -282,7 +282,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
 
     def _end_votes(self, how: Literal["COMMIT", "ROLLBACK"], is_meant: Callable[[str, int], bool]) -> Iterator[str]:
         """End the votes for which ``is_meant`` is true, given the vote's name and the version of the newest recorded decision."""
-        with self.driving() as step:  # ensures that none of the votes is a successor's
+        with self.driving() as step:  # this step ensures that none of the votes belongs to a successor
             record = control.decode(self.load(step))
             found = find_votes(step, self.name, record)
         meant = [name for name in found if is_meant(name, record.decided)]

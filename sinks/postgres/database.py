@@ -167,7 +167,7 @@ class Database:
             raise psycopg.InternalError(f"the server responded to {expected} with {done}")
 
     def _require_time(self) -> None:
-        # Nothing can break a connection attempt, which has its own timeout. That timeout may be longer.
+        # A connection attempt cannot be interrupted. It has its own timeout, which may be longer.
         if self._is_late:
             raise psycopg.OperationalError("connecting took too long")
 

@@ -147,7 +147,8 @@ def is_passing(error: Exception) -> bool:
 
 def _meaning(error: Exception) -> tuple[type[TwoPhaseCommitError], str]:
     state = getattr(error, "sqlstate", None)
-    if state is None:  # the client's error, because the server refused the connection, was not reachable or was lost
+    # A client error: the server refused the connection or was unreachable, or the connection was lost.
+    if state is None:
         state = next((state for words, state in _REFUSALS.items() if re.search(words, text_of(error))), "08")
     return _MEANINGS[max((code for code in _MEANINGS if state.startswith(code)), key=len)]
 

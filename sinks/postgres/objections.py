@@ -197,7 +197,7 @@ def _index(index: Index, publishing: Publishing) -> str:
             "reject a row with both new and old values after the decision: include all these columns in the DataFrame, or drop "
             "the index"
         )
-    return ""  # a stage contains the same index
+    return ""  # the stage has the same index
 
 
 def _unique(index: Index, publishing: Publishing) -> str:

@@ -30,7 +30,7 @@ _OWNED: Final = {
     "fallback_application_name": "the application name contains the sink name",
 }
 _PORTS: Final = range(1, 65_536)
-#: The sink does not hide a shorter secret, because it also occurs in other words.
+#: The sink does not hide a shorter secret, because a short string also occurs in other words.
 _SHORTEST_HIDDEN: Final = 3
 _LEAST_TIMEOUT_S: Final = 2
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from twopc.sinks.postgres.rows import RowFormat
     from twopc.sinks.postgres.target import Table
 
-#: How long a table's definition is cached. After the table is altered, rows that now fit must not go to the dead letters for
-#: hours.
+#: How long a table's definition is cached. After the table has been altered, rows that now fit must soon stop going to
+#: the dead letters.
 _FRESH_S: Final = 30
 
 

@@ -18,7 +18,7 @@ _ALWAYS_FITS_BYTES: Final = 2_000
 #: A hash index stores only a hash. A stage has no use for a BRIN index, see :func:`may_reject_with_other_rows`.
 _NEVER_TOO_WIDE: Final = frozenset({"hash", "brin"})
 _BYTES_PER_CHARACTER: Final = 4
-#: More than any value of a fixed-width type, and more than any of Spark's decimals.
+#: More bytes than any value of a fixed-width type or any of Spark's decimals takes up.
 _FIXED_BYTES: Final = 64
 _FIXED: Final = frozenset(
     {

@@ -98,11 +98,11 @@ class Statements:
         ).format(stage, place(publishing.table))
         for column in publishing.null_when_staged:
             yield sql.SQL("ALTER TABLE {} ALTER {} DROP NOT NULL").format(stage, sql.Identifier(column.name))
-        for column in publishing.left_to_the_table:  # otherwise, the stage would draw numbers that no row uses
+        for column in publishing.left_to_the_table:  # otherwise, the stage would draw sequence numbers that no row uses
             yield sql.SQL("ALTER TABLE {} ALTER {} DROP DEFAULT").format(stage, sql.Identifier(column.name))
         if publishing.vote == "staged":
             for definition in staged_indexes(publishing.table):
-                # The server itself has printed this definition.
+                # This definition comes from the server itself.
                 yield sql.SQL("CREATE INDEX ON {} USING ").format(stage) + sql.SQL(definition)
 
     def copy(self, txn: str, columns: Sequence[str]) -> sql.Composed:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from twopc.sinks.redis.settings import RedisSettings
     from twopc.sinks.staged.client import StoreClient
 
-#: A swept slice stays in the list for this long, so that the driver also sweeps later writes of its task.
+#: A swept slice stays in the list for this long, so that the driver also sweeps later writes by the slice's task.
 _LISTED_MS: Final = 3_600_000
 #: This character comes before the sweep time in the list of slices.
 _SWEPT_AT: Final = "@"
@@ -114,7 +114,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
                 if is_transient_text(text_of(answer[2])):
                     return True
                 blocked.append(answer)
-            # An earlier chunk has no response yet. It will get a response unless an error blocks the slice.
+            # An earlier chunk has no response yet. It will receive one unless an error blocks the slice.
             return bool(answer[0] == b"EARLIER" and not blocked)
 
         answers = self._client.execute(calls, retry_if=retry_if)

@@ -70,7 +70,7 @@ class SlotMovingError(RedisError):
         )
 
 
-#: A retry may clear these errors and errors of derived classes.
+#: After these errors, or errors of derived classes, a retry may succeed.
 _TRANSIENT: Final = (
     NotReplicatedError,
     SlotMovingError,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PREFIX: Final = "twopc:"
-#: Stands for a Redis without a cluster, all of which is one atomic place.
+#: Stands for a Redis that is not a cluster. All its keys are in one atomic place.
 NO_SLOT: Final = -1
 SLOTS: Final = 16_384
 

@@ -131,7 +131,7 @@ def _known(scheme: str, *, cluster: bool) -> frozenset[str]:
     found = {
         name for kind in (*_CONNECTIONS[scheme].__mro__, ConnectionPool) for name in inspect.signature(kind).parameters
     }
-    # A cluster client keeps only these unknown options, and silently drops the others.
+    # Of the options that it does not know, a cluster client keeps only these, and silently drops the others.
     return frozenset((found & set(REDIS_ALLOWED_KEYS)) | _OF_CLUSTER if cluster else found) - _PRIVATE
 
 

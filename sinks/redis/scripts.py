@@ -64,8 +64,8 @@ if base == fence then
 end
 """
 
-#: KEYS applied, slice; ARGV base, uuid, chunk. The call that raises the fence also removes earlier decisions' markers. Without
-#: the fence, a paused driver would then apply its increments again.
+#: KEYS applied, slice; ARGV base, uuid, chunk. The call that raises the fence also removes earlier decisions' markers.
+#: Without the fence, a paused driver would apply its increments again after this removal.
 APPLY: Final = script(
     READ_CHUNK,
     _READ_PROGRESS,
@@ -129,8 +129,9 @@ return 'LOST'
 """,
 )
 
-#: KEYS control; ARGV the value read ('' if absent) and the value to write. Returns 0 if another value is stored. After a lost
-#: response, the new value may already be stored. The script writes it again, so that a later WAIT covers it.
+#: KEYS control; ARGV the value read ('' if absent) and the value to write. Returns 0 if another value is stored. After
+#: a lost response, the new value may already be stored. In that case, the script writes it again, so that a later WAIT
+#: covers it.
 SWAP: Final = script(
     """
 local held = redis.call('HGET', KEYS[1], 'record') or ''

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from twopc.sinks.staged.settings import StagedSettings
 
 
-#: What a slice's state says about its rows. In the other states, they can still be applied.
+#: What these states of a slice prove about its rows. In all other states, the rows can still be applied.
 _OBSERVED: Final = {
     SliceState.COMMITTED: Evidence.COMMITTED,
     SliceState.LOST: Evidence.ABORTED,

@@ -77,9 +77,10 @@ class SliceState(Enum):
 #: The driver applies only complete slices. A slice that has lost a chunk may be proven lost and written again.
 APPLICABLE: Final = frozenset({SliceState.PREPARED, SliceState.APPLYING})
 
-#: These slices may still have rows to apply, but not now. If the order of slices matters, later slices must wait. A slice that is
-#: lost or torn holds nothing back. If a lost slice is written again, its rows come last. A torn slice is never applied further.
-#: If a backup that contains its remaining chunks is restored, the later slices are applied again, too.
+#: The rows of these slices may still have to be applied, but cannot be applied now. If the order of slices matters,
+#: later slices must wait. A slice that is lost or torn holds nothing back. If a lost slice is written again, its rows
+#: come last. A torn slice is never applied further. If a backup that contains its remaining chunks is restored, the
+#: later slices are applied again, too.
 WAITING: Final = frozenset({SliceState.UNANSWERED, SliceState.STALE})
 
 

@@ -140,9 +140,9 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "Spark Connect: a batch waits for the garbage collector, in which PySpark may hang",
         0,
         "integration/connect/worker.py",
-        "sys._getframe(1)  # noqa: SLF001 - the only way to the caller's frame\n    while frame is not None:\n"
+        "sys._getframe(1)  # noqa: SLF001 - the only way to get the caller's frame\n    while frame is not None:\n"
         "        code = frame.f_code\n",
-        "sys._getframe()  # noqa: SLF001 - the only way to the caller's frame\n    while frame is not None:\n"
+        "sys._getframe()  # noqa: SLF001 - the only way to get the caller's frame\n    while frame is not None:\n"
         "        code, _ = frame.f_code, frame.f_locals\n",
         model=False,
         protocol="tests/unit/test_connect_object.py -k released",
@@ -169,7 +169,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "Spark Connect: the error of a job is its own cause, so it waits for the garbage collector",
         0,
         "integration/spark/jobs.py",
-        "    if found is not error:  # an error that is its own cause would wait for the garbage collector\n",
+        "    if found is not error:  # only the garbage collector would release an error that is its own cause\n",
         "    if True:\n",
         model=False,
         protocol="tests/unit/test_connect_object.py -k released",

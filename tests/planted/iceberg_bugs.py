@@ -289,7 +289,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "Iceberg: the request for the first token waits forever",
         0,
         "sinks/iceberg/private.py",
-        "        _limit(session, self._timeout_ms())  # this requests a token\n",
+        "        _limit(session, self._timeout_ms())  # the call below requests a token\n",
         "",
         model=False,
         protocol=f"{_PRIVATE} -k does_not_respond",

@@ -70,7 +70,8 @@ def _drop() -> None:
 
 _ACTIONS: Final[dict[str, Callable[[], None]]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    # Signal this thread. A signal to the process would reach the main thread, and this thread would run on for milliseconds.
+    # Signal this thread. A signal to the process would reach the main thread, and this thread would keep running for
+    # milliseconds.
     "stop": lambda: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP),
     "raise": _fail,
     "drop": _drop,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from twopc.testing.kill_loop import Outcome
 
-# With this, pytest explains a failed assertion in the suite as it does in a test module.
+# With this call, pytest explains a failed assertion in the suite as it does in a test module.
 pytest.register_assert_rewrite("twopc.testing.contract")
 
 
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def crash_points() -> Iterator[ModuleType]:
     """Yield the module :mod:`twopc.testing.crash_points`, and disarm every point after the test."""
-    from twopc.testing import crash_points as module  # noqa: PLC0415 - see the module
+    from twopc.testing import crash_points as module  # noqa: PLC0415 - see the module's docstring
 
     module.disarm()
     yield module
@@ -51,7 +51,7 @@ def kill_loop(
     request: pytest.FixtureRequest, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> Callable[..., Outcome]:
     """Return :func:`twopc.testing.kill_loop.kill_loop`, bound to this test's directory and the command-line options."""
-    from twopc.testing.kill_loop import kill_loop as loop  # noqa: PLC0415 - see the module
+    from twopc.testing.kill_loop import kill_loop as loop  # noqa: PLC0415 - see the module's docstring
 
     options = {name: request.config.getoption(f"twopc_{name}") for name in ("seed", "kills", "connect")}
     chosen = {name: value for name, value in options.items() if value is not None}

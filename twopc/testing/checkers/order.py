@@ -15,7 +15,7 @@ def inverted(observed: Sequence[Observation], source_of: SourceOf = source_in_va
     latest: dict[tuple[int, bytes | None, int], tuple[Position, Observation]] = {}
     violations = []
     in_order = sorted(observed, key=lambda observation: observation.position)
-    for source, observation in with_sources(in_order, source_of)[0]:  # ``unequal`` reports those without a source
+    for source, observation in with_sources(in_order, source_of)[0]:  # ``unequal`` reports the records without a source
         where = (observation.position.partition, observation.key, source.partition)
         before = latest.get(where)
         if before is not None and source < before[0]:

@@ -50,7 +50,7 @@ class Watcher:
                 "log_level": 0,  # here, brokers are expected to disappear
                 "group.id": f"watcher-{uuid.uuid4().hex}",
                 "isolation.level": "read_committed",
-                "auto.offset.reset": "error",  # a silent jump would hide a loss
+                "auto.offset.reset": "error",  # a silent jump to another offset would hide a loss
                 "enable.partition.eof": True,
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 50,
@@ -119,7 +119,7 @@ class Watcher:
                 message = self._consumer.poll(_POLL_S)
                 if message is not None:
                     self._see(message)
-        except Exception as error:  # noqa: BLE001 - raised in the thread that uses the watcher
+        except Exception as error:  # noqa: BLE001 - the error is raised in the thread that uses the watcher
             with self._moved:
                 self._error = error
                 self._moved.notify_all()

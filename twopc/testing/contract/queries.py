@@ -40,7 +40,8 @@ class QueryContract:
         assert case.visible() == all_rows(0, 1, 2)
 
     def test_every_row_is_visible_once_after_a_crash_during_its_first_commit(self, case: Case, tmp_path: Path) -> None:
-        # There is no earlier batch, because the restart would commit it again and pass the point then.
+        # The query has no earlier batch, because the restart would commit that batch again and so pass the crash point
+        # too early.
         query = Query(case, tmp_path)
         crash_points.arm("driver.committing", case.crash)
         with contextlib.suppress(Crash):

@@ -37,10 +37,10 @@ class WriterContract:
     ) -> None:
         driver = Driver(case.sink)
         scan_start = driver.begin()
-        _open(case, driver).write_rows(case.rows(ROWS))  # killed: nothing closes this writer
+        _open(case, driver).write_rows(case.rows(ROWS))  # nothing closes this writer, as if its process had been killed
         handle = run_task(case.sink, _task(driver), case.rows(ROWS))
         assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
-        driver.committer.recover_and_abort([handle])  # some stores show nothing behind an open transaction
+        driver.committer.recover_and_abort([handle])  # some stores hide all rows that follow an open transaction
         assert case.visible() == ROWS
 
     def test_a_tasks_columns_may_be_in_any_order(self, case: Case) -> None:

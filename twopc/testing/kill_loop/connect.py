@@ -67,7 +67,7 @@ class ConnectRun:
                         process.kill()
                 release(self._reached)  # a task may be held, too
             case Victim.SERVER:
-                end_of(self._reached).unlink(missing_ok=True)  # an earlier batch's file
+                end_of(self._reached).unlink(missing_ok=True)  # the file may be left over from an earlier batch
                 self.zombie = Zombie(self._server, self._server.kill_all_but_functions(), self._reached)
                 self._client.kill()  # without its server, the client would only keep reconnecting
             case Victim.CLIENT:

@@ -95,7 +95,7 @@ def _some(rows: tuple[int, ...]) -> str:
     return ", ".join(map(str, rows[:_SHOWN])) + (", …" if len(rows) > _SHOWN else "")
 
 
-def judge(  # noqa: PLR0913 - all but the first two by name, with defaults
+def judge(  # noqa: PLR0913 - all but the first two are passed by name, and have defaults
     given: int,
     found: Iterable[int],
     *,

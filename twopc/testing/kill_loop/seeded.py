@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from twopc.testing.kill_loop.records import Source
 
 
-def kill_loop(  # noqa: PLR0913 - all but the first two by name, most of them with defaults
+def kill_loop(  # noqa: PLR0913 - all but the first two are passed by name, and most of them have defaults
     read: Callable[[], Iterable[int | str | bytes]],
     *,
     directory: Path,
