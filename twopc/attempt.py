@@ -95,7 +95,7 @@ class Evidence(Enum):
     """The proven outcome of a prepared transaction. A broker's error is not proof."""
 
     COMMITTED = "committed"  #: proven to be permanently visible
-    ABORTED = "aborted"  #: proven never to become visible; "lost" if it was decided
+    ABORTED = "aborted"  #: proven never to become visible; called "lost" if the transaction was decided
     UNKNOWN = "unknown"  #: neither outcome is proven (yet)
 
 

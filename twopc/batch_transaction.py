@@ -225,7 +225,7 @@ class BatchTransaction:
                 prepared = prepared or self._participants.decode(error.late)
             with contextlib.ExitStack() as ending:
                 ending.callback(self._run.sweep)
-                ending.callback(self._participants.abort, prepared)  # this runs first, because it lists nothing
+                ending.callback(self._participants.abort, prepared)  # runs before the sweep: it needs no listing
         except Exception as second:  # noqa: BLE001 - see above
             text = (
                 "batch %d: some open transactions could not be aborted. The next start or the transaction timeout will abort "
@@ -253,7 +253,7 @@ class BatchTransaction:
             run.handles = {key: handle for key, handle in run.handles.items() if key not in lost} | prepared.handles
             run.evidence = {key: found for key, found in run.evidence.items() if key not in lost}
         else:
-            run.setup.binding.bind(run.bound, run.log_epoch)  # no earlier than the first decision (rule 11)
+            run.setup.binding.bind(run.bound, run.log_epoch)  # bind no earlier than at the first decision (rule 11)
             self._append(self._decision(prepared), prepared)
             run.handles, run.evidence = dict(prepared.handles), {}
         # No transaction counts as proven without evidence. If the commit is cut short, these stay unproven.

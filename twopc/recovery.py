@@ -36,7 +36,7 @@ class Step(Enum):
     PUBLISH = "publish"  #: write the lost rows from the staged files, even if the plan would now yield different rows
     ABANDON = "abandon"  #: record that the rest of the last decision is abandoned, then check again
     FINISH = "finish"  #: the batch is visible: evaluate the plan once, if that has not happened yet, and return
-    BLOCKED = "blocked"  #: decided, but not provable now: CommitBlockedError
+    BLOCKED = "blocked"  #: decided, but neither outcome is provable now: CommitBlockedError
     IN_DOUBT = "in doubt"  #: decided, but only a replay could complete it, and none will come: InDoubtError
     REFUSE = "refuse"  #: RefusedStartError
     DAMAGED = "damaged"  #: DecisionLogDamagedError

@@ -49,7 +49,8 @@ def match_rows(
 
 
 def _rows_by_place(tasks: Iterable[TaskReport]) -> dict[Place, tuple[str, int, int]]:
-    # Equal rows in another DataFrame are for other sinks. A repair keeps the places of the decided rows.
+    # Compare the DataFrame's name, too, because equal rows in another DataFrame are for other sinks. A repair keeps the
+    # places of the decided rows.
     return {
         (task.frame_name, part.index): (task.frame_name, part.rows, part.checksum)
         for task in tasks

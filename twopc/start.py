@@ -64,12 +64,12 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
         deciding_cluster=cluster,
         decides_in_checkpoint=setup.decides_in_checkpoint,
     )
-    log_epoch = setup.log.acquire(claim)  # the previous driver can decide nothing after this
+    log_epoch = setup.log.acquire(claim)  # from here on, the previous driver can decide nothing
     driver_epochs = setup.participants.acquire(claim)
     if not setup.participants.are_fenced_by(setup.log):
         # Before this driver acquired the last sink, a newer driver may have decided a batch, which this driver would sweep.
         setup.log.require_owner()
-    view = view_of(setup.log, setup.log.read)  # up to this driver's record, so nothing is missing
+    view = view_of(setup.log, setup.log.read)  # reads up to this driver's record, so no decision is missing
     crash_point("driver.acquired")
 
     pending.enter("recover")

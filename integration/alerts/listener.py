@@ -32,7 +32,7 @@ logger: Final = logging.getLogger("twopc.alerts")
 
 #: The time between checks of the rules that depend on time.
 _TICK_S: Final = 5.0
-#: How long the process waits for undelivered alerts before it exits.
+#: How long the process waits for the delivery of pending alerts before it exits.
 _LAST_S: Final = 10.0
 _WAITING: Final = 1_000
 #: The ``Alerts`` objects whose threads are running.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Spark Connect puts a prefix before a session's tag. The prefix ends with this string (``ExecuteSessionTag``).
 _OF_SESSION: Final = "_Tag_"
-#: How long the toolkit's own job may take, and how long Spark's report of this job may lag behind.
+#: How long the toolkit's own job may take, and how long Spark's report of this job may be delayed.
 _JOB_TIMEOUT_S: Final = 600.0
 #: The same limit before the query starts. Since Spark 4.2, the server waits only 300 s for the function's process to
 #: start.

@@ -14,7 +14,7 @@ _MEMORY: Final = (
     r"OutOfMemoryError|GC overhead limit|ExecutorLostFailure|exit code:? 137|Container killed|MemoryError"
     r"|Python worker exited unexpectedly|OversizedAllocationException"
 )
-#: The names of timeouts in the text of other errors: librdkafka codes and Java exceptions.
+#: The names of timeouts in the messages of other errors: librdkafka codes and Java exceptions.
 _UNAVAILABLE: Final = (
     r"_TRANSPORT|_ALL_BROKERS_DOWN|_MSG_TIMED_OUT|_TIMED_OUT|COORDINATOR_NOT_AVAILABLE|Local: Message timed out"
     r"|Connection refused"

@@ -54,7 +54,7 @@ class TakeOver(Interceptor):
     def __init__(self, sink: KafkaSink, *, dry_run: bool = False) -> None:
         self._sink = sink
         self._dry_run = dry_run
-        self._run_id: str | None = None  # the run whose first batch has passed
+        self._run_id: str | None = None  # the run whose first batch is already visible
 
     def require_fitting(self, sink_names: Sequence[str]) -> None:
         """See :class:`Interceptor`.

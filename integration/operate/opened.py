@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 class Standing(Enum):
     """The decision record's verdict on an open transaction."""
 
-    DECIDED = "decided"  #: it must be committed
+    DECIDED = "decided"  #: decided, so it must be committed
     ABANDONED = "abandoned"  #: decided, but the user abandoned its batch, so it must be aborted
     ORPHAN = "orphan"  #: begun by an earlier driver and undecided in its own ledger, so it can no longer be decided
     RUNNING = "undecided"  #: begun by the newest driver, which may still decide it if it is alive
     DRIVER = "driver"  #: the driver's own transaction, in which it writes a decision
     UNMARKED = "unmarked"  #: undecided here, and not begun by the newest driver; another ledger may decide it
-    FOREIGN = "foreign"  #: another program's
+    FOREIGN = "foreign"  #: another program's transaction
     UNJUDGED = "unjudged"  #: the decisions could not be read
 
 

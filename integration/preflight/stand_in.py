@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
 
-#: How long a transaction can stay open after its preflight was killed, in milliseconds.
+#: How long a transaction can stay open after its preflight has been killed, in milliseconds.
 _TRANSACTION_TIMEOUT_MS: Final = 30_000
 
 

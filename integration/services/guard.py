@@ -95,7 +95,7 @@ class GuardedProcess:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the child. Do nothing if the child has exited."""
         # The guard reaps the child, and exits when the child exits. So while the guard runs, no other process can have
-        # this id.
+        # the child's id.
         if self.exit_code is None:
             try:
                 os.kill(self.pid, number)

@@ -37,7 +37,7 @@ _PROPERTIES: Mapping[str, str] = {
     "zookeeper.session.timeout.localHBaseCluster": "120000",
     "zookeeper.session.timeout": "120000",
     "hbase.zookeeper.property.maxSessionTimeout": "300000",
-    # These values suit two cores and 384 MB.
+    # These values suit two cores and 384 MB of memory.
     "hbase.regionserver.handler.count": "10",
     "hbase.regionserver.metahandler.count": "4",
     "hbase.bucketcache.size": "0",

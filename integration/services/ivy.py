@@ -64,7 +64,7 @@ def ivy_file(
     for (organisation, module, revision), some in classifiers.items():
         wanted = {"org": organisation, "name": module, "rev": revision, "transitive": str(transitive).lower()}
         dependency = ET.SubElement(dependencies, "dependency", wanted)
-        # Ivy accepts one dependency for each module. Without a classifier, no artifact has to be named.
+        # Ivy accepts one dependency for each module. A dependency without a classifier need not name an artifact.
         for one in some if any(some) else ():
             extra = {f"{{{_MAVEN}}}classifier": one} if one else {}
             ET.SubElement(dependency, "artifact", {"name": module, "type": "jar", **extra})

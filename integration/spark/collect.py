@@ -77,7 +77,8 @@ def _collect(
     load: Any = conversion._load_from_socket  # type: ignore[attr-defined] # noqa: SLF001 - see above
     try:
         loaded: Any = load((connection, secret), stream)
-        with loaded if hasattr(loaded, "__enter__") else contextlib.nullcontext(loaded):  # Spark 4.1 and newer close it
+        # In Spark 4.1 and newer, leaving this block closes the connection.
+        with loaded if hasattr(loaded, "__enter__") else contextlib.nullcontext(loaded):
             pass
     finally:
         try:

@@ -44,7 +44,8 @@ _OLDER: Final = (
     "(UNCACHE TABLE), and cache it again, or cache it in the foreachBatch function. "
 )
 
-#: The advice if a later moment exists. Rows that are cached again are newer than the missing job or stage.
+#: The advice if the history contains a later moment. Rows that are cached again are newer than the missing job or
+#: stage.
 _CACHED: Final = (
     "If the batch reads cached tables, unpersist them first (UNCACHE TABLE), and cache them again, because a restart alone "
     "does not help if the tables are older than the missing entry. "

@@ -29,7 +29,7 @@ def keep_archives() -> None:
 
 
 class _Archive(zipimporter):
-    _read: tuple[int, ...] | None = None  # the archive's stamp just before its directory was read
+    _read: tuple[int, ...] | None = None  # the archive's file attributes just before its directory was read
 
     def invalidate_caches(self) -> None:
         """Read the directory again, unless the archive is known to be unchanged since the last read."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: Features that do not affect an append, or that the checks below reject if the table really uses them.
 _UNDERSTOOD: Final = {
     "appendOnly",
-    "changeDataFeed",  # an added file is its own change feed
+    "changeDataFeed",  # for an append, the added files themselves are the change feed
     "checkConstraints",
     "columnMapping",
     "deletionVectors",  # a new file contains no deleted rows, and so has no deletion vector

@@ -31,7 +31,7 @@ class _Sound(Connection):
     """
 
     def __init__(self, host: str, port: int, *, user: str, timeout_s: float) -> None:
-        super().__init__()  # type: ignore[call-arg, no-untyped-call] # the library's class names its service
+        super().__init__()  # type: ignore[call-arg, no-untyped-call] # the library's class itself passes the service name
         self.host, self.port, self._timeout_s = host, port, timeout_s
         # The library sends this attribute in the handshake, but sets it from `connect`'s argument only afterward.
         self.user = user

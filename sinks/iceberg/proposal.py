@@ -140,8 +140,8 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
     updates.append(_moved(MAIN_BRANCH, "branch", snapshot_id, kept))
     requirements.append(_unmoved(MAIN_BRANCH, parent_id))
     if parent_id is None:
-        # Without a parent, nothing compares sequence numbers. But each commit that raises the table's number also moves a
-        # reference.
+        # Without a parent, no check compares sequence numbers. But each commit that raises the table's number also
+        # moves a reference.
         others = (name for name in metadata.refs if name not in {MAIN_BRANCH, tag_of(sink)})
         requirements.extend(_unmoved(name, metadata.refs[name].snapshot_id) for name in others)
     updates.append(_moved(tag_of(sink), "tag", snapshot_id, {"max-ref-age-ms": _FOREVER_MS}))

@@ -40,7 +40,7 @@ _REQUEST_S: Final = 5.0
 #: The broker's errors for a batch that is too large.
 _REFUSALS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
-#: A topic's limit, and its name.
+#: A topic's limit, and the name of the setting that imposes it.
 Limit = tuple[int, str]
 
 

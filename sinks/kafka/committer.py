@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Explanations of reports whose names are not clear.
+#: Explanations of reports whose names are not self-explanatory.
 _ANSWERS: Final = {
     NO_ANSWER: "no response",
     NOT_AUTHORIZED: "not authorized. Allow Write and Describe on the transactional ids that start with the sink name and a dot",

@@ -137,7 +137,7 @@ class RollingFiles(Generic[EntryT]):
         rows, self._waiting = pa.concat_tables(self._waiting), []
         groups = sorted(self._made.split(rows), key=lambda group: len(group[1]))
         if len(groups) > 1:
-            rows = rows.combine_chunks()  # each choice of rows would otherwise look at every chunk
+            rows = rows.combine_chunks()  # otherwise, each selection of rows would scan every chunk
         while groups and self._bytes > down_to:
             partition, numbers = groups.pop()
             some = rows if len(numbers) == rows.num_rows else rows.take(numbers)

@@ -58,7 +58,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self._has_objects = False
         self._has_started = False
         self._voted: list[str] = []  # the votes that this driver has prepared in its newest attempt
-        # Other drivers may have other settings, and a late vote may come after the first sweep.
+        # Other drivers may use other settings, and a late vote may arrive after the first sweep.
         self._may_have_votes = True
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from twopc.sinks.postgres.target import Column, Index, Table
 
 Mode = Literal["append", "upsert"]
-#: When a batch may be decided: after its rows are staged, or after their publish is prepared.
+#: When a batch may be decided: after its rows are staged, or after the transaction that publishes them is prepared.
 Vote = Literal["staged", "prepared"]
 
 

@@ -89,8 +89,8 @@ class RedisClient(StoreClient[Call]):
     oldest = "Redis 6.2, Valkey 7.2"
     failures = FAILURES
     remedies = REMEDIES
-    #: The maximum weight to send before reading a response. While Redis executes the commands from one read of a socket, it
-    #: serves no other client.
+    #: The maximum weight of the commands to send before a response is read. While Redis executes the commands from one
+    #: read of a socket, it serves no other client.
     limits = (4_000,)
     backoff = wait_exponential(multiplier=0.01, max=0.5)
     is_transient = staticmethod(is_transient)

@@ -120,7 +120,7 @@ class KafkaOutput(Output):
         return {where.partition: future.result().offset for where, future in futures.items()}
 
     def _connection(self) -> dict[str, str | int | float | bool]:
-        # Without this, librdkafka would log to the console. Every relevant problem raises an error anyway.
+        # Without this log level, librdkafka would log to the console. Every relevant problem raises an error anyway.
         return {"bootstrap.servers": self.bootstrap_servers, "log_level": 0}
 
 

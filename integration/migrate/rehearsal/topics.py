@@ -168,7 +168,7 @@ class LiveReader:
                     elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - a public constant
                         # A transaction's last offset is an end marker, not a record.
                         at[message.partition() or 0] = offset
-        except Exception as error:  # noqa: BLE001 - the main thread raises it
+        except Exception as error:  # noqa: BLE001 - the main thread raises this error
             self._error = error
 
 

@@ -47,7 +47,7 @@ class Victim(Enum):
     CLIENT = "client"
 
 
-#: The victims under Spark Connect, in their order.
+#: The victims under Spark Connect, in the order in which the kills are aimed at them.
 OF_CONNECT: Final = (Victim.WORKER, Victim.SERVER, Victim.CLIENT, Victim.ALL)
 #: The first kills of a query. These two kills always expose a sink that writes a replayed batch again.
 ALWAYS_SHOWS = (Moment.AFTER, Moment.DURING)
