@@ -106,7 +106,7 @@ class Coordinator:
         run = self.start(batch, pending)
         transaction = BatchTransaction(run, batch, engine, pending)
         with transaction.ending_what_is_open():  # after any error
-            while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table, which raises refusals
+            while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; a refusal raises an error
                 if step is Step.ABANDON:
                     transaction.abandon()  # one durable record; the table reads it immediately
                     continue

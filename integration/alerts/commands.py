@@ -13,7 +13,7 @@ app = typer.Typer()
 
 
 @app.command()
-def alerts(  # noqa: PLR0913 - options of a command line
+def alerts(  # noqa: PLR0913 - command-line options
     checkpoint: Annotated[
         Path,
         typer.Argument(

@@ -73,7 +73,7 @@ class Alerts(Listener):
         self._happened: queue.Queue[Callable[[Episodes], None]] = queue.Queue(_WAITING)
         self._episodes: Episodes | None = None
         self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()  # held while the thread is started, and while it ends
+        self._starting = threading.Lock()  # held while the thread is being started or is about to end
         self._began_ms = 0
         self._run = ("", "")
         self._is_paused = False

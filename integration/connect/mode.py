@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from twopc.progress import StateSize
 
 _PAUSE_S: Final = 0.5
-#: A range's plan contains its number of partitions. This is the number of the cluster's slots unless
+#: Finds the number of partitions in the plan of a range. This is the number of the cluster's slots unless
 #: spark.default.parallelism sets another number.
 _SPLITS: Final = re.compile(r"splits=(?:Some\()?(\d+)")
 #: The same value as in ``twopc.integration.spark.slots``.
@@ -112,7 +112,7 @@ class ConnectMode:
         return ConnectEngine(
             batch=attempt.rows,
             sinks=attempt.sinks,
-            # The tasks' workers outlive this process, so they identify its runs by the session.
+            # The tasks' workers outlive this process, so they identify this process's runs by the session.
             runs=Runs(self._query.run_id, running | {self._query.run_id}, self._session.session_id),
             shuffles=attempt.shuffles,
             slots=self._slots,

@@ -30,7 +30,7 @@ _Checkpoint = Annotated[
 
 
 @app.command()
-def preflight(  # noqa: PLR0913 - options of a command line
+def preflight(  # noqa: PLR0913 - command-line options
     *,
     bootstrap_servers: Servers,
     sink: _Sink,
@@ -63,7 +63,7 @@ def preflight(  # noqa: PLR0913 - options of a command line
 
 
 @app.command()
-def cutover(  # noqa: PLR0913 - options of a command line
+def cutover(  # noqa: PLR0913 - command-line options
     *,
     bootstrap_servers: Servers,
     sink: _Sink,
@@ -125,7 +125,7 @@ def cutover(  # noqa: PLR0913 - options of a command line
 
 
 @app.command()
-def rollback(  # noqa: PLR0913 - options of a command line
+def rollback(  # noqa: PLR0913 - command-line options
     *,
     bootstrap_servers: Servers,
     sink: _Sink,
@@ -179,7 +179,7 @@ def rehearse(
 
 
 @app.command()
-def probe(  # noqa: PLR0913 - options of a command line
+def probe(  # noqa: PLR0913 - command-line options
     *,
     bootstrap_servers: Servers,
     sink: _Sink,

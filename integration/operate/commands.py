@@ -95,7 +95,7 @@ def _connect(  # noqa: PLR0913, PLR0917 - connection options
     return Connection(servers, ledger, config, config_file, timeout, sinks)
 
 
-def status(  # noqa: PLR0913 - options of a command line
+def status(  # noqa: PLR0913 - command-line options
     what: _WhatOrAll = None,
     *,
     bootstrap_servers: _ServersOrNone = None,
@@ -134,7 +134,7 @@ def status(  # noqa: PLR0913 - options of a command line
     raise typer.Exit(done)
 
 
-def report(  # noqa: PLR0913 - options of a command line
+def report(  # noqa: PLR0913 - command-line options
     checkpoint: HistoryOf,
     *,
     out: Annotated[Path, typer.Option(dir_okay=False, help="The file to write.")] = Path("twopc-report.html"),
@@ -162,7 +162,7 @@ def report(  # noqa: PLR0913 - options of a command line
     raise typer.Exit(command.write_report(checkpoint, out, connection, last=last))
 
 
-def resolve(  # noqa: PLR0913 - options of a command line
+def resolve(  # noqa: PLR0913 - command-line options
     what: _What,
     *,
     bootstrap_servers: _ServersOrSinks = None,
@@ -196,7 +196,7 @@ def resolve(  # noqa: PLR0913 - options of a command line
 
 
 @transactions.command("list")
-def list_open(  # noqa: PLR0913 - options of a command line
+def list_open(  # noqa: PLR0913 - command-line options
     what: _WhatOrAll = None,
     *,
     bootstrap_servers: _ServersOrSinks = None,
@@ -221,7 +221,7 @@ def list_open(  # noqa: PLR0913 - options of a command line
 
 
 @transactions.command()
-def prove(  # noqa: PLR0913 - options of a command line
+def prove(  # noqa: PLR0913 - command-line options
     what: _What,
     *,
     bootstrap_servers: _ServersOrSinks = None,
@@ -245,7 +245,7 @@ def prove(  # noqa: PLR0913 - options of a command line
 
 
 @transactions.command()
-def commit(  # noqa: PLR0913 - options of a command line
+def commit(  # noqa: PLR0913 - command-line options
     what: _What,
     ids: _Ids = None,
     *,
@@ -279,7 +279,7 @@ def commit(  # noqa: PLR0913 - options of a command line
 
 
 @transactions.command()
-def abort(  # noqa: PLR0913 - options of a command line
+def abort(  # noqa: PLR0913 - command-line options
     what: _What,
     ids: _Ids = None,
     *,

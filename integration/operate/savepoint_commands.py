@@ -23,7 +23,7 @@ _Servers = Annotated[
 
 
 @app.command()
-def create(  # noqa: PLR0913 - options of a command line
+def create(  # noqa: PLR0913 - command-line options
     checkpoint: _Checkpoint,
     directory: _Directory,
     *,
@@ -67,7 +67,7 @@ def list_savepoints(
 
 
 @app.command()
-def restore(  # noqa: PLR0913 - options of a command line
+def restore(  # noqa: PLR0913 - command-line options
     savepoint: Annotated[
         Path,
         typer.Argument(

@@ -158,7 +158,8 @@ def abort(what: str, ids: Collection[str], connection: Connection, by_hand: ByHa
     sink, query, directory = _one_sink(what, connection, by_hand.checkpoint)
     state = observe(sink, query)
     fitting = {Standing.ORPHAN, Standing.ABANDONED}
-    forced = {Standing.RUNNING, Standing.UNMARKED, Standing.UNJUDGED}  # users must name another program's transactions
+    # Even with --force, another program's transaction is chosen only if the user passes its id.
+    forced = {Standing.RUNNING, Standing.UNMARKED, Standing.UNJUDGED}
     wanted = acts.chosen(state, ids, fitting | forced if by_hand.is_forced else fitting)
     acts.require_abortable(wanted, is_forced=by_hand.is_forced)
     acts.require_decisions_read(state, wanted, is_blind=by_hand.is_blind)

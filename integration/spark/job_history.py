@@ -102,7 +102,7 @@ class JobHistory:
             dropped = self.store.dropped()
             now = Moment(self.store.next_rdd(), max(known + 1, previous.job), dropped, previous.over)
         if len(self._moments) > _MAX_MOMENTS:
-            del self._moments[2 : _MAX_MOMENTS // 2 : 2]  # so the gaps between old moments widen with their age
+            del self._moments[2 : _MAX_MOMENTS // 2 : 2]  # so the gaps are wider between older moments
         self._moments.append(now)
         return now
 

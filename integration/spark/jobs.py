@@ -26,9 +26,10 @@ _OF_CLUSTER: Final = re.compile(
     r"ExecutorLostFailure|FetchFailed|Python worker exited unexpectedly"
     r"|org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)Exception"
 )
-#: Spark's errors if it cannot run a result stage again (``DAGScheduler``). Either Spark's own comparison of rows found a
-#: difference (``spark.sql.shuffle.orderIndependentChecksum``), or Spark knows that the plan is not deterministic. The second
-#: error is about a shuffle that another job wrote again while a task of this job was reading it.
+#: Spark's errors for a result stage that it cannot run again (``DAGScheduler``). Either Spark's own comparison of rows
+#: found a difference (``spark.sql.shuffle.orderIndependentChecksum``), or Spark knows that the plan is not
+#: deterministic. The second error is about a shuffle that another job wrote again while a task of this job was reading
+#: it.
 _MIXED: Final = re.compile(
     r"A shuffle map stage with indeterminate output was failed and retried\. However, Spark cannot rollback"
     r"|Task with indeterminate results from old attempt succeeded"

@@ -93,8 +93,8 @@ def _with_structs(frame: DataFrame, select: Mapping[str, Sequence[str]], name: s
 
 
 def _struct(expressions: Sequence[str]) -> Column:
-    # A struct cannot contain a generator, which makes several rows from one. The other sinks would also receive those
-    # rows.
+    # A struct cannot contain a generator, which makes several rows from one. This is intended, because the other sinks
+    # would also receive those rows.
     return sf.struct(*map(sf.expr, expressions))
 
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 #: Spark's counter of the events dropped from the queue whose listener fills the status store (``AsyncEventQueue``).
 _DROPPED: Final = "queue.appStatus.numDroppedEvents"
-#: Spark's error if the store does not contain an entry. Some releases raise a subclass, whose name ends with the same text.
+#: Spark's error if the store does not contain an entry. Some releases raise a subclass, whose name also ends with this
+#: string.
 _ABSENT: Final = "NoSuchElementException"
 
 FoundT = TypeVar("FoundT")

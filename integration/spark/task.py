@@ -131,7 +131,8 @@ class PrepareTask:
         writers: dict[str, SinkWriter[Any]] = {}
         size = _Input(batches)
         try:
-            writers.update(self._create_writers(partition))  # one by one, so that an error closes the earlier ones
+            # Add the writers one by one, so that an error in one of them closes the earlier ones.
+            writers.update(self._create_writers(partition))
             report = self._publish(decided, size, writers) if decided else self._prepare(partition, size, writers)
             for writer in writers.values():
                 writer.hand_over()

@@ -80,7 +80,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return rows.num_rows - good if self.of_bad_rows else good
 
     def _named(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if not self.columns:  # if a sink only counts rows; a batch made from no arrays would have no rows
+        # A sink that only counts rows uses no columns, and a batch made from no arrays would have no rows.
+        if not self.columns:
             return rows.select([])
         # Every field is nullable, whatever Spark knows about the column, so that a sink always receives the same schema.
         return pa.RecordBatch.from_arrays(

@@ -68,7 +68,8 @@ class Cluster:
         self.sink = sink
         self._facts = facts
         self._connection = sink.connection_config()
-        # This client comes first, because it reports an unreachable broker in one line. librdkafka logs every attempt.
+        # Create this client first, because it reports an unreachable broker in one line, but librdkafka would log every
+        # attempt.
         self.transactions = TransactionClient(sink.committing_config())
         self.ledger = sink.create_decision_log()
         self._logs: dict[Where, KafkaDecisionLog] = {}

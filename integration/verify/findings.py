@@ -53,7 +53,7 @@ class Kind(Enum):
         "records_undecided",
         Severity.ERROR,
     )  #: with --sole-writer, the output contains more records than decided rows
-    ABANDONED = "abandoned", Severity.WARNING  #: a transaction is not visible, and was abandoned
+    ABANDONED = "abandoned", Severity.WARNING  #: a transaction is not visible, and its batch has been abandoned
     DECIDED_OPEN = "decided_open", Severity.WARNING  #: the last batch is not committed yet; a restart commits it
     DECIDED_UNKNOWN = (
         "decided_unknown",

@@ -80,7 +80,8 @@ def history_of(contents: LogContents, own: LogContents) -> History:
             break
         if isinstance(record, Decision | Repair) and after.decision is not None:
             _add(batches, view, record, after.decision)
-        if isinstance(record, Begin) and record.abandons and batches:  # no batches: the decision has been truncated
+        # If the log contains no batch, the abandoned decision has been truncated.
+        if isinstance(record, Begin) and record.abandons and batches:
             batches[next(reversed(batches))].abandoned = True
         view = after
     acquisitions = {entry.offset: entry.record for entry in own.entries if isinstance(entry.record, Acquired)}

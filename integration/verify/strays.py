@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.kafka import KafkaSink
 
-    #: Pairs of producer id and epoch. Each decided transaction has its own pair (rule 5).
+    #: Pairs of a producer id and an epoch. Each decided transaction has its own pair (rule 5).
     Producers = Collection[tuple[int, int]]
 
 _NAMED: Final = 5

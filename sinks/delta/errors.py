@@ -14,7 +14,7 @@ _MEANINGS: Final[dict[str, Meaning]] = {
     "ArrowInvalid": (FatalError, UNWRITABLE),
     "PermissionError": (ConfigurationError, "Grant the sink's user the permissions that docs/delta.md lists"),
 }
-#: These errors are recognized by their text, because their classes do not say why the storage rejected a request.
+#: These errors are recognized by their messages, because their classes do not say why the storage rejected a request.
 _WORDS: Final[dict[str, Meaning]] = {
     "accessdenied|access denied|forbidden|unauthorized|permission denied|invalidaccesskeyid|signaturedoesnotmatch": (
         ConfigurationError,

@@ -123,7 +123,7 @@ class Applier:
             if handle.operation == "DELETE":
                 _stamp_deletion(mutation, base)
             else:
-                mutation.timestamp = start_ms + min(done, handle.further_ms)  # one time per chunk, or one per slice
+                mutation.timestamp = start_ms + min(done, handle.further_ms)  # one timestamp per chunk or slice
         # Without conditions, HBase writes many rows in one step, which is about seven times as fast.
         if self._client.send_whole(handle.table, chunk):
             return []

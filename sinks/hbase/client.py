@@ -35,7 +35,7 @@ class HBaseClient(StoreClient[Op]):
     oldest = "2.4"
     failures = FAILURES
     remedies = REMEDIES
-    #: The maximum rows and bytes in one call, large enough that the round trip does not matter.
+    #: The maximum numbers of rows and bytes in one call, large enough that the round trip does not matter.
     limits = (1_000, 4 * 1024 * 1024)
     backoff = wait_exponential(multiplier=0.02, max=0.5)
     is_transient = staticmethod(is_transient)

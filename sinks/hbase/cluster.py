@@ -125,7 +125,7 @@ class Cluster:
         try:
             return step(connection)
         finally:
-            idle.append(connection)  # an error has closed the connection, and the next call reconnects
+            idle.append(connection)  # after an error, the connection is closed, and the next call reconnects
 
     def _look_up(self, table: str, row: bytes) -> Region:
         meta = self._meta = self._meta or locate_meta(self._zookeeper, self._timeout_s, self._znode)

@@ -28,8 +28,8 @@ class AbsentTableError(Exception):
 
 #: All errors that a call may raise or receive as its response.
 FAILURES: Final = (RemoteError, AbsentTableError, OSError)
-#: These errors mean that the server is starting, stopping or busy, or that it does not serve the region yet or anymore.
-#: A retry may succeed.
+#: These errors mean that the server is starting, stopping or busy, or that it does not yet serve the region, or no
+#: longer serves it. A retry may succeed.
 _TRANSIENT: Final = re.compile(
     r"NotServingRegion|RegionMoved|RegionOpening|RegionServerStopped|RegionServerAborted|RegionServerRunning|"
     r"ServerNotRunning|PleaseHold|MasterNotRunning|MasterStopped|CallQueueTooBig|CallDropped|RegionTooBusy|RegionInRecovery|"

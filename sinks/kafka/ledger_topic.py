@@ -236,7 +236,7 @@ class LedgerTopic:
                 "the settings of %s could not be checked (%s). Make sure that this topic has 3 replicas, "
                 "min.insync.replicas=2 and %s=false",
                 TRANSACTION_LOG,
-                str(error),  # text, because a log handler that keeps the error would keep its client alive
+                str(error),  # only the text, because a log handler that keeps the error would keep its client alive
                 _UNCLEAN,
             )
             return {}

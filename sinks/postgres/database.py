@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-#: The settings for one transaction. These settings limit how long a statement waits for a lock, and make COMMIT return only when
-#: the transaction is on disk. The sink's timeout replaces the role's timeout, which would end a slow publish again after every
-#: restart. A driver's transaction holds the owner's lock, so if the driver's host dies, the server must not wait for hours.
-#: With ``array_nulls=off``, the server would read a null in an array as the text ``NULL``.
+#: The settings for one transaction. These settings limit how long a statement waits for a lock, and make COMMIT return
+#: only when the transaction is on disk. The sink's timeout replaces the role's timeout, which would end a slow publish
+#: again after every restart. A driver's transaction holds the owner's lock, so if the driver's host dies, the server
+#: must not keep that lock for hours. With ``array_nulls=off``, the server would read a null in an array as the text
+#: ``NULL``.
 _SETTINGS: Final = """
 SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout', %(all)s, true),
   set_config('synchronous_commit', CASE

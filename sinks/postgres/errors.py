@@ -76,7 +76,8 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "P0001": (BadRecordError, "One of the table's triggers or functions rejected a row"),
     "57014": (UnavailableError, "Raise timeout_ms, unless an operator cancelled the statement"),
 }
-#: If a connection attempt fails, the client reports no SQLSTATE, but only a text in the language of the server's lc_messages.
+#: If a connection attempt fails, the client reports no SQLSTATE, but only a message in the language of the server's
+#: lc_messages.
 _REFUSALS: Final = {
     "authentication failed|no password supplied|pg_hba.conf|permitted to log in|role .* does not exist": "28",
     "permission denied for database|certificate|server does not support SSL": "28",

@@ -83,7 +83,7 @@ class Address:
                 client_encoding="UTF8",
                 connect_timeout=max(timeout_ms // 1000, _LEAST_TIMEOUT_S),
                 fallback_application_name=f"twopc/{name}",
-                # A connection pool between client and server may serve each transaction with a different session.
+                # A connection pool between client and server may use a different server session for each transaction.
                 prepare_threshold=None,
             )
         except psycopg.OperationalError as error:

@@ -13,7 +13,7 @@ from twopc.sinks.postgres.values import INTEGERS
 if TYPE_CHECKING:
     from twopc.sinks.postgres.target import ColumnType
 
-#: How many digits an integer may have.
+#: The largest number of digits of each integer type.
 _DIGITS: Final = {kind: len(str(2 ** (bits - 1))) for kind, bits in INTEGERS.items()}
 _TEXTS: Final = frozenset({"varchar", "text"})
 

@@ -13,7 +13,7 @@ from twopc.sinks.staged.client import remedies
 
 #: All errors that redis-py raises. With a cluster, some errors do not derive from RedisError.
 FAILURES: Final = (RedisError, exceptions.RedisClusterException, OSError)
-#: The advice by error text, because an error inside a script has no class.
+#: The advice by error message, because an error inside a script has no class.
 REMEDIES: Final = remedies(
     (
         r"No master found.*(WRONGPASS|NOAUTH|NOPERM|[Aa]uthentication|[Ii]nvalid (username|password))",
@@ -39,7 +39,7 @@ REMEDIES: Final = remedies(
         BadRecordError,
         "A row exceeds Redis's size limit: raise proto-max-bulk-len, or make the row smaller",
     ),
-    # redis-py reports the same text for every error after CLUSTER SLOTS.
+    # redis-py reports the same message for every error after CLUSTER SLOTS.
     (
         "Cluster mode is not enabled",
         ConfigurationError,
@@ -84,7 +84,7 @@ _TRANSIENT: Final = (
     exceptions.NoScriptError,
     exceptions.RedisClusterException,
 )
-#: The texts of transient errors that come from inside a script, or that have no class in redis-py.
+#: The messages of transient errors that come from inside a script, or that have no class in redis-py.
 _TRANSIENT_TEXT: Final = re.compile(
     r"BUSY|MISCONF|NOREPLICAS|UNBLOCKED|non local key|TRYAGAIN|CLUSTERDOWN|READONLY|LOADING"
 )

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from twopc.sinks.staged.client import StoreClient
 
 
-#: A server that hangs never responds to a call, even if another server has replaced it. So ``timeout_ms`` must be
-#: enough for several tries.
+#: A server that hangs never responds to a call, even if another server has replaced it. So ``timeout_ms`` must leave
+#: time for several tries.
 _TRIES: Final = 3
 
 

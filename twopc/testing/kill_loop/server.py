@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _OF_FUNCTION: Final = ".foreach_batch_worker"
 _START_TIMEOUT_S: Final = 300
 _END_TIMEOUT_S: Final = 20
-#: After its server has exited, a process exits after its next step, unless that step calls the server. In that case,
-#: PySpark retries for minutes.
+#: A process whose server has exited finishes its next step and then exits, unless that step calls the server. In that
+#: case, PySpark retries for minutes.
 _ZOMBIE_TIMEOUT_S: Final = 20
 
 
