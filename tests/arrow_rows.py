@@ -25,7 +25,7 @@ def _fixed(values: list[bytes | None]) -> Any:
     return pa.array([None if value is None else value[:8].ljust(8, b".") for value in values], pa.binary(8))
 
 
-#: An Arrow array of values, by the name of its type.
+#: For the name of each type, a function that makes an Arrow array of that type.
 KINDS: dict[str, Callable[[list[bytes | None]], Any]] = {
     "binary": _cast(pa.binary()),
     "large_binary": _cast(pa.large_binary()),

@@ -30,9 +30,11 @@ BYTES = "bytes of requests"
 CONNECTIONS = "connections"
 PYTHON = "calls of Python functions"
 JVM = "calls of the JVM"
-#: The number of these requests depends on a race: librdkafka's thread sends the partitions it knows, while ours continues.
+#: Counted instead of the requests, whose number depends on a race: librdkafka's thread sends the partitions that it
+#: knows so far while our own thread continues.
 PARTITIONS = "partitions that were added to transactions"
-#: How many tasks write a plan, by the plan's number of partitions. The session has two slots, each with two writers.
+#: How many tasks write a plan's rows, by the plan's number of partitions: at most two for each of the session's two
+#: slots.
 WRITERS = {2: 2, 64: 4, 200: 4}
 #: `make test` measures only one of these plans.
 PLANS = [count if count == 64 else pytest.param(count, marks=pytest.mark.whole) for count in WRITERS]

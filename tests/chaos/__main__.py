@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[2]
 ARTIFACTS: Final = ROOT / "artifacts"
 _PARTITIONS: Final = 3
-#: A stopped process holds readers back until the next driver has swept its open transactions.
+#: The open transactions of a stopped process hold readers back until the next driver has swept them.
 _STALL_BOUND_S: Final = 30.0
 _LANE_S: Final = 7200
 _RULE_OF_THREE: Final = 3
 _ACTIONS: Final = ("kill", "kill", "kill", "stop", "raise", "drop", "delay:50")
-#: A checkpoint makes its first decision only once, so each trial of this point needs its own query.
+#: A query passes this point only with its first decision, so each trial of the point needs a new query.
 _FIRST_OF_A_QUERY: Final = "driver.bound"
 
 
@@ -89,13 +89,13 @@ def plan(points: Sequence[str], trials: int, seed: int, bootstrap_servers: str, 
     for point in points:
         for number in range(trials if point != _FIRST_OF_A_QUERY else 0):
             kind = {"task.staged": "shuffle", "driver.truncating": "short", "driver.barred": "rows"}.get(point)
-            # The first trial of each point is a kill; the others are drawn.
+            # The first trial of each point is a kill; the others are drawn at random.
             action = chance.choice(_ACTIONS) if number else "kill"
             drawn[kind or chance.choice(("rows", "shuffle"))].append((point, action))
     played = []
     for kind, faults in drawn.items():
         chance.shuffle(faults)
-        # A sweep needs orphans, which only a driver that dies before its decision leaves.
+        # A sweep needs orphans, and only a driver that dies before its decision leaves any behind.
         ordered = [
             trial
             for point, action in faults

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 KILLED: Final = -signal.SIGKILL
 _WRITERS: Final = 3
-#: The number of batches that a driver adds: enough for a fault at the second pass through a point.
+#: The number of batches that a driver processes: enough for a fault at the second pass through a point.
 _BATCHES: Final = 3
 #: Points at which a fault can strike on the second pass.
 _EVERY_BATCH: Final = frozenset(
@@ -55,7 +55,7 @@ class Lane:
     query: Query
     chance: random.Random
     batch: int = 0  #: the first batch that is not known to be done
-    sleeping: list[tuple[list[int], Connection[Any, Any]]] = field(default_factory=list)  #: stopped in an earlier trial
+    sleeping: list[tuple[list[int], Connection[Any, Any]]] = field(default_factory=list)  #: stopped by an earlier trial
 
     def trial(self, point: str, action: str) -> dict[str, Any]:
         """Run a driver with a fault, and return the outcome."""
@@ -83,7 +83,7 @@ class Lane:
             connection.close()
         found = await_change(driver)
         error = self._read(reports)
-        if found.code is None:  # stopped; its writers wait for it
+        if found.code is None:  # the driver is stopped, and its writers wait for it
             self.sleeping.append(([driver, *writers], reports))
             return {"hit": True, "error": error, "wrong": ""}
         ends = {pid: await_change(pid) for pid in writers}
@@ -154,7 +154,8 @@ def main() -> int:
     for point, action in given["trials"]:
         print(json.dumps(lane.trial(point, action)), flush=True)
     print(json.dumps(lane.trial("", "")), flush=True)
-    # The second extra trial cleans up after stopped and losing processes, and must itself leave nothing.
+    # The second extra trial cleans up after processes that were stopped or lost a race, and must itself leave nothing
+    # behind.
     lane.query = dataclasses.replace(lane.query, speculates=False)
     print(json.dumps(lane.trial("", "")), flush=True)
     print(json.dumps({"batches": lane.batch}), flush=True)

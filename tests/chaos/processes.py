@@ -60,7 +60,7 @@ def fork(work: Callable[[], bool]) -> int:
         return pid
     code = 1
     try:
-        die_with_parent()  # even while it is stopped
+        die_with_parent()  # takes effect even while this process is stopped
         signal.alarm(LIFETIME_S)
         code = STRUCK if work() else 0
     except BaseException:  # noqa: BLE001 - printed, then this process ends
@@ -148,7 +148,7 @@ class Engine:
                 else:
                     waiting.append(partition)
             ready = wait(list(running), _SPECULATE_AFTER_S)
-            if not ready and self._query.speculates:  # they may be stopped, so other writers run the same tasks
+            if not ready and self._query.speculates:  # the writers may be stopped, so others run their tasks, too
                 again = set(running.values()) - tried_again - set(found)
                 tried_again |= again
                 waiting += again

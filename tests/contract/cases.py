@@ -91,7 +91,7 @@ def guide(request: pytest.FixtureRequest) -> Case:
     @contextlib.contextmanager
     def silence() -> Iterator[None]:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
-            db.execute("BEGIN IMMEDIATE")  # the only write lock
+            db.execute("BEGIN IMMEDIATE")  # takes SQLite's only write lock
             yield
 
     return Case(SqliteSink("payments", str(path), timeout_ms=200), rows, visible, silence=silence)
@@ -233,7 +233,7 @@ def postgres_prepared(request: pytest.FixtureRequest) -> Case:
         connection.execute(f"INSERT INTO {known} SELECT generate_series(0, 999)".encode())
     case = _postgres(request, f"value bigint REFERENCES {known}", vote="prepared")
 
-    def roll_back_votes() -> None:  # which outlive the test, and even the server
+    def roll_back_votes() -> None:  # votes outlive the test, and even the server
         Driver(case.sink).committer.recover_and_abort([])
 
     request.addfinalizer(roll_back_votes)

@@ -24,7 +24,7 @@ def code(*, until: str | None = None) -> CodeType:
     return compile("\n".join(source), DOCUMENT, "exec", dont_inherit=True)
 
 
-# The document defines these.
+# The code in the document defines these names.
 SqliteSink: Any
 create_tables: Any
 exec(code(until="\n## Running it\n"), globals())  # noqa: S102 - the code is in our own documentation

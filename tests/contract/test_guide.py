@@ -52,7 +52,7 @@ def test_a_fenced_driver_cannot_publish_its_decision(guide: Case) -> None:
     with pytest.raises(FencedError):
         loser.committer.commit([handle], scan_start)
     assert guide.visible() == []
-    winner.committer.initialize_state([], {})  # a copied checkpoint does not know that decision
+    winner.committer.initialize_state([], {})  # as from a copied checkpoint, which does not contain that decision
     winner.commit([winner.prepare(guide.rows(ROWS))], winner.begin())
     assert guide.visible() == ROWS
 

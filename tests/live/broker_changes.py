@@ -126,7 +126,7 @@ def delete_topic(servers: str, topic: str) -> None:
 
 
 def _acls(admin: AdminClient) -> set[AclBinding]:
-    filter_of: Any = AclBindingFilter  # its types do not know that None means any
+    filter_of: Any = AclBindingFilter  # its declared types do not allow None, which means any
     anything = filter_of(
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )

@@ -16,7 +16,7 @@ from tests.token_endpoint import unsecured_token
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TOKEN = unsecured_token(CANARY_USER, 6 * 3_600)  # longer than a run of `make whole`
+TOKEN = unsecured_token(CANARY_USER, 6 * 3_600)  # valid for longer than `make whole` runs
 #: The secrets, and the middle part of the token, which is secret in a signed token.
 CANARIES = (CANARY_PASSWORD, KEY_PASSWORD, TOKEN[0].split(".")[1][:40])
 

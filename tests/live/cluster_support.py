@@ -79,7 +79,7 @@ def coordinator(cluster: LocalKafkaCluster, transactional_id: str) -> int:
             found.append(int(row.node_id))
 
     def is_known() -> bool:
-        with contextlib.suppress(KafkaError):  # the queried node is the one that is down
+        with contextlib.suppress(KafkaError):  # the queried node may be the one that is down
             admin = KafkaAdminClient(
                 bootstrap_servers=cluster.bootstrap_servers.split(","),
                 request_timeout_ms=_QUESTION_MS,  # the first queried node may be the paused one

@@ -3,7 +3,7 @@
 The options are those of ``spark_query.py``. The last line of the output is ``outcome: `` and what happened.
 """
 
-# ruff: noqa: T201 - read by the parent process
+# ruff: noqa: T201 - the parent process reads the output
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def main() -> None:
             **json.loads(sys.argv[2]),
         },
     )
-    print(READY, flush=True)  # noqa: T201 - read by the parent process
+    print(READY, flush=True)  # noqa: T201 - the parent process reads the output
     threading.Event().wait()
 
 

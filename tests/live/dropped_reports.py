@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from twopc.integration.spark import ExactlyOnce
 
-#: The settings of a session whose queue soon fills up.
+#: The settings of a session whose queue of reports soon fills up.
 SMALL_QUEUE = {"spark.scheduler.listenerbus.eventqueue.appStatus.capacity": "50"}
 _TASKS = 200
 

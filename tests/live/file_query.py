@@ -53,7 +53,7 @@ class Query:
         source.mkdir(exist_ok=True)
         name = f"{len(list(source.iterdir())):06d}.json"
         (self.directory / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        at = _FIRST_FILE_AT + len(list(source.iterdir()))  # Spark takes files in the order of their times
+        at = _FIRST_FILE_AT + len(list(source.iterdir()))  # Spark reads files in the order of their modification times
         os.utime(self.directory / name, (at, at))
         (self.directory / name).rename(source / name)
 

@@ -18,9 +18,10 @@ import psutil
 
 from twopc.testing.crash_points import DAEMON_MODULE
 
-#: The descriptors of the pipe by which librdkafka wakes up a broker thread (src/rdkafka_broker.c).
+#: The number of file descriptors of the pipe by which librdkafka wakes up a broker thread (src/rdkafka_broker.c).
 _PIPE_OF_A_BROKER_THREAD = 2
-#: PySpark's own leftovers: py4j's threads for calls from the JVM, and connections to the JVM. Each query leaves one of each.
+#: PySpark's own leftovers: py4j's threads for calls from the JVM, and connections to the JVM. Each query leaves one
+#: thread and one connection behind.
 THREAD_OF_SPARK = "a thread of py4j"
 SOCKET_OF_SPARK = "a socket, not to the broker"
 
@@ -40,8 +41,8 @@ def held(broker: int) -> collections.Counter[str]:
     threads = threading.enumerate()
     names = [_unnumbered(thread.name) for thread in threads]
     found = collections.Counter(THREAD_OF_SPARK if name == "Thread (run)" else name for name in names)
-    # Compare ids, not counts: Python still lists a client's thread that has ended, until another thread takes its
-    # address.
+    # Compare thread ids, not counts: Python keeps listing a client's thread that has ended until another thread reuses
+    # that thread's address.
     known = {thread.native_id for thread in threads}
     for thread_id, name in _native_threads(os.getpid()).items():
         if name == "rdk:broker":

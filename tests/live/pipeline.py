@@ -44,7 +44,7 @@ def record_batch(rows: Sequence[str]) -> pa.RecordBatch:
     return pa.record_batch({"key": values, "value": values})
 
 
-#: The drivers that a test has opened. They are closed after the test, because a dropped driver keeps its sockets.
+#: The drivers that a test has opened. They are closed after the test, because a dropped driver keeps its sockets open.
 opened: list[Coordinator] = []
 
 

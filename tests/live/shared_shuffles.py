@@ -73,7 +73,7 @@ def _stopping(stage: str, here: str) -> Callable[[Iterable[pa.RecordBatch]], Ite
         rows = list(batches)
         context = TaskContext.get()
         assert context is not None
-        # Spark Connect has no local properties, but its tags are among them.
+        # With Spark Connect, no local property can be set, but the server stores the tags in one of them.
         is_other = OTHER in f"{context.getLocalProperty(_WHO)} {context.getLocalProperty('spark.job.tags')}"
         who = OTHER if is_other else OURS
         numbers = (context.partitionId(), context.taskAttemptId(), os.getpid())

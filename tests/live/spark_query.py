@@ -109,11 +109,11 @@ def session(
         **(settings or {}),
     }
     if is_connect:
-        os.environ["SPARK_TESTING"] = "1"  # so that its server takes any free port
+        os.environ["SPARK_TESTING"] = "1"  # so that Spark Connect's server listens on any free port
     builder = SparkSession.builder.remote(master) if is_connect else SparkSession.builder.master(master)
     for name, value in config.items():
         builder = builder.config(name, value)
-    # The JVM creates directories where it is started.
+    # The JVM creates directories in the directory where it is started.
     before = os.getcwd()  # noqa: PTH109 - restored below
     os.chdir(directory)
     try:

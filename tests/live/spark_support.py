@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from twopc.integration.spark import ExactlyOnce
 
 KILLED = 128 + signal.SIGKILL
-#: For tests of what tasks do. Otherwise, the driver would write such small batches itself.
+#: For tests of the tasks: without this setting, the driver would write such small batches itself.
 BY_TASKS = {"write_by": "tasks"}
 _SCRIPT = Path(__file__).with_name("spark_query.py")
 _POLL_S = 0.02
@@ -54,7 +54,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     spark.stop()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()  # PySpark leaves the sockets of collect() unclosed
+        gc.collect()  # PySpark does not close the sockets of collect()
 
 
 def spark_ui() -> tuple[dict[str, str], dict[str, Any]]:
@@ -109,7 +109,7 @@ class Run:
     @property
     def session(self) -> int:
         """The session of all its processes, including orphans and processes with their own group."""
-        return self._group  # the guard has led both group and session since its start
+        return self._group  # the guard has led both the group and the session since it started
 
     @property
     def driver(self) -> int:
@@ -167,7 +167,7 @@ class Run:
 class Pipeline:
     """One query over any number of runs: its input, and its output as readers see it."""
 
-    #: The program that runs as a process.
+    #: The program that the process runs.
     script = _SCRIPT
 
     def __init__(self, bootstrap_servers: str, root: Path, *, partitions: int = 4, **options: Any) -> None:
@@ -185,8 +185,8 @@ class Pipeline:
         if self.options.topic == f"{name}-out":
             create_topic(bootstrap_servers, f"{name}-out", 4)
         self.given: Counter[str] = Counter()
-        quiet = {"bootstrap.servers": bootstrap_servers, "log_level": 0}  # it may outlive its broker
-        # Idempotent: a repeated request may not put a record into the input twice.
+        quiet = {"bootstrap.servers": bootstrap_servers, "log_level": 0}  # the producer may outlive its broker
+        # Idempotent, because a repeated request must not put a record into the input twice.
         self._producer = Producer({**quiet, "enable.idempotence": True, "partitioner": "murmur2_random"})
         self._fed = 0
         self.runs: list[Run] = []

@@ -114,7 +114,7 @@ def test_under_transaction_version_2_a_commit_leaves_the_epoch_alone(newest: Kaf
 
 
 @pytest.mark.whole
-@pytest.mark.timeout(900)  # it may have to download them
+@pytest.mark.timeout(900)  # the test may have to download the brokers
 @pytest.mark.parametrize(
     "versions",
     [

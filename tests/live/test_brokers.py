@@ -40,7 +40,7 @@ pytestmark = pytest.mark.whole
 
 __all__ = ["cluster", "three_brokers"]
 
-#: Errors after which the documentation tells an operator to restart.
+#: Errors after which the documentation tells an operator to restart the query.
 _RESTART = (RetriableError, CommitBlockedError, DecisionInDoubtError)
 _RESTARTS = 6
 _TASKS = 2
@@ -198,7 +198,7 @@ def test_the_death_of_the_drivers_coordinator_stalls_a_batch_only_during_the_ele
 
     The killed node also leads partitions of the ledger, and the driver's clients believe so until they learn otherwise.
     """
-    # 30 s is the default; a driver that waits for it fails this test.
+    # 30 s is the default; a driver that waits that long fails this test.
     play.sink = dataclasses.replace(play.sink, timeout_ms=30_000)
     began = 0.0
 
@@ -244,7 +244,7 @@ def test_a_restart_proves_an_in_doubt_decision_even_if_the_replaced_coordinator_
         with monkeypatch.context() as patched:
             patched.setattr(
                 driver_producer, "_DRIVER_TRANSACTION_TIMEOUT_MS", 500
-            )  # before the client asks the successor
+            )  # the transaction times out before the client asks the successor
             with at("driver.deciding", play.cluster[old].pause), pytest.raises(DecisionInDoubtError):
                 doubtful.process(play.batch(1), engine)
         assert until(lambda: _driver_coordinator(play) != old, 30)

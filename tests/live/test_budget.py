@@ -50,7 +50,7 @@ TASKS = 2
 #: The driver's requests and Python calls for a batch of two tasks, by the number of sinks in one decision.
 DRIVER = {
     sinks: {
-        "DESCRIBE_TRANSACTIONS": 3 * sinks,  # confirm, and visible: the coordinator may have to be asked twice
+        "DESCRIBE_TRANSACTIONS": 3 * sinks,  # to confirm, and until visible: may need to ask twice
         PARTITIONS: 1,  # the decision
         "PRODUCE": 1,
         "END_TXN": 1 + TASKS * sinks,
@@ -59,12 +59,12 @@ DRIVER = {
         BYTES: size,
         PYTHON: calls,
     }
-    # Size and calls leave room for one more request: on a busy machine, each batch may include one of the occasional
-    # requests. Two runs counted 1,204 and 2,017 calls.
+    # The bounds on size and calls leave room for one more request: on a busy machine, each batch may include one of the
+    # occasional requests. We counted 1,204 calls with one sink, and 2,017 with two.
     for sinks, size, calls in ((1, 2_500, 1_350), (2, 3_850, 2_200))
 }
-#: The requests of each task, which writes two partitions of its output and its marker. Its producer is made in the background,
-#: so these are averages.
+#: The requests of each task, which writes to two partitions of its output and to one marker partition. The task's
+#: producer is made in the background, so these are averages.
 TASK = {
     "API_VERSIONS": 3.6,  # once for each connection
     "METADATA": 5.5,
@@ -76,11 +76,12 @@ TASK = {
     BYTES: 1_800,
 }
 #: What ``exactly_once`` costs in the driver, by who writes the batch and by the number of DataFrames in one decision. Each
-#: DataFrame goes to a different sink. With several DataFrames, ten calls for each of them pin the clock. Three runs
-#: counted 5,811 to 5,815, 11,886 to 11,894, 2,822, and 6,524 to 6,694 Python calls. A wait that repeats its request
-#: adds about 145 calls, and on a busy machine each batch may wait: the bounds leave room for one such wait.
+#: DataFrame goes to a different sink. With several DataFrames, ten calls for each of them pin the clock. In three
+#: runs, the entries cost, in this order: 5,811 to 5,815; 11,886 to 11,894; 2,822; and 6,524 to 6,694 Python calls. A
+#: wait that repeats its request adds about 145 calls, and on a busy machine each batch may wait: the bounds leave room
+#: for one such wait.
 SPARK = {
-    ("tasks", 1): {JVM: 68, PYTHON: 6_000},  # three of them for the number of writers, and to group partitions
+    ("tasks", 1): {JVM: 68, PYTHON: 6_000},  # three get the number of writers and group partitions
     ("tasks", 2): {JVM: 165, PYTHON: 12_200},
     ("driver", 1): {JVM: 33, PYTHON: 3_000},
     ("driver", 2): {JVM: 118, PYTHON: 7_000},

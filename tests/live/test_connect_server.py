@@ -214,7 +214,7 @@ def test_a_process_that_outlives_its_server_and_its_successor_decides_nothing(
         assert worker.is_running()
         client.open_gate()
         assert "FencedError" in client.error()
-        client.process.kill()  # it still tries to reach its server
+        client.process.kill()  # the client is still trying to reach its server
         client.process.wait(10)
     pipeline.require_exactly_once()
 

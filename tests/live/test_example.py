@@ -23,7 +23,7 @@ def test_every_sink_of_the_example_contains_the_correct_sums_after_a_kill() -> N
         command, cwd=_EXAMPLE.parents[1], env=wide, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    # A row contains the name, the even and odd sums of exactly_once, and then those of a plain foreachBatch.
+    # A row contains the name, the even and odd sums from exactly_once, and the same two sums from a plain foreachBatch.
     rows = {cells[0]: tuple(cells[1:3]) for line in done.stdout.splitlines() if len(cells := _cells(line)) == 5}
     truth = f"{sum(range(2, _NUMBERS + 1, 2)):,}", f"{sum(range(1, _NUMBERS + 1, 2)):,}"
     sinks = ("Redis, totals (upserts)", "Redis, increments", "HBase, totals (upserts)", "Kafka, events added up")

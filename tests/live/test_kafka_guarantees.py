@@ -159,7 +159,7 @@ def test_an_undelivered_record_fails_the_batch(play: Play) -> None:
     with pytest.raises(BadRecordError, match=r"\(AT_LEAST_ONCE\): writing to .*Message size too large"):
         run.process(play.batch(0), Tasks(play, [["x" * 3_000_000]]))
     assert play.decisions() == []
-    write(run, play, 0)  # a new producer, without the error
+    write(run, play, 0)  # with a new producer, which has had no error
     assert play.visible() == seen(1)
 
 

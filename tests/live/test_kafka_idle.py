@@ -100,7 +100,7 @@ def test_nothing_is_left_of_a_dropped_pool(
     """The thread that serves idle producers has seen the pool. Caught mutation: that thread's variable keeps the pool."""
     monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
     monkeypatch.setattr(producer_pool, "_SERVE_EVERY_S", 0.01)
-    producer_pool._keep_serving_idle.cache_clear()  # another such thread, which is not asleep at the moment
+    producer_pool._keep_serving_idle.cache_clear()  # so that a new thread starts, which is not asleep yet
     served, serve = threading.Semaphore(0), ProducerPool.serve_idle
 
     def serve_and_say_so(pool: ProducerPool) -> None:
@@ -127,7 +127,7 @@ def test_a_producer_still_being_created_ends_with_its_pool(
     before = clients()
     sink = sink_of(kafka)
     pool = prepare(sink)
-    pool.take(2, -1)  # and drop it
+    pool.take(2, -1)  # takes a producer and drops it
     made, make = threading.Event(), pool._make
 
     def make_late(sequence: int) -> ReadyProducer:
@@ -166,7 +166,7 @@ def test_an_idle_producer_logs_nothing(kafka: KafkaService, monkeypatch: pytest.
     monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
     pool = prepare(sink_of(kafka, partitions=100))
     [ready] = pool._ready
-    assert any(ready.producer.poll(0.3) == 0 for _ in range(5))  # lines of its start may still come
+    assert any(ready.producer.poll(0.3) == 0 for _ in range(5))  # log lines from its startup may still arrive
 
 
 @BOTH
@@ -176,11 +176,11 @@ def test_a_librdkafka_with_different_log_messages_is_asked_for_its_statistics(
     monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
     sink = sink_of(kafka)
     [known] = prepare(sink)._ready
-    _warn_of_statistics.cache_clear()  # it is logged once
+    _warn_of_statistics.cache_clear()  # the warning is logged only once
     monkeypatch.setattr(identity, "_ACQUIRED", re.compile("other words"))
     asked = make_ready(sink.producer_config(), known.transactional_id, 0, (sink.ledger,), timeout_ms=30_000)
     producer_id, epoch = known.identity
-    assert asked.identity == (producer_id, epoch + 2)  # it was initialised once by each method
+    assert asked.identity == (producer_id, epoch + 2)  # each method initialised the id once
     assert "the sink collects statistics" in caplog.text
 
 

@@ -115,9 +115,9 @@ def test_a_bad_record_among_good_ones_raises_the_same_error(
         if bad == "oversize":
             batch = batch.select(["value", "key", "topic"])  # an oversized row is written without the other columns
         errors.append(way.error([batch]))
-    if "topic" in bad:  # it is found when a row is enqueued or later, as the broker's response comes
+    if "topic" in bad:  # found when a row is enqueued, or later, when the broker responds
         assert all(str(BAD[bad]["topic"] or "null") in message for _, message in errors), errors
-    elif "partition" in bad:  # the same: the client may know the partitions by then, or learn them later
+    elif "partition" in bad:  # likewise: the client may already know the partitions, or learn them later
         assert all("the topic has no such partition: check the 'partition' column" in text for _, text in errors), (
             errors
         )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cluster", "three_brokers"]
 
-pytestmark = pytest.mark.whole  # brokers die, and must be noticed
+pytestmark = pytest.mark.whole  # brokers die, and the others must notice
 
 ADVICE = "while fewer than min.insync.replicas replicas are in sync, or while it has no leader"
 TIMEOUT_MS = 5_000

@@ -45,7 +45,7 @@ def test_the_kill_loop_finds_that_an_append_duplicates_a_batch_no_matter_which_p
     add_summary(str(outcome))
     assert [kill.partition("@")[0] for kill in outcome.kills] == ["after"] * 3
     assert outcome.lost == ()
-    assert sum(times - 1 for times in outcome.duplicated.values()) == 15  # a batch for each kill, perhaps the same one
+    assert sum(times - 1 for times in outcome.duplicated.values()) == 15  # each kill duplicates a batch
     assert outcome.zombies == ("no error",)
 
 

@@ -40,7 +40,8 @@ ROWS = [["a", "b"], ["c"], []]
 ALL = {"a": 1, "b": 1, "c": 1}
 #: The broker ends a session after this time, or when its token expires.
 SESSION_S = 5
-#: The lifetime of a token. librdkafka renews it when a fifth is left, which must be long enough on a busy machine.
+#: The lifetime of a token. librdkafka renews a token when a fifth of this time is left, which must be long enough on a
+#: busy machine.
 LIFE_S = 20
 TOKEN = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "OAUTHBEARER"}
 
@@ -173,7 +174,7 @@ def test_a_callback_that_fails_later_stops_the_query_with_its_reason_and_loses_n
     driver = query.driver()
     driver.process(query.batch(0), Tasks(query, ROWS))
 
-    def lose_credentials() -> None:  # until no token is valid, and the broker has ended the sessions
+    def lose_credentials() -> None:  # waits until no token is valid and the broker has ended the sessions
         callback.broken = True
         expired = time.monotonic() + LIFE_S + SESSION_S
         assert until(lambda: bool(failures()) and time.monotonic() > expired, 60)

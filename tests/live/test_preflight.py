@@ -138,7 +138,7 @@ def test_a_healthy_broker_passes_every_step_and_is_left_as_it_was(kafka: KafkaSe
         done = run_cli(
             "--bootstrap-servers", kafka.bootstrap_servers, "--sink", play.name, "--topic", play.topic, "--json"
         )
-        assert done.returncode == 3, done.stderr  # one broker cannot have replicas
+        assert done.returncode == 3, done.stderr  # a single broker cannot replicate a topic
         found = msgspec.json.decode(done.stdout, type=Json)
         assert (found.result, found.sink, found.topics) == ("warn", play.name, [play.topic])
         assert {one.check: one.result for one in found.findings if one.subject == "the trial"} == dict.fromkeys(
@@ -162,7 +162,7 @@ def test_the_table_lists_each_finding_with_its_reason_and_its_fix(
     assert "the topic does not exist" in shown
     assert "Create the topic, or check its name" in shown
     assert "Do not start the query until the failed checks pass." in shown
-    assert topics_of(kafka.bootstrap_servers, name) == set()  # no metadata request creates the topic
+    assert topics_of(kafka.bootstrap_servers, name) == set()  # no metadata request has created a topic
 
 
 def test_a_running_query_with_the_same_sink_name_is_not_disturbed(kafka: KafkaService, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from twopc.integration.preflight.report import Report
 
 _KEPT = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-#: An existing ledger: its partitions and settings, and the finding.
+#: For each existing ledger, its number of partitions, its settings, and the finding.
 LEDGERS = {
     "one partition": (1, _KEPT, "Add partitions"),
     "more in sync than it has replicas": (9, {**_KEPT, "min.insync.replicas": "2"}, "Set min.insync.replicas=1"),

@@ -75,7 +75,7 @@ def test_a_denied_transactional_id_is_reported_and_nothing_is_lost_once_it_is_al
 ) -> None:
     query = secure_query(secured, tmp_path, authority)
     rights = documented_rights(query.sink, query.topic)
-    # Write on an id implies Describe, so a user without Describe has neither.
+    # Write on an id implies Describe, so a user without Describe must have neither.
     withheld = [r for r in rights if r[0] is ResourceType.TRANSACTIONAL_ID and right in {"DESCRIBE", r[3].name}]
     allow(secured, (r for r in rights if r not in withheld))
     with pytest.raises(ConfigurationError, match=rf"(?s){right.title()}.*{query.name}\."):

@@ -97,7 +97,7 @@ def test_a_whole_run_at_debug_level_shows_no_secret(
         restarted = play.driver()
         restarted.process(play.batch(1), Tasks(play, [["d"]]))
         seen += ["".join(traceback.format_exception(fault.value)), *_representations(play, driver, restarted)]
-        if way != "OAUTHBEARER":  # on the command line, kafka.oauth_cb is a name to import
+        if way != "OAUTHBEARER":  # the commands accept kafka.oauth_cb only as a name to import
             seen += _commands(play, tmp_path)
         seen += list(_failures(play.sink, tmp_path))
         kept = play.sink
@@ -205,7 +205,7 @@ def _failures(sink: KafkaSink, root: Path) -> Iterator[str]:
                 committer.inspect()
         except TwoPhaseCommitError as error:
             yield "".join(traceback.format_exception(error))
-        except Exception as error:  # noqa: BLE001 - any error may hold a secret
+        except Exception as error:  # noqa: BLE001 - any error may contain a secret
             yield "".join(traceback.format_exception(error))
     missing = dataclasses.replace(sink, name=f"{sink.name}x", timeout_ms=5_000)
     with contextlib.closing(missing.create_committer()) as committer, pytest.raises(TwoPhaseCommitError) as denied:

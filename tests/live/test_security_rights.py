@@ -46,7 +46,7 @@ _NOT_JUDGED = 3
 RIGHTS = documented()
 ROWS, LATER = [["a", "b"], ["c"], []], [["d"], ["e"]]
 ALL = Counter("abcde")
-#: The parts whose rights a principal also has, in addition to the rights in its own rows.
+#: For each of these parts, the other parts whose rights its principal has, too.
 AND_THOSE_OF = {
     "preflight": ("tasks", "driver"),
     "migrate preflight": ("tasks", "driver", "preflight"),

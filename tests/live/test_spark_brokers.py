@@ -42,10 +42,11 @@ _RESTARTS = 5
 _BATCH = 10
 _STEP_TIMEOUT_S = 120
 _STALL_BOUND_S = 60
-#: Spark's source may ask a dead leader for offsets during its client's whole default.api.timeout.ms, by default a minute
-#: (docs/protocol.md, "When a broker dies").
+#: Spark's source may keep asking a dead leader for offsets for as long as its client's default.api.timeout.ms, which is a
+#: minute by default (docs/protocol.md, "When a broker dies").
 _SOURCE = {"kafka.default.api.timeout.ms": "10000", "kafka.request.timeout.ms": "10000"}
-#: The time for these ten seconds, the elections, and the batches themselves on two cores. It is below the default minute.
+#: Enough time for these ten seconds, the elections, and the batches themselves on two cores, but less than the default
+#: minute.
 _TWO_BATCHES_S = 45
 
 

@@ -70,7 +70,7 @@ def main() -> None:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.ui.enabled", "false")
-            .config("spark.sql.session.timeZone", "America/New_York")  # not the zone of the tables
+            .config("spark.sql.session.timeZone", "America/New_York")  # differs from the tables' time zone
             .config("spark.sql.shuffle.partitions", "1")
             # Otherwise, Delta runs 50 tasks to read a table's log, and 10,000 tasks to list its files.
             .config("spark.databricks.delta.snapshotPartitions", "1")

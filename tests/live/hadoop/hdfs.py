@@ -77,7 +77,8 @@ _COMMON = {"dfs.replication": "1", "dfs.permissions.enabled": "false", "hadoop.t
 
 class _NameNode(_Daemon):
     _CLASS = "org.apache.hadoop.hdfs.server.namenode.NameNode"
-    #: Without blocks, the namenode leaves safe mode immediately. Otherwise, it waits until the datanode has reported its blocks.
+    #: If there are no blocks, the namenode leaves safe mode immediately. Otherwise, it waits until the datanode has
+    #: reported them.
     _READY = "NameNode RPC up at"
 
     @property

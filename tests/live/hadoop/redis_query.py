@@ -23,7 +23,7 @@ def main() -> None:
     writer = rows.writeStream.option("checkpointLocation", given["checkpoint"])
     each = exactly_once(sink)
     writer.foreachBatch(each).trigger(availableNow=True).start().awaitTermination()
-    os._exit(0)  # skips the seconds that Spark needs to end
+    os._exit(0)  # skips Spark's shutdown, which takes seconds
 
 
 if __name__ == "__main__":

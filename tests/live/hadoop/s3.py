@@ -89,7 +89,7 @@ class LateListing(HttpProxy):
             "AWS_DEFAULT_REGION": "us-east-1",
             "AWS_EC2_METADATA_DISABLED": "true",
             "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",  # S3Proxy 2.6 does not support trailers
-            "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",  # else pyarrow can read none of its objects
+            "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",  # otherwise, pyarrow cannot read S3Proxy's objects
         }
 
     def serve(self, request: BaseHTTPRequestHandler, content: bytes) -> None:

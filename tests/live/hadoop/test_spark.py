@@ -31,7 +31,8 @@ pytestmark = [pytest.mark.whole, pytest.mark.timeout(1800)]
 
 #: One crash point for each kind of state in which a checkpoint can be left.
 POINTS = ("driver.acquired", "driver.confirmed", "driver.bound", "driver.decided", "driver.committing", "driver.swept")
-#: Each start also loads Hadoop's client. On a busy machine, this took longer than the two minutes that other tests wait.
+#: Each start also loads Hadoop's client. On a busy machine, this took longer than two minutes, for
+#: which other tests wait.
 PATIENCE_S = 600
 #: How often a client tries to reach a dead namenode. With Hadoop's default, it waits a few minutes.
 IMPATIENT = {"spark.hadoop.ipc.client.connect.max.retries": "3"}
@@ -53,7 +54,7 @@ def pipeline(
         spark = {**s3.spark_settings(), "spark.jars": jars}
         for name, value in s3.environment().items():
             monkeypatch.setenv(name, value)
-    settings = {"staging": staging, "checkpoint_location": None}  # found from the query that calls
+    settings = {"staging": staging, "checkpoint_location": None}  # taken from the calling query
     made = Pipeline(
         kafka.bootstrap_servers, tmp_path, checkpoint=checkpoint, settings=settings, spark=spark, max_offsets=20
     )
@@ -65,7 +66,7 @@ def pipeline(
 def test_a_driver_killed_at_any_kind_of_step_loses_and_duplicates_nothing(pipeline: Pipeline) -> None:
     for point in POINTS:
         pipeline.feed(20)
-        # The binding is written with the first decision only.
+        # The binding is written only with the first decision, so a later run does not pass this point.
         run = pipeline.process(f"{point}=kill")
         code = run.ended(PATIENCE_S)
         assert code == KILLED or (point == "driver.bound" and code == 0), run.text[-3000:]
@@ -110,7 +111,7 @@ def test_a_namenode_that_dies_and_comes_back_loses_and_duplicates_nothing(pipeli
         run.resume()
         hdfs.namenode.start()
         assert run.ended(PATIENCE_S) in {0, 1}, run.text[-3000:]
-        # A query that is started in safe mode ends before its first batch.
+        # A query that is started while the namenode is in safe mode ends before its first batch.
         wait_until(lambda: hdfs.namenode.takes_writes, "the namenode has left safe mode")
     last = pipeline.process()
     assert last.ended(PATIENCE_S) == 0, last.text[-3000:]

@@ -209,7 +209,8 @@ def test_a_later_decision_replaces_a_rows_marker_which_still_stops_earlier_ones(
         later = driver.begin()
         driver.commit([driver.prepare(ROWS)], later)
     assert len(store.value(1, marker_qualifier(sink.name)) or b"") == size
-    # The sleeper read its chunks before they were removed: the same rows in another slice, under the older version.
+    # As if the sleeper had read its chunks before they were removed: it applies the same rows, from another slice,
+    # under the older version.
     same = driver.prepare(ROWS)
     for done in range(4):
         assert sleeper.apply_chunk(same, scan_start, done) == []

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from tests.live.hbase.support import Store
 
-#: Sizes at which a request's length needs another byte, and at which the library's own framing makes the length negative.
+#: Sizes at which a request's length needs another byte, and sizes at which the library's own framing makes the length
+#: negative.
 _SIZES = (0, 100, 128, 16_384, 131_072, 200_000, 1_500_000, 3_000_000)
 
 

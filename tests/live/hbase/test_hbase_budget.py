@@ -41,7 +41,8 @@ BUDGET = {Put: {BEGIN: 3, STAGE: 3, CONFIRM: 3, APPLY: 14}, Increment: {BEGIN: 3
 #: The calls that each further chunk adds.
 EACH_CHUNK = {Put: {STAGE: 1, APPLY: 3}, Increment: {STAGE: 2, APPLY: 4}}
 
-#: The calls under Spark: a task's, the driver's for a batch, and the driver's for each task. The rows form one chunk.
+#: The number of calls under Spark: by a task, by the driver for a batch, and by the driver for each task. The rows form
+#: one chunk.
 OF_TASK, OF_DRIVER, OF_DRIVER_FOR_TASK = 3, 15, 5
 
 

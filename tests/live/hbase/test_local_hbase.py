@@ -68,7 +68,7 @@ def test_a_paused_hbase_can_be_stopped_and_restarted_with_the_same_ports_and_dat
             assert store.value(1) == b"there"
 
 
-# Master, region server and ZooKeeper each log an occupied port in their own words.
+# The master, the region server and ZooKeeper each report an occupied port in different words.
 @pytest.mark.whole
 @pytest.mark.parametrize("at", [pytest.param(0, marks=pytest.mark.whole), pytest.param(1, marks=pytest.mark.whole), 2])
 def test_a_port_occupied_before_the_server_binds_it_is_replaced(at: int, monkeypatch: pytest.MonkeyPatch) -> None:

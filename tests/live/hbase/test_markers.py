@@ -107,7 +107,7 @@ def test_a_rows_next_marker_has_the_time_of_the_commit(sink: HBaseSink, store: S
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(ROWS)
-    store.write("later", b"x")  # receives the server's time
+    store.write("later", b"x")  # the cell receives the server's time
     now_ms = store.cells("later")[FAMILY, b"v"].timestamp_ms
     assert now_ms > scan_start["base"]
     assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]

@@ -46,16 +46,17 @@ _HELD_NUMBERS: Final = (
     *(COUNTER.pack(number) for number in _COUNTERS if number in INT64),
     *_NO_COUNTERS,
 )
-#: The limit of this module's table (``hbase.server.keyvalue.maxsize``). Larger cells would only be slower.
+#: The limit of this module's table (``hbase.server.keyvalue.maxsize``). Larger cells would only slow the tests down.
 _LIMIT: Final = 2_000
-#: What HBase counts as the size of a cell without a value, whose row is one of this module's.
+#: The size that HBase counts for a cell with an empty value in one of this module's rows.
 _WITHOUT_VALUE: Final = 24 + len(f"{unique()}:000000") + len(b"dv")
 _HELD_TEXTS: Final = (
     None,
     *(b"x" * size for size in (0, 1, _LIMIT // 4, _LIMIT // 2)),
     *(b"x" * (_LIMIT - _WITHOUT_VALUE - left) for left in (0, 1, 2, 5, 6, 7, 10, 11, 12, 300, 301, 600)),
 )
-#: The most that a row needs in its chunk besides its values. No sum of the values below is within this distance of the limit.
+#: The most bytes that a row takes up in its chunk, not counting its values. No sum of the values below is this close to
+#: the limit.
 _MARGIN: Final = 190
 _TEXTS: Final = tuple(b"y" * size for size in (0, 1, 5, 6, 300, _LIMIT // 4, _LIMIT - 300, _LIMIT + 1))
 _ROWS: Final = 2  # in a chunk
@@ -96,7 +97,7 @@ KINDS: Final = (
 )
 
 
-#: One call's value for each cell of the mapping: a number to add, or text.
+#: The values of one call, one for each cell of the mapping: a number to add, or text.
 Step = tuple[Any, ...]
 
 
@@ -140,7 +141,7 @@ class Twins:
             wrong = f"calls {failed or 'succeed'}, sink {refusal or 'confirms'}"
         elif not refusal and not self._is_applied:
             self._is_applied = (
-                True  # once is enough: whether it can be applied does not depend on the number of batches
+                True  # once is enough: whether rows can be applied does not depend on the number of batches
             )
             wrong = self._applied(handles, key, held, steps)
         self._driver.committer.abort(handles)

@@ -86,7 +86,7 @@ def dying_before(chunk: int, server: LocalHBase) -> Callable[[int], None]:
 def test_rows_are_applied_once_while_their_region_splits(
     operation: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.table = f"split-{store.prefix}"  # a half of a region cannot be split again at once
+    store.table = f"split-{store.prefix}"  # one half of a split region cannot be split again immediately
     store.create_table()
     sink = sink_of(store, MAPPINGS[operation](store.prefix + ":{id}"), chunk_rows=60)
     driver = Driver(sink)
@@ -144,7 +144,7 @@ def test_rows_are_applied_once_even_if_hbase_dies_between_chunks(
 def test_rows_are_applied_once_even_if_hbase_dies_during_concurrent_chunks(
     operation: str, store: Store, local_hbase_server: LocalHBase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The other chunks' timeout runs while HBase restarts.
+    # The timeout of the other chunks keeps running while HBase restarts.
     sink = sink_of(store, MAPPINGS[operation](store.prefix + ":{id}"), chunk_rows=50, timeout_ms=240_000)
     driver = Driver(sink)
     scan_start = driver.begin()
@@ -152,7 +152,7 @@ def test_rows_are_applied_once_even_if_hbase_dies_during_concurrent_chunks(
     handle = driver.prepare(batch(id=ids, v=ids, one=[1] * _ROWS))
     assert handle.distinct
 
-    # Before the sixth chunk, so that HBase dies in the middle of the concurrent chunks.
+    # HBase dies before the sixth chunk, in the middle of the concurrent chunks.
     with between_chunks(monkeypatch, dying_before(5, local_hbase_server)):
         assert driver.commit([handle], scan_start) == [Evidence.COMMITTED], driver.committer.blockers()
     held = {int(row.rpartition(b":")[2]): cells[FAMILY, b"v"].value for row, cells in store.all_cells().items()}
@@ -161,7 +161,7 @@ def test_rows_are_applied_once_even_if_hbase_dies_during_concurrent_chunks(
 
 
 @pytest.mark.whole
-@pytest.mark.timeout(900)  # as many restarts as a slow machine needs
+@pytest.mark.timeout(900)  # long enough for all restarts on a slow machine
 @pytest.mark.parametrize("seed", [1, 2])
 def test_rows_are_applied_once_even_if_hbase_dies_at_random_moments(
     seed: int, store: Store, local_hbase_server: LocalHBase, tmp_path: Path, add_summary: Callable[[str], None]

@@ -70,7 +70,7 @@ def test_random_rows_produce_the_cells_that_their_values_specify(
     chance = random.Random(kind)
     names = chance.sample(range(1_000), _ROWS)
     values = texts(chance, _ROWS, nulls=0)
-    values[0] = "ä".encode() * 600_000  # a chunk by itself
+    values[0] = "ä".encode() * 600_000  # fills a chunk by itself
     numbers = [chance.randrange(-(2**62), 2**62) for _ in names]
     rows = batch(
         id=names,
@@ -107,7 +107,7 @@ def test_all_rows_of_a_chunk_are_applied_even_if_they_are_in_two_regions(
 def test_a_chunk_is_not_whole_if_a_row_has_moved_to_another_region(store: Store) -> None:
     split = split_of(store)
     last = split.cluster.region_of(split.table, split.row(4))
-    split.cluster._regions[split.table] = [last._replace(start=b"")]  # as if it had not been split
+    split.cluster._regions[split.table] = [last._replace(start=b"")]  # as if the region had not been split
     assert not split.client.send_whole(split.table, chunk_of(split, {1: FAMILY, 4: FAMILY}))
 
 

@@ -35,7 +35,7 @@ def s3_server() -> Iterator[LocalS3]:
 def s3_warehouse(s3_server: LocalS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     """A new SQL catalog, and tables on S3."""
     for variable in ("REQUEST_CHECKSUM_CALCULATION", "RESPONSE_CHECKSUM_VALIDATION"):
-        monkeypatch.setenv(f"AWS_{variable}", "when_required")  # S3Proxy 2.6 knows no trailers
+        monkeypatch.setenv(f"AWS_{variable}", "when_required")  # S3Proxy 2.6 does not support trailers
     storage = {
         "warehouse": f"s3://{BUCKET}/{uuid.uuid4().hex}",
         "s3.endpoint": f"http://127.0.0.1:{s3_server.port}",

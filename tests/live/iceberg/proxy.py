@@ -149,13 +149,13 @@ class CatalogProxy(HttpProxy):
         if fault is Fault.CLOSE_AFTER:
             _break(request)
         elif fault is not Fault.STRAND_REQUEST:
-            with contextlib.suppress(OSError):  # the client may have gone
+            with contextlib.suppress(OSError):  # the client may already be gone
                 send(_GATEWAY_TIMEOUT if fault is Fault.ANSWER_FOR_GATEWAY else answer, request)
 
     def _judge(self, exchange: CatalogExchange) -> CatalogRule | None:
         """Return the rule that acts on a request: the oldest rule that is due and does not only watch."""
         with self._lock:
-            due = [rule for rule in self._rules if rule.is_due(exchange.request)]  # each rule counts
+            due = [rule for rule in self._rules if rule.is_due(exchange.request)]  # every rule counts the request
         faults = [rule for rule in due if rule.fault is not Fault.NOTHING][:1]
         for rule in [*faults, *(rule for rule in due if rule.fault is Fault.NOTHING)]:
             rule.act(exchange)

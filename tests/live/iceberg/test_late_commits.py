@@ -181,7 +181,7 @@ def test_a_late_start_does_not_fence_a_run_that_started_after_it(stage: Stage) -
     stage.check(0, 1, 2, next_batch=3)
 
 
-# -- a commit that lands between a check and what follows from it: apache/iceberg#14425 --------------------------------
+# -- a commit that lands between a check and the step that relies on it: apache/iceberg#14425 --------------------------
 
 
 @both
@@ -204,7 +204,7 @@ def test_a_commit_that_lands_after_its_successors_check_counts_once(stage: Stage
     has_landed = not (is_cut_off and stage.has_others)
     assert stage.visible() == all_rows(0, *[1] * has_landed)
     fence.release()
-    assert answer_of(fence) == REFUSED  # a start moves ``main``, so it requires the ``main`` that it has read
+    assert answer_of(fence) == REFUSED  # ``main`` has moved since the start read it
     succession.result(PATIENCE_S)
     assert len(repeated.hits) == (not has_landed)
     if is_cut_off:
@@ -336,7 +336,7 @@ def test_a_driver_that_gives_up_waiting_for_a_response_finds_its_commit(stage: S
     assert stage.visible() == [1, 2]
 
 
-# -- a loss that arrives late ------------------------------------------------------------------------------------------
+# -- a loss record that arrives late -----------------------------------------------------------------------------------
 
 
 @cut_off

@@ -147,7 +147,7 @@ def test_a_stream_that_reads_the_table_continues_past_a_querys_starts(shop: Shop
         assert len(sql(f"STREAM ice.{TABLE}")) == batch + 1
 
 
-#: Iceberg for Java compares UUIDs as signed numbers, so to it, the second one is the smaller.
+#: Iceberg for Java compares UUIDs as signed numbers, so it considers the second one smaller.
 UUIDS = ("00000000-0000-0000-0000-000000000001", "f79c3e09-677c-4bbd-a479-3f349cb785e7")
 
 

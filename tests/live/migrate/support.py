@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-#: Makes Spark use its consumer. By default, Spark sends a request that Kafka 0.10 does not know (describeTopics).
+#: Makes Spark fetch offsets with a consumer. By default, it sends a request that Kafka 0.10 does not know
+#: (describeTopics).
 FOR_OLD_BROKERS: Final = {"spark.sql.streaming.kafka.useDeprecatedOffsetFetching": "true"}
 
 
@@ -117,8 +118,7 @@ class OldPipeline:
         writer = frame.writeStream.format("kafka").option("kafka.bootstrap.servers", self.servers)
         self.complete(writer.option("topic", self.topic))
 
-    # -- the new sink
-    # ---------------------------------------------------------------------------------------------------
+    # -- the new sink --------------------------------------------------------------------------------------------------
 
     @property
     def query_id(self) -> str:

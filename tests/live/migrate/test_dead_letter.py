@@ -86,8 +86,8 @@ def handed_over(kafka: KafkaService, tmp_path: Path, spark: SparkSession) -> Cal
     return hand_over
 
 
-#: Names that sort before and after the pipeline's name, which begins with m. The alphabetically first ledger has the
-#: decisions.
+#: Names that sort before and after the pipeline's name, which begins with m. The decisions are in the alphabetically
+#: first ledger.
 LETTERS: Final = ("bad-", "z-bad-")
 
 

@@ -36,7 +36,8 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore:uncl
 
 _TIMEOUT_S: Final = 120
 UP_TO_THE_DECISION: Final = POINTS[: POINTS.index("driver.decided") + 1]
-#: A command whose process is killed by SIGKILL: at a crash point, or at a step in writing its file.
+#: A program that runs the command and is killed by SIGKILL: at a crash point, or at a step of writing the command's
+#: file.
 _COMMAND: Final = """
 import os, signal, sys
 from twopc.testing.crash_points import arm_from_environment
@@ -107,7 +108,7 @@ def new_query(pipeline: OldPipeline, direct: Any) -> Callable[[DataFrame, str], 
         pytest.param("tasks", ["task.flushed"], marks=pytest.mark.whole),
         pytest.param("tasks", UP_TO_THE_DECISION, marks=pytest.mark.whole),
         pytest.param("driver", [point for point in UP_TO_THE_DECISION if "task" not in point], marks=pytest.mark.whole),
-        # After the decision, a restart completes the batch by itself, and Spark records it.
+        # After the decision, a single restart completes the batch, and Spark records it: one case for each point.
         *(
             pytest.param(direct, [point], marks=pytest.mark.whole)
             for direct in ("tasks", "driver")
@@ -134,7 +135,7 @@ def test_the_new_query_is_killed_in_the_handed_over_batch(
         source=Fed(pipeline),
         directory=tmp_path / "loop",
         checkpoint=pipeline.checkpoint,
-        rows=10 * len(points) + 10,  # nothing is fed; each kill needs its share of rows
+        rows=10 * len(points) + 10,  # the loop feeds no rows, but each kill needs its share of this number
         batch_rows=1,
         spark={**FOR_OLD_BROKERS, "spark.jars": ",".join(map(str, spark_kafka_jars()))},
         written=int,

@@ -43,7 +43,7 @@ def test_a_new_query_without_take_over_is_refused_and_writes_nothing(
     assert "another sink began to write batch 1" in message
     assert "TakeOver(sink)" in message
     assert pipeline.visible() == before
-    pipeline.fail_new_at(spark, "driver.decided")  # with TakeOver; Spark has not recorded the batch
+    pipeline.fail_new_at(spark, "driver.decided")  # this run passes TakeOver; Spark does not record the batch
     assert "another sink began to write batch 1" in fail_without_take_over(pipeline, spark)
     pipeline.run_new(spark)
     pipeline.feed(20)

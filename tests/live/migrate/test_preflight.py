@@ -128,7 +128,7 @@ def test_a_quota_that_concerns_the_sink_is_found(fresh_kafka: LocalKafka) -> Non
         for kind, name, key in (
             ("client-id", None, "producer_byte_rate"),
             ("client-id", "somebody-else", "consumer_byte_rate"),
-            ("user", "ANONYMOUS", "request_percentage"),  # any client without SASL and TLS
+            ("user", "ANONYMOUS", "request_percentage"),  # the user of every client that uses neither SASL nor TLS
         )
     ]
     config = KafkaSink(name="quotas", bootstrap_servers=servers).committing_config()

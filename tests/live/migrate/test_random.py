@@ -147,7 +147,7 @@ def cut_over_and_back(pipeline: OldPipeline, spark: SparkSession, shape: Shape, 
     pipeline.run_old(spark)
     assert ids(pipeline, shape) == wanted + Counter(pipeline.given[-20:])
     assert all(len(partitions) == 1 for partitions in partitions_by_key(pipeline).values())
-    if shape.headers == "no headers":  # the old function writes none during the rollback
+    if shape.headers == "no headers":  # the old function writes no headers during the rollback
         assert all(len(facts) == 1 for facts in facts_by_id(pipeline, shape).values())
 
 

@@ -106,7 +106,7 @@ def test_the_rows_of_a_task_stay_together_and_in_order(output: Output, spark: Sp
     tasks = comparison.rest().rdd.glom().collect()
     comparison.release()
     found = [[int(row.value) for row in task] for task in tasks]
-    for first in range(0, 200, 50):  # the rows of one task
+    for first in range(0, 200, 50):  # each step covers the rows of one task
         wanted = [number for number in range(first, first + 50) if number % 3]
         [holder] = [task for task in found if wanted[0] in task]
         place = holder.index(wanted[0])

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
     from twopc.integration.services.kafka import LocalKafka
 
-#: MirrorMaker 2 first looks for new topics and partitions, on two cores that it shares with two brokers.
+#: How long copying may take: MirrorMaker 2 first looks for new topics and partitions, and it shares two cores with two
+#: brokers.
 _COPIED_S = 60
-#: The brokers abort the transaction of a dead MirrorMaker after a minute, and look for it every ten seconds.
+#: A broker aborts a dead MirrorMaker's transaction after a minute, and looks for such transactions every ten seconds.
 _ENDED_S = 120
 
 

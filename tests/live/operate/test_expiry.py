@@ -37,6 +37,6 @@ def test_decided_transactions_that_expire_are_reported_before_and_after(tmp_path
             assert resolved["case"] == "all lost"
             play.forget_worker()
             driver = play.driver()
-            driver.process(play.batch(0), Tasks(play, ROWS))  # what it said: the batch is written again
+            driver.process(play.batch(0), Tasks(play, ROWS))  # as `resolve` said, the batch is written again
             assert play.visible() == VISIBLE
             driver.close()

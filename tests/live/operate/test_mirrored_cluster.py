@@ -96,7 +96,7 @@ def test_a_mirrors_copy_of_the_ledger_is_refused_and_nothing_is_written(
         assert positions(two.servers, source.ledger) == ledger
         assert committed(two.servers, play.topic) == seen(3)
         shutil.move(kept, play.root)
-        play.sink = source  # the query itself is not harmed
+        play.sink = source  # the query on the first cluster is unharmed
         play.driver().process(play.batch(last), Tasks(play, rows_of(last)))
         assert play.visible() == seen(last + 1)
 
@@ -113,7 +113,7 @@ def test_a_killed_mirror_repeats_records_unless_it_copies_in_transactions(
     with mirroring(servers, mirror, [topic], exactly_once=exactly_once) as two:
         two.maker.stop()
         two.maker.properties["offset.flush.interval.ms"] = (
-            "3600000"  # a kill before MirrorMaker records what it has copied
+            "3600000"  # so the kill comes before MirrorMaker records what it has copied
         )
         two.maker.start()
         for number in range(50):
@@ -196,7 +196,7 @@ class Failover:
         if planned == finished:
             self.pipeline.run(
                 self._spark, **tried
-            )  # no action is needed, because nothing is started and so nothing is refused
+            )  # this run starts no batch, so nothing is refused
             self.feed_more(1)
         assert _ENTRY in self.pipeline.fail(self._spark, **tried)
         assert self._last(checkpoint / "offsets") == finished + 1  # Spark has planned a batch
@@ -318,7 +318,7 @@ def test_a_new_query_that_omits_the_mirrors_rows_loses_and_duplicates_nothing(fa
             try:
                 failover.run_on_mirror()
             except StreamingQueryException as error:  # Spark may notice that the checkpoint is ahead of the source
-                assert "failOnDataLoss" in str(error)  # noqa: PT017 - or Spark may not notice
+                assert "failOnDataLoss" in str(error)  # noqa: PT017 - Spark may also not notice
         else:
             failover.require_refused()
 
@@ -328,7 +328,7 @@ def test_a_new_query_that_omits_the_mirrors_rows_loses_and_duplicates_nothing(fa
         failover.go_on(start, without=there)
         failover.require_exactly_once()
         failover.feed_more(_BATCH)
-        failover.go_on(start)  # after the failover there is nothing to leave out
+        failover.go_on(start)  # from now on, there are no records to leave out
         failover.require_exactly_once()
 
         if case == "decided":
@@ -372,7 +372,7 @@ def test_a_new_query_does_not_see_the_transaction_of_a_killed_mirror(failover: F
 @pytest.mark.timeout(600)
 def test_a_planned_failover_continues_at_the_mirrors_end_offsets(failover: Failover) -> None:
     with mirroring(failover.former.bootstrap_servers, failover.mirror, failover.topics) as two:
-        failover.run(3 * _BATCH)  # producers are stopped, everything is processed
+        failover.run(3 * _BATCH)  # the producers are stopped, and every record is processed
         said = command("status", failover.pipeline.options.name, "--bootstrap-servers", two.former)
         assert said.status == 0, said
         two.await_copied()

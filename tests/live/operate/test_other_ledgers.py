@@ -59,7 +59,7 @@ def test_the_checkpoint_names_the_ledger_of_a_sink(play: Play) -> None:
 
 def test_the_checkpoint_names_the_ledger_to_verify(play: Play) -> None:
     named_ledger(play)
-    play.driver().process(play.batch(0, offsets=('{"in":{"0":0}}',)), Tasks(play, ROWS))  # those of the files
+    play.driver().process(play.batch(0, offsets=('{"in":{"0":0}}',)), Tasks(play, ROWS))  # the offsets in Spark's files
     checkpoint = str(spark_files(play, finished=0))
     alone = ask(play, "verify", "--sink", play.name)
     assert alone.status == 2 and "--checkpoint" in alone.error, alone

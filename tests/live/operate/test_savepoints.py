@@ -56,7 +56,7 @@ def take_under_load(spark: SparkSession, pipeline: Pipeline, directory: Path) ->
             "savepoint", "create", pipeline.options.checkpoint, str(directory), "--json",
             "--bootstrap-servers", pipeline.bootstrap_servers,
         )  # fmt: skip
-        assert query.isActive  # it was taken while the query was running
+        assert query.isActive  # the savepoint was taken while the query was running
         query.awaitTermination()
     finally:
         query.stop()
@@ -110,7 +110,7 @@ def test_a_savepoint_under_load_repeats_exactly_what_restore_says(
     assert (seen - pipeline.given).total() == repeated["rows"]
     assert max(seen.values()) == 2 and not Counter(before) - seen
 
-    pipeline.options = previous  # the old query is ended permanently
+    pipeline.options = previous  # the old query has been ended permanently
     pipeline.feed(10)
     assert "query ended" in pipeline.fail(spark)
 
@@ -174,7 +174,7 @@ def test_the_state_is_that_of_the_savepoints_batch(
     last: dict[str, int] = {}
     for message in records(pipeline.bootstrap_servers, str(pipeline.options.topic)):
         key, _, count = (message.value() or b"").decode().partition(":")
-        last[key] = int(count)  # each key is in one partition
+        last[key] = int(count)  # all records of a key are in one partition
     assert last == dict(expected)
 
 
@@ -231,7 +231,7 @@ def test_a_query_whose_decisions_are_in_its_checkpoint_continues_from_a_savepoin
     query.run()
     shutil.move(query.directory / "checkpoint", tmp_path / "old")
     done = restore_savepoint(taken.path, query.directory / "checkpoint")
-    assert "name in use" in query.refused()  # without the settings that it names
+    assert "name in use" in query.refused()  # without the settings that the error names
     query.settings = {"override": [AdoptQuery(done.query_id), EndQuery(taken.manifest.query_id)]}
     query.feed({"id": "a", "n": 100})
     query.run()

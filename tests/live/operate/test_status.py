@@ -49,7 +49,7 @@ def test_a_running_query_is_healthy_and_continues(play: Play) -> None:
     assert (sink["query_id"], sink["last_decided"], sink["last_committed"]) == (play.query_id, 0, 0)
     assert sink["producer_id"] >= 0 and sink["driver"] and sink["driver_epoch"] >= 0
     assert (sink["transactions"], sink["held_back"]) == ([], [])
-    driver.process(play.batch(1), Tasks(play, ROWS))  # no one has fenced it
+    driver.process(play.batch(1), Tasks(play, ROWS))  # no other driver has fenced this one
     assert play.visible() == VISIBLE + VISIBLE
 
 

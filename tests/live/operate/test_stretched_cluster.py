@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cluster", "spark", "three_brokers"]
 
-#: Spark's source may ask a dead leader for a minute (docs/protocol.md, "When a broker dies").
+#: Spark's source may keep asking a dead leader for as long as a minute (docs/protocol.md, "When a broker dies").
 _SOURCE = {"kafka.default.api.timeout.ms": "10000", "kafka.request.timeout.ms": "10000"}
 _NAMES = 40
 
@@ -59,7 +59,7 @@ def test_a_query_continues_when_the_site_of_its_ledger_is_lost_between_decision_
         topic=topics["output"],
         max_offsets=20,
         reader=_SOURCE,
-        sink={"timeout_ms": 60_000},  # the failover of the controller may take most of the default
+        sink={"timeout_ms": 60_000},  # the controller's failover may take most of the default timeout
     )
     pipeline.feed(60)
     pipeline.run(spark)

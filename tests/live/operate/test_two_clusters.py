@@ -71,7 +71,7 @@ class Pair:
         return [self.first.visible(), self.second.visible()]
 
     def _batch(self, batch: int) -> Batch:
-        return self.first.batch(batch, offsets=(f'{{"in":{{"0":{batch}}}}}',))  # as in the files of Spark
+        return self.first.batch(batch, offsets=(f'{{"in":{{"0":{batch}}}}}',))  # as in Spark's files
 
     def _driver(self) -> Coordinator:
         sinks = [self.first.sink, self.second.sink]

@@ -65,7 +65,7 @@ class LossyProxy:
                 self._sockets.append(client)
                 try:
                     server = socket.create_connection(self._server)
-                except ConnectionRefusedError:  # the server is down; the client learns it
+                except ConnectionRefusedError:  # the server is down, and the closed connection tells the client
                     _close(client)
                     continue
                 self._sockets.append(server)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from twopc.coordinator import Coordinator
 
 _ENDS = ("COMMIT", "PREPARE TRANSACTION", "ROLLBACK PREPARED")
-#: The probability that something happens to a statement, by its first words.
+#: The probability that something happens to a statement, by the statement's first words.
 _CHANCES = {"COMMIT PREPARED": 0.4, "PREPARE TRANSACTION": 0.3, "ROLLBACK PREPARED": 0.3, "COMMIT": 0.03}
 _DRIVERS = 3
 _TIMEOUT_MS = 2_000
@@ -63,7 +63,7 @@ class Schedule:
         self._busy: list[Coordinator] = []
         self._late: list[tuple[Any, Any]] = []
         self._depth = 0
-        self._dying: set[int] = set()  # the depths whose driver is dead, and can clean nothing up
+        self._dying: set[int] = set()  # the depths at which the driver is dead and cannot clean up
         self.is_faulty = True
         self.is_paused = False
         self.reported = -1

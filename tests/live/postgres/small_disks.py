@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twopc.integration.services.guard import GuardedProcess
 
 _PROGRAMS: Final = ("unshare", "nsenter", "mount")
-#: The size of the disk for the WAL. A WAL segment has 16 MB, and the server begins with one segment.
+#: The size of the disk for the WAL. A WAL segment takes 16 MB, and the server starts with one segment.
 _WAL_MB: Final = 52
 _TABLES_MB: Final = 2
 
@@ -48,7 +48,7 @@ class Namespace:
             raise NoNamespaceError(f"not installed: {', '.join(missing)}")
         self._user = os.getuid() if user is None else user
         self._shell = subprocess.Popen(
-            ["unshare", "--user", "--map-root-user", "--mount", "sh"],  # noqa: S607 - a program of the system
+            ["unshare", "--user", "--map-root-user", "--mount", "sh"],  # noqa: S607 - a system program
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -72,7 +72,7 @@ class Namespace:
         """
         assert self._shell.stdin
         assert self._shell.stdout
-        with contextlib.suppress(BrokenPipeError):  # there is no shell, and the output says why
+        with contextlib.suppress(BrokenPipeError):  # the shell has ended, and its output says why
             self._shell.stdin.write(f"( {command} ) 2>&1 </dev/null; echo :$?\n")
             self._shell.stdin.flush()
         said = ""
@@ -160,7 +160,7 @@ class PostgresOnSmallDisks(LocalPostgres):
         super().start()
 
     def _end_panicked(self) -> None:
-        # A server without room fails to recover, and shuts down. But sometimes PostgreSQL 18.6 stays and accepts no connection,
+        # A server without disk space fails to recover, and shuts down. But sometimes PostgreSQL 18.6 stays and accepts no connection,
         # even once there is room: its postmaster seems to miss the end of the recovery process.
         self.kill()
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _COLUMNS = "value bigint NOT NULL, note text DEFAULT 'none'"
 _REJECTING = "CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no thanks'; END $$"
 _IGNORING = "CREATE FUNCTION ignore() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$"
-#: A change of the table after the decision, the server's error, and how to undo the change.
+#: A change to the table after the decision, the server's error, and how to undo the change.
 _CHANGES = {
     "unique index": (["CREATE UNIQUE INDEX no_twice ON target (note)"], "no_twice", ["DROP INDEX no_twice"]),
     "check": (
@@ -105,7 +105,7 @@ def test_a_decided_batch_that_the_table_rejects_waits_until_the_cause_is_gone(
         "ALTER TABLE target DROP note",
         "ALTER TABLE target RENAME note TO remark",
         "ALTER TABLE target ALTER value TYPE numeric",
-        # The sink would refuse these tables at the start. The tables still accept the rows.
+        # At startup, the sink would refuse a table with such a change. The table still accepts the rows.
         "CREATE UNIQUE INDEX ON target (value)",
         "ALTER TABLE target ADD FOREIGN KEY (note) REFERENCES kinds",
     ],

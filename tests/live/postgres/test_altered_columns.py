@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-_NOON = dt.datetime(2020, 1, 1, 12)  # noqa: DTZ001 - a time without a zone
+_NOON = dt.datetime(2020, 1, 1, 12)  # noqa: DTZ001 - a timestamp without a time zone
 _ROWS = batch(
     id=pa.array([1], pa.int16()),
     at=pa.array([_NOON], pa.timestamp("us")),
@@ -35,7 +35,7 @@ _TABLE = """CREATE TABLE target (id smallint, at timestamp, amount numeric(10,2)
   price_new bigint, note varchar(10) DEFAULT 'none')"""
 _STAGED = (1, _NOON, Decimal("12.34"), 5, "one", 0.5, None, "none")
 
-#: A change of the table {t} that also changes values, what is said, and how to undo the change.
+#: A change to the table {t} that also changes values, the message, and how to undo the change.
 _CHANGES = {
     "time zone": (
         "ALTER TABLE {t} ALTER at TYPE timestamptz USING at AT TIME ZONE 'UTC'",

@@ -21,7 +21,7 @@ _TABLE = """CREATE TABLE target (
   id bigint NOT NULL, code smallint CHECK (code > 0), price numeric(6,2), name varchar(3), note text,
   ratio numeric GENERATED ALWAYS AS (10 / code) STORED
 )"""
-#: The bad value, the words in the error, and who finds the value.
+#: The bad value, the words in the error, and what finds the value: the check of each row, or the server.
 _BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"id": pa.array([1, None], pa.int64())}, "NOT NULL.*in row 1", "row"),
     ({"code": pa.array([1, 40_000], pa.int64())}, "40000", "row"),

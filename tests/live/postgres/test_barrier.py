@@ -260,7 +260,7 @@ def test_markers_are_kept_until_a_newer_decision_says_that_they_were_forgotten(
     older = driver.begin()
     handle = driver.prepare(numbers([1]))
     driver.commit([handle], older)
-    driver.committer.forget(driver.begin())  # of a batch without rows
+    driver.committer.forget(driver.begin())  # as after a batch without rows
     assert driver.committer.commit([handle], older) == {handle: Evidence.COMMITTED}
     assert values(database) == [1]
 

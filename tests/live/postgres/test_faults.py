@@ -38,7 +38,7 @@ class Rival:
     def __init__(self, dsn: str, pool: ThreadPoolExecutor, connection: Connection) -> None:
         self._pool, self._connection = pool, connection
         self._own = psycopg.connect(dsn)
-        self._own.execute("SET deadlock_timeout = '60s'")  # so the other one notices it
+        self._own.execute("SET deadlock_timeout = '60s'")  # so the other connection notices the deadlock
         self._own.execute("UPDATE target SET n = 100 WHERE id = 2")
 
     def meet(self) -> Any:
@@ -95,7 +95,7 @@ def test_the_error_of_a_slow_publish_mentions_the_timeout_and_no_session_is_left
     case = Case(sink_of(database, vote=vote, timeout_ms=1_000), numbers, lambda: values(database))
     query = Query(case, tmp_path)
     slow = "CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION slow()"
-    if vote == "staged":  # else the sink refuses the table
+    if vote == "staged":  # before its decision, the sink would refuse the table
         crash_points.arm("driver.decided", lambda: run(connection, slow))
     else:
         run(connection, slow)

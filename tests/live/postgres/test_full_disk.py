@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from twopc.sinks.postgres.publishing import Vote
 
 _ONCE: Final = Settings(max_attempts=1)
-#: What each message says: what happened and what to do now; and, at its end, whether data is at risk.
+#: What each message says: what happened, what to do now and, at the end, whether data is at risk.
 _FULL: Final = (
     r"sink 'orders', .*No space left on device. A disk on the server is full: free space, and start the server if it has "
     "shut down"
@@ -106,7 +106,7 @@ def test_a_disk_that_is_full_while_a_task_writes_fails_only_the_attempt(
 # -- the disk of the write-ahead log -----------------------------------------------------------------------------------
 
 
-#: The last point before each kind of step that may find the log full, and the error of that step.
+#: The last point before each kind of step that may find the log full, and that step's error.
 _ERRORS: Final = {
     "driver.acquired": (UnavailableError, f"{_FULL}. {_START}"),
     "driver.prepared": (UnavailableError, f"{_FULL}. {_UNDECIDED}"),

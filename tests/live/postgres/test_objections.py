@@ -251,7 +251,7 @@ def test_row_level_security_that_applies_to_the_role_is_refused(typed: Connectio
 _WIDE = "".join(chr(0x4E00 + n * 7 % 20_000) for n in range(3_000))
 _WIDE_ROWS = batch(id=pa.array([1]), v=pa.array([_WIDE]))
 
-#: Tables whose stages find every rejection, and a row that the stage rejects.
+#: Tables for which the stage finds every row that the table would reject, each with such a row.
 _SAFE = [
     (f"{_TARGET}, CHECK (v < 5))", _ROWS),
     (f"{_TARGET}); ALTER TABLE target ADD CHECK (v <> 5) NOT VALID", _ROWS),
@@ -414,7 +414,7 @@ def test_an_index_that_compares_values_differently_does_not_count_as_the_key(
     run(typed, "CREATE TABLE target (id text, v int)", "CREATE UNIQUE INDEX u ON target (id text_pattern_ops)")
     [objection, *_] = objections(typed, like, mode="upsert", key=("id",))
     assert "(u uses a collation or an operator class that differs from the column's)" in objection
-    # Two collations that are deterministic agree on what is equal.
+    # Any two deterministic collations consider the same values equal.
     run(typed, "DROP INDEX u", 'CREATE UNIQUE INDEX ON target (id COLLATE "POSIX")')
     assert objections(typed, like, mode="upsert", key=("id",)) == []
 

@@ -48,11 +48,11 @@ class KilledServer:
     last: int = -1
 
     def after_batch(self, batch: int) -> None:
-        is_new, self.last = batch > self.last, batch  # each run begins with the last batch of the run before
+        is_new, self.last = batch > self.last, batch  # each run begins with the previous run's last batch
         if is_new and batch % 2 == 0:
             time.sleep(self.drawn.uniform(0, 1))  # the moment of the fault
             self.server.kill()
-            time.sleep(self.drawn.uniform(0, 2))  # the length of the fault
+            time.sleep(self.drawn.uniform(0, 2))  # the duration of the outage
             self.server.start()
             self.kills += 1
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-#: The statements that a database administrator executes for a sink, each with the words in the error if it is missing.
+#: The statements that a database administrator executes for a sink, each with words from the error that occurs without
+#: the statement.
 _RIGHTS = {
     "GRANT CONNECT ON DATABASE {database} TO {role}": "permission denied for database",
     "CREATE SCHEMA twopc AUTHORIZATION {role}": "permission denied for database",

@@ -106,7 +106,7 @@ def test_the_error_of_a_task_that_waits_too_long_for_rows_mentions_the_setting(
     writer = sink.create_writer(TaskAttempt("query-a", 0, Attempt(1, 1), 0, driver.driver_epoch, -1))
 
     def write() -> None:
-        writer.write_rows(numbers([1]))  # on a slow machine, this may be too slow already
+        writer.write_rows(numbers([1]))  # on a slow machine, even this may exceed the timeout
         assert wait_until(lambda: not _writes(connection), _TIMEOUT_S)
         writer.write_rows(numbers([2]))
 

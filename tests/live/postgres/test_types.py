@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def stored(connection: Connection, literal: str, value: Any) -> str | None:
     """What INSERT stores, as text; None if PostgreSQL rejects the value."""
     if isinstance(value, str) and "\0" in value:
-        return None  # the client itself rejects it
+        return None  # the client itself rejects the value
     cast = sql.SQL("") if literal == "unknown" else sql.SQL("::") + sql.Identifier(literal)
     statement = sql.SQL("INSERT INTO inserted VALUES (%s{}) RETURNING '[' || v::text || ']'").format(cast)
     try:

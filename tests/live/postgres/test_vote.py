@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["no_vote_is_left"]
 
-#: The rows of the first batch are 0 to 4 and 10 to 14. Each table rejects 13, for a reason that no stage sees. Each entry has
-#: the statements that make the table, why staged votes refuse it, the message before the decision with prepared votes, and
-#: the remedy.
+#: The rows of the first batch are 0 to 4 and 10 to 14. Each table rejects 13, for a reason that no stage detects. Each entry
+#: contains the statements that create the table, the reason why staged votes refuse it, the message that prepared votes
+#: give before the decision, and the remedy.
 _TABLES = {
     "trigger": (
         """CREATE TABLE target (value bigint);
@@ -97,7 +97,7 @@ def test_what_only_the_publish_can_check_is_refused_at_the_start_or_before_the_d
         Query(case, tmp_path / "staged").run(0)
     case.sink = sink_of(database, vote="prepared", name="others")
     query = Query(case, tmp_path / "prepared")
-    for _ in range(2):  # no decision, so each start may try again
+    for _ in range(2):  # nothing is decided, so each start may try again
         with pytest.raises(BadRecordError, match=rf"{prepared}.*No part of this attempt is decided"):
             query.run(0)
     assert (case.visible(), votes(connection), left_behind(database)["stages"]) == (before, [], 0)

@@ -31,7 +31,7 @@ def test_under_random_faults_each_batch_is_visible_once_and_no_vote_is_left(
 ) -> None:
     may_change = (
         seed % 2 == 1
-    )  # without a unique index, each start may change the vote, and a row that is there twice shows
+    )  # without a unique index, each start may change the vote, and a duplicate row would be visible
     run(connection, f"CREATE TABLE target (value bigint {'' if may_change else 'UNIQUE'})")
     schedule = Schedule(random.Random(seed), database, tmp_path, may_change=may_change)
     try:

@@ -217,7 +217,7 @@ def test_a_slice_that_lacks_one_chunk_is_lost_as_a_whole(sink: RedisSink, client
     with pytest.raises(RetriableError, match="missing or was changed"):
         driver.committer.confirm([handle], 0)
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.ABORTED}
-    # A driver that wakes up and applies it now finds nothing.
+    # A driver that wakes up now and applies the chunk finds nothing.
     assert apply_chunk(sink, handle, scan_start, 0) == b"GONE"
     assert totals() == [0, 0, 0]
 
@@ -303,7 +303,7 @@ def test_a_decision_below_the_fence_is_neither_applied_nor_proven_lost(sink: Red
     driver.commit([newer], driver.begin())
     assert driver.committer.commit([older], scan_start) == {older: Evidence.UNKNOWN}
     assert totals() == TOTALS
-    assert driver.committer.has_newer_decision(scan_start)  # the newest one is still recorded
+    assert driver.committer.has_newer_decision(scan_start)  # the newest decision is still recorded
 
 
 def test_an_emptied_server_is_not_mistaken_for_a_new_one(
@@ -341,7 +341,7 @@ def test_rows_written_by_an_orphan_after_a_sweep_are_swept_later(
     orphan.write_rows(ROWS)
     driver.committer.recover_and_abort([])
     assert left_behind(redis_server.url, sink) == ["control", "slices"]
-    orphan.write_rows(ROWS)  # cancelled, but its process keeps running for a while
+    orphan.write_rows(ROWS)  # the task is cancelled, but its process keeps running for a while
     assert len(left_behind(redis_server.url, sink)) == 3
     monkeypatch.setattr(redis_committer, "_LISTED_MS", -1_000)
     driver.committer.recover_and_abort([])

@@ -35,10 +35,11 @@ __all__ = ["spark"]
 
 SENT = AbstractConnection, "send_packed_command"
 CHUNK = 1_000
-#: The requests of one task. The writer connects again, as a Python worker does after a long idle time.
+#: The requests of one task. The writer reconnects, as a Python worker does after a long idle time.
 BUDGET = {BEGIN: 2, STAGE: 6, CONFIRM: 2, APPLY: 7}
 
-#: The round trips under Spark: a task's, the driver's for a batch, and the driver's for each task. The rows form one chunk.
+#: The number of round trips under Spark: by a task, by the driver for a batch, and by the driver for each task. The rows
+#: form one chunk.
 OF_TASK, OF_DRIVER, OF_DRIVER_FOR_TASK = 6, 10, 1
 
 

@@ -89,7 +89,7 @@ def test_the_documented_rights_are_sufficient(users: Users) -> None:
         key = unique()
         sink = sink_of(url, mapping)
         assert "secret" not in repr(sink)
-        # From the second batch, there is a key to check. Numbers of 2^62 or more are rehearsed.
+        # From the second batch on, there is a key to check. The sink rehearses numbers of 2^62 or more.
         for number in (2**62, 1_000):
             rows = batch(k=[key], n=[number])
             assert apply(sink, rows) == [Evidence.COMMITTED], mapping
@@ -148,9 +148,9 @@ def test_without_the_mappings_command_a_batch_stops_before_its_decision(users: U
 @pytest.mark.parametrize(
     "keys",
     [
-        "~twopc:*",  # no right on the data
-        "~twopc:* %R~data:*",  # only to read it
-        "~twopc:* ~data:a* %R~data:b*",  # to write one key, and to read the other
+        "~twopc:*",  # no right to the data
+        "~twopc:* %R~data:*",  # only the right to read the data
+        "~twopc:* ~data:a* %R~data:b*",  # the right to write one key and to read the other
     ],
 )
 def test_without_the_right_to_write_a_key_a_batch_stops_before_its_decision(keys: str, users: Users) -> None:

@@ -55,7 +55,7 @@ _DECIMALS: Final = (pa.decimal128(38, 0), pa.decimal128(38, 38))
 _EXPIRIES: Final = (1, 0, -1, 60_000, -(2**63), 2**53, 2**62, _MAX, _MAX - 1, _MAX - 253_402_300_799_999)
 _SCORES: Final = (*_FLOATS, 1e-5, float(2**63))
 _LAST_MS: Final = 2**64 - 1
-#: The commands that make a key of each type.
+#: For each type, the command that creates a key of that type.
 _TYPES: Final[tuple[tuple[Any, ...], ...]] = (
     ("SET", "text"), ("HSET", "n", "text"), ("SADD", "m"), ("ZADD", 1, "m"), ("RPUSH", "v"), ("XADD", "*", "a", "b"),
     ("XADD", f"{_LAST_MS - 1}-{_LAST_MS}", "a", "b"), ("XADD", f"{_LAST_MS}-{_LAST_MS}", "a", "b"), ("SETBIT", 7, 1),
@@ -69,7 +69,7 @@ class Kind:
 
     mapping: Mapping
     column: Callable[[random.Random, int], dict[str, Any]]
-    counter: tuple[Any, ...] = ()  # the command that makes its key hold one of _NUMBERS; without: only types
+    counter: tuple[Any, ...] = ()  # stores one of _NUMBERS under its key; if empty, only the key's type varies
 
 
 def _ints(rng: random.Random, rows: int) -> dict[str, Any]:
@@ -109,7 +109,7 @@ KINDS: Final = (
 )
 
 
-#: A time longer than the commands of one comparison take.
+#: Longer than the commands of one comparison take.
 _SOON_MS = 1_000
 
 
@@ -187,7 +187,7 @@ class Twins:
         """The commands that give a key a value; None: the key is absent."""
         types = _TYPES
         if isinstance(self._kind.mapping, Set):
-            # SET replaces a key of any type; the sink refuses to, by choice. Another test shows it.
+            # SET replaces a key of any type; the sink refuses to, by choice. Another test covers that refusal.
             types = tuple(one for one in _TYPES if one[0] in ("SET", "SETBIT", "PFADD"))
         numbers = [(*self._kind.counter, number) for number in _NUMBERS] if self._kind.counter else []
         states = [None, *types, *numbers]
@@ -203,7 +203,7 @@ class Twins:
 
     def _words(self, columns: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
         """The commands of some rows, on the twin."""
-        if isinstance(self._kind.mapping, Expire):  # a bad one never becomes a command
+        if isinstance(self._kind.mapping, Expire):  # a bad number never becomes a command
             yield from (("PEXPIRE", self._twin, ms) for ms in columns["ms"])
             return
         commands = self._kind.mapping.encode(self._rows(columns))
@@ -222,7 +222,7 @@ class Twins:
         if self._client.type(key) == b"stream":
             return [fields for _, fields in self._client.xrange(key)]
         while 0 <= self._client.pttl(key) < _SOON_MS:
-            pass  # it is about to expire, which its twin may have done already
+            pass  # the key is about to expire, and its twin may already have expired
         # Rounded: the twins are not changed in the same millisecond.
         return self._client.dump(key), round(self._client.pttl(key), -5)
 

@@ -210,7 +210,7 @@ def test_a_slot_in_the_middle_of_a_move_delays_its_rows_and_duplicates_none(
     sink = cluster_sink(own_cluster, key, timeout_ms=3_000)
     task = Decided(sink, batch(id=IDS))
     move = _Move(own_cluster, min(slot for slot, _, _ in task.handle.groups))
-    # The slice is still here, but new counters already belong to the other node.
+    # The slice is still on this node, but new counters already belong to the other node.
     assert task.commit() is Evidence.UNKNOWN
     move.end()
     assert task.commit() is Evidence.COMMITTED

@@ -83,7 +83,7 @@ class Play(Query):
         def found() -> list[Decision]:
             return [decision for decision in self.decisions() if decision.batch_id == batch]
 
-        # A broker answers EndTxn before it has written the markers, so a reader from outside may come too early.
+        # A broker answers EndTxn before it has written the markers, so an external reader may read too early.
         assert until(lambda: bool(found()))
         return self.handles(found()[-1].tasks)
 
@@ -108,8 +108,7 @@ class Play(Query):
         finally:
             ledger.close()
 
-    # -- actions of other clients
-    # -----------------------------------------------------------------------------------------
+    # -- actions of other clients --------------------------------------------------------------------------------------
 
     def fence(self, transactional_id: str) -> None:
         """Initialise an id from outside: its open transaction is aborted, and its epoch becomes obsolete."""

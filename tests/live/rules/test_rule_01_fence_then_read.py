@@ -123,7 +123,7 @@ def test_a_driver_that_cannot_read_up_to_its_own_acquisition_does_not_act(
 
     Fails if reading stops at the last stable offset.
     """
-    monkeypatch.setattr(KafkaDecisionLog, "_read_back", lambda *_: None)  # rule 12 would not let A continue
+    monkeypatch.setattr(KafkaDecisionLog, "_read_back", lambda *_: None)  # without this, rule 12 would stop A
     with playing(kafka, tmp_path, timeout_ms=4_000) as play:
         first, second = play.driver(), play.driver()
         first.process(play.batch(0), Tasks(play, ZERO))

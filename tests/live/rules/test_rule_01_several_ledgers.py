@@ -43,7 +43,7 @@ def test_a_driver_overtaken_while_acquiring_its_sinks_ends_no_decided_transactio
         driver_of(first, sinks).process(first.batch(0), engine)
     assert (
         first.acquisitions()[-1].run != second.acquisitions()[-1].run
-    )  # the overtaken driver was the last in one sink
+    )  # the overtaken driver was the last one to acquire one of the sinks
     replay = fed(pair, [["other rows"]])
     driver_of(first, sinks).process(first.batch(0), replay)
     assert (replay.prepared, replay.evaluated) == (0, 1)

@@ -41,7 +41,7 @@ def end_what_has_rows(play: Play, *, commit: bool) -> None:
     found = play.found(tid)
     assert play.end(found, commit=commit) == "NONE"
     assert until(lambda: play.describe(tid).state.startswith("Complete"))
-    assert play.describe(tid).producer_epoch == found.producer_epoch  # transactions V1 keep the epoch
+    assert play.describe(tid).producer_epoch == found.producer_epoch  # under transactions V1, the epoch stays the same
 
 
 def only_attempt(play: Play) -> int:
@@ -155,7 +155,7 @@ def test_no_batch_is_decided_if_its_transactions_could_expire_before_the_commit(
     tasks = Tasks(play, ROWS)
     with pytest.raises(CheckpointExpiredError, match=r"increase kafka\.transaction\.timeout\.ms"):
         driver.process(play.batch(0), tasks)
-    assert tasks.prepared == 1  # another attempt would take as long
+    assert tasks.prepared == 1  # another attempt would take just as long
     assert play.decisions() == []
     assert play.open_transactions() == ()
     assert play.visible() == Counter()

@@ -88,7 +88,7 @@ def test_a_marker_behind_an_orphans_open_transaction_is_found(play: Play, monkey
     """
     first = play.driver()
     with at("driver.committed", lambda: initialise_again(play)), at("driver.swept", lambda: None):
-        monkeypatch.setattr(Participants, "sweep", lambda *_: None)  # as if it had died before
+        monkeypatch.setattr(Participants, "sweep", lambda *_: None)  # as if the driver had died before the sweep
         first.process(play.batch(0), WithOrphan(play, ROWS))
     monkeypatch.undo()
     assert len(play.open_transactions()) == 1
@@ -121,7 +121,7 @@ def test_a_marker_hidden_by_a_foreign_open_transaction_blocks_the_commit(
     assert (replay.prepared, replay.evaluated) == (0, 0)
 
     foreign.abort_transaction(10)
-    play.driver().process(play.batch(0), replay)  # now one is proven lost, the other committed
+    play.driver().process(play.batch(0), replay)  # now one transaction is proven lost, and the other one committed
     assert play.visible() == VISIBLE
 
 

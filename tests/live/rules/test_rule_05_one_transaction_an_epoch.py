@@ -125,12 +125,12 @@ def test_producers_prepared_together_never_share_an_id(play: Play) -> None:
     driver = play.driver()
     driver.recover(play.batch(0))
     writer = writer_of(play, work_of(play, 0, driver_epoch=driver.log_epoch), 0)
-    writer.begin_transaction()  # makes the pool
+    writer.begin_transaction()  # creates the pool
     pool: ProducerPool = producer_pool._pools[play.sink.place]
     for _ in range(2):
         pool.take(0, committed_through=-1)
     writer.abort()
-    pool._first_batch = -1  # the worker has lived since an earlier batch
+    pool._first_batch = -1  # as if the worker had started in an earlier batch
     pool.replenish(committed_through=0)
     assert pool._making is not None
     pool._making.join()

@@ -52,7 +52,7 @@ def test_a_fenced_driver_that_wakes_does_not_sweep_its_successors_transactions(p
     with at("driver.confirmed", lambda: wake_and_fail(loser, play, 1)):
         winner.process(play.batch(1), Tasks(play, ROWS))
     assert play.plans() == ["write", "write"]
-    assert play.open_transactions() == ()  # the loser's own attempt is gone
+    assert play.open_transactions() == ()  # the transactions of the loser's own attempt are gone
     assert play.visible() == VISIBLE + Counter(["zero"])
 
 
@@ -113,7 +113,7 @@ def test_an_id_of_a_decided_batch_is_swept_when_an_undecided_batch_reuses_it(pla
     """
     play.driver().process(play.batch(0), Tasks(play, [["zero"]]))
     [handle] = play.decided(0)
-    # Its worker may do this in batch 1, because batch 0 is proven.
+    # The transaction's worker may reuse the id in batch 1, because batch 0 is proven committed.
     play.open_foreign(handle.transactional_id, play.sink.ledger, handle.marker_partition)
     play.driver().process(play.batch(1), Tasks(play, [["one"]]))
     assert play.open_transactions() == ()

@@ -59,7 +59,7 @@ def decide_and_die(play: Play, *lost: int) -> list[KafkaHandle]:
 def test_a_batch_with_every_transaction_lost_is_rewritten_as_a_new_attempt(play: Play) -> None:
     """Fails if a batch that is lost in every task is only evaluated."""
     lost = decide_and_die(play, 0, 1, 2)
-    # No part of the batch is visible, so other rows in other tasks are fine.
+    # No part of the batch is visible, so other rows in other tasks are acceptable.
     replay = Tasks(play, [["e", "d", "c"], ["b", "a"]])
     play.driver().process(play.batch(0), replay)
     assert play.visible() == ONCE

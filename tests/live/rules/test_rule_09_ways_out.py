@@ -48,7 +48,7 @@ def test_the_setting_in_the_error_abandons_a_lost_batch_that_was_left_behind(pla
     crash(play.driver(setting), play, 1, [["f"]], "driver.prepared")
     play.driver().process(
         play.batch(1), Tasks(play, [["f"]])
-    )  # the ledger records it, so the setting is no longer needed
+    )  # the ledger records that the batch is abandoned, so the setting is no longer needed
     play.driver(setting).process(play.batch(2), Tasks(play, [["g"]]))
     assert play.visible() == dict.fromkeys("abdefg", 1)
     assert play.open_transactions() == ()

@@ -56,7 +56,8 @@ def history(batch: int, offsets: str, *, before: str | None, query_id: str) -> B
     return Batch(query_id, batch, known[batch], known.get)
 
 
-#: The ledger has decided batches 0 to 2 with offsets "offset-<batch>"; name -> (batch, its offsets, those before it).
+#: The ledger contains the decisions on batches 0 to 2, with the offsets "offset-<batch>". Each name stands for a batch,
+#: its offsets, and the offsets before it.
 REFUSED: dict[str, tuple[int, str, str | None]] = {
     "copied, the decided batch has other offsets": (2, "offset-2'", "offset-1"),
     "copied, the batch before the next has other offsets": (3, "offset-3", "offset-2'"),

@@ -116,7 +116,7 @@ def test_a_restart_resolves_a_decision_left_unanswered_by_a_hanging_broker(
             driver.process(play.batch(0), engine)
     finally:
         local_kafka.resume()
-    # The request is still on its way: the broker reads it when it continues.
+    # The request is still on its way: the resumed broker will read it.
     assert until(lambda: decided(play) == 1, BACK_WITHIN_S)
     with pytest.raises(DecisionInDoubtError):
         driver.process(play.batch(0), engine)
@@ -141,7 +141,7 @@ def test_a_driver_in_doubt_decides_nothing_more_and_does_not_disturb_its_success
     monkeypatch.undo()
     successor, replay = play.driver(), Tasks(play, ROWS)
     successor.process(play.batch(0), replay)
-    assert (replay.prepared, replay.evaluated) == (1, 0)  # it was not decided, so the restart wrote it
+    assert (replay.prepared, replay.evaluated) == (1, 0)  # the batch was not decided, so the restart wrote it
     again = Tasks(play, ROWS)
     for batch in (0, 1):
         with pytest.raises(DecisionInDoubtError):

@@ -59,7 +59,7 @@ class Speculating:
         self.evaluated += 1
 
     def _task(self, work: Work, partition: int, rows: Sequence[str]) -> TaskReport:
-        # Both write at the same time; the loser has other rows and ends last.
+        # Both attempts write at the same time; the loser has other rows and ends last.
         files = [self._staged_file(work) for _ in range(2)]
         accepted = self._stage(files[1], rows)
         refused = self._stage(files[0], [f"loser-{row}" for row in rows])
@@ -94,7 +94,7 @@ def test_attempts_never_repeat_across_restarts_without_a_decision(play: Play) ->
     play.driver().process(play.batch(0), Tasks(play, rows))
     found = markers(play)
     attempts = {(marker.attempt, marker.task) for marker in found}
-    assert len(attempts) == len(found) == 8  # four attempts of two tasks
+    assert len(attempts) == len(found) == 8  # four attempts with two tasks each
     assert len({marker.uuid for marker in found}) == 8
     (decision,) = play.decisions()
     assert decision.attempt == max(Attempt(*marker.attempt) for marker in found)
@@ -133,7 +133,7 @@ def test_two_attempts_of_a_task_share_no_staged_file_and_only_the_accepted_one_i
     location = tmp_path / "staging"
     staging = Staging(str(location))
     engine = Speculating(play, [["a"], ["b"]], location)
-    engine.failures = 1  # an attempt that fails as a whole stages, too
+    engine.failures = 1  # an attempt that fails as a whole stages its rows, too
     with pytest.raises(InjectedFault), at("driver.decided", die):
         play.driver(staging=staging).process(play.batch(0), engine)
     names = [name for pair in engine.staged for name in pair]
@@ -167,7 +167,7 @@ def test_only_the_last_attempts_staged_files_are_there_at_the_decision_and_they_
     (decision,) = play.decisions()
     for handle in play.decided(0):
         play.fence(handle.transactional_id)
-    with pytest.raises(InjectedFault), at("driver.confirmed", die):  # the next driver deletes the losers' files only
+    with pytest.raises(InjectedFault), at("driver.confirmed", die):  # the next driver deletes only the losers' files
         play.driver(staging=staging).process(play.batch(0), Tasks(play, [["x"]], staging=staging))
     there = {str(path.relative_to(location)) for path in location.rglob("*.arrow")}
     assert there == {task.staged for task in decision.tasks}
@@ -188,6 +188,6 @@ def test_a_dead_drivers_staged_files_are_not_its_successors(play: Play, tmp_path
         play.driver(staging=staging).process(play.batch(0), living)
     assert {name for pair in dead.staged for name in pair}.isdisjoint(name for pair in living.staged for name in pair)
     (_, accepted), *_ = dead.staged
-    staging.release(int(str(accepted).partition("/")[0]), 0)  # the fenced driver wakes
+    staging.release(int(str(accepted).partition("/")[0]), 0)  # the fenced driver wakes up
     assert not any(staging.has(str(name)) for pair in dead.staged for name in pair)
     assert all(staging.has(str(name)) for pair in living.staged for name in pair)

@@ -328,7 +328,7 @@ def test_a_start_reads_what_the_kept_batches_need_even_if_nothing_may_be_deleted
             driver, read[0] = play.driver(KEEP), 0
             driver.process(play.batch(batch), Tasks(play, [[f"{batch}"]]))
             counts.append(read[0])
-    assert max(counts) <= 20  # two decisions and the records between and around them; the whole log would be 60
+    assert max(counts) <= 20  # two decisions and the records between and around them; the whole log would be 60 records
     assert play.visible() == {f"{batch}": 1 for batch in range(24)}
 
 

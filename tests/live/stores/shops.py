@@ -67,7 +67,7 @@ def postgres(request: pytest.FixtureRequest, directory: Path, **how: Any) -> Sho
     stages = "SELECT tablename FROM pg_tables WHERE schemaname = 'twopc' AND tablename LIKE 'stage%'"
 
     def content() -> object:
-        # xmax changes with a lock on a row, too
+        # locking a row changes its xmax, too
         tables = ("twopc.control", "twopc.slice", "twopc.marker", "target")
         rows = [ask(f"SELECT t.*, xmin::text, xmax::text FROM {name} t ORDER BY ctid") for name in tables]  # noqa: S608 - the SQL is our own
         return rows, sorted(ask(stages))
@@ -115,7 +115,7 @@ def redis_counters(request: pytest.FixtureRequest, directory: Path) -> Shop:
 def iceberg(request: pytest.FixtureRequest, directory: Path) -> Shop:
     del request
     shop = iceberg_support.Shop(directory)
-    shop.append(-1)  # so that the sink's own snapshots are not the table's first
+    shop.append(-1)  # so that the sink's own snapshots are not the table's first ones
 
     def lose_record() -> None:
         shop.change(lambda table: table.manage_snapshots().remove_tag(iceberg_support.TAG).commit())
