@@ -18,7 +18,7 @@ PYTHON = "{}.{}".format(*sys.version_info)
 
 
 @pytest.mark.whole
-@pytest.mark.timeout(900)  # it may have to download that Spark
+@pytest.mark.timeout(900)  # the test may have to download that Spark
 @pytest.mark.skipif(PYTHON not in OLDEST.pythons, reason=f"Spark {OLDEST.version} runs on Python {OLDEST.pythons}")
 def test_a_query_on_the_oldest_spark_is_exactly_once() -> None:
     done = run("--spark", OLDEST.version, "--python", PYTHON, "--tests", "tests/live/test_spark_versions.py")
@@ -26,7 +26,7 @@ def test_a_query_on_the_oldest_spark_is_exactly_once() -> None:
 
 
 @pytest.mark.whole
-@pytest.mark.timeout(900)  # it may have to download that Kafka
+@pytest.mark.timeout(900)  # the test may have to download that Kafka
 def test_a_rule_holds_on_an_older_kafka() -> None:
     """This test runs one of them; `make matrix` runs every rule on every version."""
     done = run("--kafka", "3.9.1", "--tests", "tests/live/rules/test_rule_03_confirm_before_deciding.py")

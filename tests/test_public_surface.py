@@ -53,7 +53,7 @@ _PUBLIC = (
 )
 #: Modules that are public as a whole, for people who break a sink on purpose.
 _FOR_TESTS = ("twopc.testing", "twopc.crash_points")
-#: Examples and the demo start servers; the demo consists of separate modules.
+#: Modules that scripts may import, too: examples and the demo start servers, and the demo consists of separate modules.
 _ROOMS = (
     "twopc.integration.services",
     "twopc.integration.demo",

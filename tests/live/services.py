@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 COMPOSE_FILE = Path(__file__).parents[2] / "docker-compose.yml"
 _CONTAINER_START_TIMEOUT_S = 120
-#: Longer than any pause in a test, so that a paused broker stays registered. If the only broker is not registered, its metadata
-#: lists topics but no broker, and a librdkafka client that reads such metadata never connects again (confluentinc/librdkafka#5301).
+#: Longer than any pause in a test, so that a paused broker stays registered. If the only broker is not registered, its
+#: metadata lists topics but no broker, and a librdkafka client that reads such metadata never connects again
+#: (confluentinc/librdkafka#5301).
 KEEPS_ITS_SESSION = {"broker.session.timeout.ms": "120000"}
 
 
@@ -93,7 +94,8 @@ def compose_image(repository: str) -> str:
 
 @contextlib.contextmanager
 def _kafka_container() -> Iterator[str]:
-    # Imported here, because the import reads a configuration and looks for Docker, neither of which the other choices need.
+    # Imported here, because the import reads a configuration and looks for Docker, neither of which the other choices
+    # need.
     from testcontainers.core.container import DockerContainer  # noqa: PLC0415
 
     # The broker reports its address to clients, so the port on the host must be known before it starts.

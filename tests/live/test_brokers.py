@@ -49,7 +49,8 @@ _BATCHES = 3
 _STRUCK = 1
 #: The time for two elections in a row, on a busy machine.
 _STALL_BOUND_S = 60
-#: The limit for one batch. We observed 3 to 13 s. The limit is below the step's timeout, which the wait must not use up.
+#: The limit for one batch. We observed 3 to 13 s. The limit is below the step's timeout, which the wait must not use
+#: up.
 _ELECTIONS_S = 20
 
 

@@ -75,8 +75,8 @@ TASK = {
     "api key 32": 0.05,  # DescribeConfigs: how large a batch of records may be, once for each process and topic
     BYTES: 1_800,
 }
-#: What ``exactly_once`` costs in the driver, by who writes the batch and by the number of DataFrames in one decision. Each
-#: DataFrame goes to a different sink. With several DataFrames, ten calls for each of them pin the clock. In three
+#: What ``exactly_once`` costs in the driver, by who writes the batch and by the number of DataFrames in one decision.
+#: Each DataFrame goes to a different sink. With several DataFrames, ten calls for each of them pin the clock. In three
 #: runs, the entries cost, in this order: 5,811 to 5,815; 11,886 to 11,894; 2,822; and 6,524 to 6,694 Python calls. A
 #: wait that repeats its request adds about 145 calls, and on a busy machine each batch may wait: the bounds leave room
 #: for one such wait.

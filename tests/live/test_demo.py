@@ -238,7 +238,8 @@ def new_topic(kafka: KafkaService) -> str:
 
 def write(kafka: KafkaService, topic: str, numbers: Iterable[int], **config: str) -> Producer:
     """Write records to the output. With a `transactional.id`, the transaction stays open."""
-    # Idempotent, because a plain producer that repeats a refused request may write its records after later ones, or twice.
+    # Idempotent, because a plain producer that repeats a refused request may write its records after later ones, or
+    # twice.
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True, **config})
     if config:
         producer.init_transactions(TIMEOUT_S)

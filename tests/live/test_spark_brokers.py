@@ -31,7 +31,8 @@ __all__ = ["cluster", "spark", "three_brokers"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: Errors that may stop a query while brokers are down, and that allow a restart: three of ours, and one from Spark's source.
+#: Errors that may stop a query while brokers are down, and that allow a restart: three of ours, and one from Spark's
+#: source.
 RESTART = (
     "twopc.errors.RetriableError",
     "twopc.errors.CommitBlockedError",
@@ -42,8 +43,8 @@ _RESTARTS = 5
 _BATCH = 10
 _STEP_TIMEOUT_S = 120
 _STALL_BOUND_S = 60
-#: Spark's source may keep asking a dead leader for offsets for as long as its client's default.api.timeout.ms, which is a
-#: minute by default (docs/protocol.md, "When a broker dies").
+#: Spark's source may keep asking a dead leader for offsets for as long as its client's default.api.timeout.ms, which is
+#: a minute by default (docs/protocol.md, "When a broker dies").
 _SOURCE = {"kafka.default.api.timeout.ms": "10000", "kafka.request.timeout.ms": "10000"}
 #: Enough time for these ten seconds, the elections, and the batches themselves on two cores, but less than the default
 #: minute.

@@ -33,7 +33,7 @@ NESTED = (
     "MAP<STRING, ARRAY<BIGINT>>",
     "STRUCT<`a.b`: STRING, deep: STRUCT<more: ARRAY<ARRAY<STRING>>>>",
 )
-#: Difficult column names, including those that the expression for the columns' bytes uses itself.
+#: Difficult column names, including names that the expression for the columns' sizes itself uses.
 NAMES = "value", "sum", "one", "a.b", "a`b", "ключ"
 #: Queries of a table in files, and of a table whose rows the plan contains.
 PLANS = (
@@ -56,7 +56,7 @@ PLANS = (
 @pytest.fixture
 def chance() -> random.Random:
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - the seed repeats the test
+    print(f"seed {seed}")  # noqa: T201 - the seed makes the test repeatable
     return random.Random(seed)
 
 
@@ -64,7 +64,7 @@ def random_rows(spark: SparkSession, chance: random.Random) -> DataFrame:
     """Rows of random types and widths, with nulls at every depth, in one partition."""
     kinds = chance.sample([*PLAIN, *NESTED], chance.randrange(1, 6))
     names = chance.sample(NAMES, len(kinds))
-    # Spark's own parser: `StructType.fromDDL` does not take these names everywhere.
+    # Use Spark's own parser, because `StructType.fromDDL` does not always accept these names.
     columns = ", ".join(
         f"CAST(NULL AS {kind}) AS `{name.replace('`', '``')}`" for name, kind in zip(names, kinds, strict=True)
     )
@@ -130,7 +130,7 @@ def arranged(frame: DataFrame) -> Rows:
 )
 def test_all_rows_or_none_arrive_under_any_budget(expression: str, spark: SparkSession, chance: random.Random) -> None:
     """Each task may finish within the budget although all tasks together exceed it."""
-    budget = Budget()  # of a run: its filters serve many batches
+    budget = Budget()  # one for the whole run, because its filters serve many batches
     seen = set()
     for _ in range(12):
         values = ["x" * chance.choice([1, 10, 2000]) for _ in range(chance.randrange(200))]

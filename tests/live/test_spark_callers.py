@@ -360,7 +360,7 @@ def test_a_given_checkpoint_location_must_belong_to_the_calling_query(
     for query in (one, two):
         query.directory.mkdir()
         query.feed(*BATCHES[0])
-        query.settings = {"checkpoint_location": tmp_path / "one" / "checkpoint"}  # a Path will do
+        query.settings = {"checkpoint_location": tmp_path / "one" / "checkpoint"}  # a Path is accepted, too
     one.run()
     message = two.refused()
     assert "belongs to query" in message and str(tmp_path / "two" / "checkpoint") in message
@@ -380,7 +380,8 @@ def test_sparks_exception_shows_the_message_near_the_top(
     lines = [line.strip() for line in str(raised.value).splitlines()]
     [shown] = [number for number, line in enumerate(lines) if line.startswith("twopc.errors.ConfigurationError: ")][:1]
     assert shown < 16, "\n".join(lines[: shown + 1])
-    # From the record: once PySpark has logged an error with its query context, its logger writes JSON with pytest's handler.
+    # Taken from the log record: once PySpark has logged an error with its query context, PySpark's logger writes JSON
+    # through pytest's handler.
     [failure] = [record for record in caplog.records if record.getMessage().endswith("the query stops")]
     assert failure.exc_info is not None
     assert any("checkpoint.py" in line for line in traceback.format_exception(*failure.exc_info))

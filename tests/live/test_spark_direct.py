@@ -93,7 +93,7 @@ def test_a_batch_over_the_limit_is_evaluated_again_by_tasks_which_also_write_the
     for number, size in enumerate(sizes):
         query.feed(*rows(size, first=number * 10_000))
     query.run()
-    assert [any(way) for way in ways(sink)] == [False, True, False, False, False]  # the first one is measured
+    assert [any(way) for way in ways(sink)] == [False, True, False, False, False]  # tasks measure the first
     assert values(sink) == Counter(str(number * 10_000 + n) for number, size in enumerate(sizes) for n in range(size))
     assert counted(evaluated) == sum(sizes) + 5000
 
@@ -219,7 +219,7 @@ def test_dead_letters_and_several_sinks_and_dataframes_are_one_decision(
     query.feed(*BATCHES[0], {"id": "even", "n": None})
     query.fail_at("driver.committing@2")
     query.run()
-    assert ways(odd) + ways(letters) == [[True, True]]  # one of them stores the decisions
+    assert ways(odd) + ways(letters) == [[True, True]]  # only one of the sinks stores the decisions
     assert values(odd) == Counter(str(row["n"]) for row in BATCHES[0] if row["id"] == "odd")
     assert counters(redis_server, even.name) == {
         "even": sum(int(str(row["n"])) for row in BATCHES[0] if row["id"] == "even")
@@ -328,7 +328,7 @@ def test_a_direct_batch_that_stops_at_any_step_is_visible_once_after_a_restart(
 ) -> None:
     events, totals = kafka_sink(kafka.bootstrap_servers), adding(redis_server)
     query = Query(spark, tmp_path, (events, totals), DIRECT)
-    if point == "driver.bound":  # with the first decision only
+    if point == "driver.bound":  # this point is passed only with the first decision
         query.feed(*BATCHES[0])
         query.fail_at(point)
         query.feed(*BATCHES[1])

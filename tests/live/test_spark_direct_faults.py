@@ -29,7 +29,8 @@ __all__ = ["spark"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: The rows that Spark's own sink and this sink accept. Some have bytes that are not text, and some have partitions.
+#: The rows that Spark's own sink and this sink accept. Some contain bytes that are not text, and some name a
+#: partition.
 EXPRESSIONS = (
     "IF(n % 5 = 0, concat(CAST(id AS BINARY), X'FF00'), CAST(id AS BINARY)) AS key",
     "IF(n % 5 = 1, concat(X'00FE', CAST(value AS BINARY)), CAST(value AS BINARY)) AS value",
@@ -38,7 +39,7 @@ EXPRESSIONS = (
 )
 
 
-# For the sample in `make test`, see test_spark_recovery: small batches are direct there, too.
+# For the sample in `make test`, see test_spark_recovery: the driver writes small batches there, too.
 @pytest.mark.whole
 @pytest.mark.parametrize("point", POINTS)
 def test_a_driver_paused_in_a_direct_batch_is_fenced_by_one_that_ran_meanwhile(
@@ -128,7 +129,7 @@ def _by_spark(servers: str, topic: str) -> Any:
 
 def _content(message: Message) -> tuple[Any, ...]:
     headers: tuple[Any, ...] = tuple(message.headers() or ())
-    # A record without a key is put anywhere, unless its row has a partition.
+    # A record without a key may be in any partition, unless its row names one.
     is_placed = message.key() is not None or any(int(value) % 6 == 0 for _, value in headers)
     return message.key(), message.value(), headers, message.partition() if is_placed else None
 

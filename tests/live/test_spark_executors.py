@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.whole
 
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-#: The settings of Spark's own comparison.
+#: The settings of Spark's own comparison of shuffle checksums.
 _COMPARISON = ("enabled", "enableFullRetryOnMismatch")
 _SWEPT = "sweeping undecided transactions"
 #: Two executors with one core each.
 CLUSTER = {
     "spark.master": "local-cluster[2,1,1024]",
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    # Both executors have a part of each shuffle, even if one of them starts late, or Kafka's partitions prefer the other.
+    # Both executors store a part of each shuffle, even if one of them starts late or Kafka's partitions prefer the
+    # other.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.locality.wait": "0s",
 }

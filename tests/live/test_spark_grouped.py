@@ -46,7 +46,7 @@ pytestmark = [
 ]
 
 PARTITIONS = 12
-#: The numbers of writers: of the decided attempt, of the first replay, and of the second one.
+#: The number of writers in the decided attempt, in the first replay, and in the second one.
 BEFORE, FEWER, MORE = 5, 3, 9
 #: The crash point in a worker's second task, if two sinks pass the point in each task.
 SECOND = "task.flushed@3"

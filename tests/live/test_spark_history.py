@@ -86,7 +86,7 @@ def test_a_killed_driver_leaves_its_history_and_the_batch_in_progress_and_a_rest
     pipeline.require_exactly_once()
     history = _history(pipeline)
     assert [one.batch_id for one in history.checkpoints] == list(range(len(history.checkpoints)))
-    assert history.checkpoints[1].steps == ()  # recovery has committed it; the replay wrote nothing
+    assert history.checkpoints[1].steps == ()  # recovery committed this batch, so the replay wrote nothing
     assert "recover" in history.checkpoints[1].phases
 
 

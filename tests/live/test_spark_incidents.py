@@ -47,7 +47,7 @@ def _slow_by_the_row(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
 @pytest.mark.whole
 def test_a_skewed_task_is_reported_with_its_number(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
     query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),), BY_TASKS)
-    # Of 1,000 rows all but 30 have the same key.
+    # All but 30 of the 1,000 rows have the same key.
     query.plan = lambda frame: frame.repartition(4, "skewed").mapInArrow(_slow_by_the_row, frame.schema).drop("skewed")
     for _ in range(3):
         query.feed(*_rows(1_000))

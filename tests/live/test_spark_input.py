@@ -284,7 +284,7 @@ def test_asynchronous_progress_tracking_is_rejected_and_the_query_runs_without_i
         writer.start()
     query = writer.option("_asyncProgressTrackingOverrideSinkSupportCheck", "true").start()
     try:
-        while query.isActive:  # Spark writes the offsets of the first batch, and of one after ten minutes
+        while query.isActive:  # Spark writes the first batch's offsets, and the next ones after ten minutes
             pipeline.feed(1)
             pipeline.flush()
             time.sleep(0.5)
@@ -326,7 +326,7 @@ def test_an_undecided_batch_that_never_fits_can_be_replanned_as_the_message_inst
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
     pipeline.feed(4)
     pipeline.run(spark)
-    pipeline.feed(8, keys=1)  # for one task
+    pipeline.feed(8, keys=1)  # all rows go to one task
     plan_of("key", "concat(value, left(java_method('java.lang.Thread', 'sleep', 2000L), 0)) AS value")
     limit = {"checkpoints": CheckpointConfig(timeout_ms=8_000)}
     pipeline.fail(spark, settings=limit)

@@ -26,9 +26,9 @@ __all__ = ["spark"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: Spark keeps 1000 stages.
+#: More than the 1,000 stages that Spark keeps.
 MORE_THAN_KEPT = 1100
-#: Spark drops at least a tenth of that number at a time.
+#: More than a tenth of the stages that Spark keeps, which is the number that it drops at a time.
 MORE_THAN_DROPPED = 110
 
 

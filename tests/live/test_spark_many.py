@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["spark"]
 
 QUERIES = 50
-#: The queries take these in turn: the driver or the tasks write all of a query's batches, or the toolkit chooses for each batch.
+#: Settings that the queries use in turn: the toolkit chooses for each batch, or the tasks or the driver write all
+#: batches.
 WAYS = ("auto", "tasks", "driver")
 
 

@@ -79,7 +79,7 @@ def test_a_batch_a_thousand_times_larger_than_expected_needs_little_more_memory_
 def peaks_of(kafka: KafkaService, directory: Path, way: str, records: int) -> tuple[int, int, int]:
     """Process one batch that grows. Return the peak memory of its driver, its largest worker and its JVM, in MiB."""
     directory.mkdir()
-    growth = _ROWS // records  # of more than 100 bytes each
+    growth = _ROWS // records  # rows of more than 100 bytes each
     pipeline = Pipeline(
         kafka.bootstrap_servers,
         directory,

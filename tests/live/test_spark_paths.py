@@ -93,5 +93,5 @@ def test_a_query_runs_on_a_share_without_hard_links_and_its_checkpoint_may_move(
         pipeline.flush()
         run_without_links(errno.EOPNOTSUPP, run_query, pipeline.options)
     pipeline.feed(4)
-    pipeline.run(spark)  # if the file system supports links
+    pipeline.run(spark)  # succeeds if the file system supports links
     pipeline.require_exactly_once()

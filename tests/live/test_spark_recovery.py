@@ -31,7 +31,7 @@ __all__ = ["spark"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: Transaction timeouts, tried in order until this machine writes a batch within one.
+#: Transaction timeouts, tried in order until this machine writes a batch within one of them.
 TIMEOUTS_MS = (8_000, 30_000, 120_000)
 
 

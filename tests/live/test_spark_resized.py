@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 PARTITIONS = 64
 MASTERS = ("local[1]", "local[2]", "local[3]", "local-cluster[2,1,1024]")
 LAST, MOST_SLOTS = "local[4]", 4
-#: The number of rows in a batch, and of keys. The source has one partition, so the batches do not depend on the kills.
+#: The number of rows in a batch, and the number of keys. The source has one partition, so the batches do not depend on
+#: the kills.
 ROWS, KEYS = 100, 250
 #: The longest time between a batch and the kill.
 LONGEST_S = 3.0

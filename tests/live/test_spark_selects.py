@@ -56,7 +56,7 @@ EXPRESSIONS: Final = (
     "transform(list, x -> x + id) AS moved",
     "(SELECT max(id) FROM range(3)) AS most",
 )
-#: A window puts all sinks' rows in a different order, on which the others depend.
+#: A window function changes the order of all sinks' rows, on which the other expressions depend.
 OVER_ROWS: Final = (
     ("count(*) OVER () AS count", "row_number() OVER (PARTITION BY v ORDER BY id) AS place"),
     ("rand(5) AS chance", "monotonically_increasing_id() AS at"),
@@ -152,7 +152,7 @@ def test_a_random_value_is_made_once_for_the_sinks_and_their_checksum(frame: Dat
     assert [row.sum for row in again.collect()] == rows.column(CHECKSUM).to_pylist()
 
 
-# -- two columns whose names differ in the case of their letters, or not at all --------------------------------------------
+# -- two columns whose names are the same, or differ only in case ------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_case_sensitive", ["false", "true"])

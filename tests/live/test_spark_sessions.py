@@ -43,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 BATCHES = 2
 #: The largest number of sinks in one query.
 MOST_SINKS = 2
-#: An environment variable that only this test's workers have.
+#: An environment variable that is set only in this test's workers.
 MINE = "TWOPC_SESSIONS"
 
 
@@ -160,7 +160,7 @@ def require_nothing_left(session: Session, before: Counter[str], queries: int) -
     assert query_runs._runs == {}
     workers = workers_of(
         psutil.Process(), variable=MINE
-    )  # none if the driver writes: Spark ends idle ones after a minute
+    )  # if the driver writes, there are none: Spark ends idle workers after a minute
     wait_until(
         lambda: max(map(clients, workers), default=0) <= MOST_SINKS, "workers keep producers of one query", timeout_s=20
     )
@@ -179,13 +179,13 @@ def session(spark: SparkSession, kafka: KafkaService, tmp_path: Path) -> Iterato
 
 
 def run_and_require_nothing_left(session: Session, variants: Iterable[Variant], **settings: Any) -> None:
-    closed(session, **settings)  # what the process has once for everything that it runs
+    closed(session, **settings)  # creates what the process keeps for all of its queries
     before = held(session.port)
     queries = 1
     for variant in variants:
         variant(session, **settings)
         queries += 1
-    closed(session, **settings)  # its start releases what objects without close() have left behind
+    closed(session, **settings)  # starting a query releases what objects without close() have left behind
     require_nothing_left(session, before, queries)
 
 

@@ -210,7 +210,7 @@ def test_a_second_call_for_a_batch_is_an_error_that_says_what_to_do(
 
     query = Query(spark, tmp_path, (sink,), function=function)
     query.feed(*BATCHES[0])
-    for _ in range(2):  # a restart raises it again, and loses no more rows
+    for _ in range(2):  # a restart raises the error again, and loses no more rows
         message = query.refused()
         assert "second call for batch 0" in message and "unionByName" in message and "by other means" in message
         assert f"The first call's rows are visible in '{sink.name}'" in message

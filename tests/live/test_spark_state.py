@@ -46,7 +46,7 @@ def test_the_state_of_a_killed_query_continues_from_its_changelog_and_its_sizes_
     found = read(checkpoint).checkpoints
     runs = [[one for one in found if one.run_id == run] for run in dict.fromkeys(one.run_id for one in found)]
     for run in runs:
-        assert run[0].state == ()  # Spark tells when the first batch is over
+        assert run[0].state == ()  # Spark reports the state only once the first batch is over
         for one in run[1:]:
             (size,) = one.state
             assert (size.operator, size.rows) == ("stateStoreSave", _KEYS)

@@ -62,7 +62,7 @@ def _static_side(batch: DataFrame) -> DataFrame:
     return table.hint("merge").join(batch, "id").select("key", "value")
 
 
-#: A function's result for a batch, and its number of rows.
+#: A function's result for a batch, and the number of rows in the result.
 CUTS: dict[str, tuple[Callable[[DataFrame], DataFrame], int]] = {
     "none": (lambda batch: batch.limit(0), 0),
     "some": (lambda batch: batch.limit(2), 2),
@@ -315,14 +315,15 @@ def _transformed(frame: DataFrame) -> DataFrame:
     )
 
 
-#: Plans with state. In ``joined``, both operators of a query write state; in ``chained``, one is behind the other's shuffle.
+#: Stateful plans. In ``joined``, both operators of a query write state; in ``chained``, one operator comes after the
+#: other's shuffle.
 PLANS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "within": lambda frame: frame.dropDuplicatesWithinWatermark(["id"]),
     "windows": lambda frame: frame.groupBy(sf.window("time", "10 seconds"), "kind").count(),
     "sessions": _sessions,
     "joined": lambda frame: _joined(frame.dropDuplicates(["id", "time"])),
     "chained": lambda frame: frame.dropDuplicates(["id", "time"]).groupBy(sf.window("time", "10 seconds")).count(),
-    "function": _with_state,  # in Python, whose output has no partitions for Spark
+    "function": _with_state,  # runs in Python, so Spark does not know how its output is partitioned
     "limited": lambda frame: frame.limit(15),
     "transformed": _transformed,
 }
@@ -359,7 +360,7 @@ def test_a_cut_batch_changes_no_other_batch_of_a_stateful_query(
     for number in range(7):
         at = [f"2024-01-01T00:0{number}:{second:02d}Z" for second in (0, 20, 40)]
         query.feed(*({"id": f"{number}-{one % 4}", "kind": f"k{one % 2}", "at": at[one % 3]} for one in range(6)))
-        if number in {1, 5, 6}:  # one cut batch is the last of a run, one is not
+        if number in {1, 5, 6}:  # one cut batch is the last of a run, and one is not
             with configured(spark, _ROCKS_DB if plan == "transformed" else {}):
                 query.run("*")
                 run_alone()

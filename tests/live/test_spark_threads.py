@@ -31,8 +31,8 @@ THREADS = {
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "1s",
 }
-#: Since Spark 4.1, adaptive execution writes the query's shuffle before it calls the function, so no other job runs by
-#: then.
+#: Since Spark 4.1, adaptive execution writes the query's shuffle before it calls the function, when no other job is
+#: running yet.
 NOT_BEFORE = {"spark.sql.adaptive.streaming.stateless.enabled": "false"}
 _TIMEOUT_S = 200.0
 _REFUSED = "again, because some of that stage's output was lost"
@@ -126,7 +126,7 @@ def lose_a_part_that_the_other_job_writes_again(run: Run) -> None:
         wait_for(run, is_known, "the other job has the lost rows again")
     else:
         wait_for(run, lambda: len(again()) == _SLOTS, "the other job has the lost rows again")
-        min(beside).worker.resume()  # makes room for its last task
+        min(beside).worker.resume()  # makes room for the other job's last task
         wait_for(run, is_known, "its last task has read the shuffle")
     open_gate(run, READERS)
 

@@ -32,7 +32,8 @@ __all__ = ["spark"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: The crash points between recovery and decision, in a batch's order. The first batch also binds the checkpoint.
+#: The crash points between recovery and decision, in the order in which a batch passes them. The first batch also binds
+#: the checkpoint.
 POINTS = [*TASK, "driver.prepared", "driver.confirmed", "driver.bound"]
 
 

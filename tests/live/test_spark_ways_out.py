@@ -54,7 +54,7 @@ def test_the_setting_in_the_error_resumes_a_query_whose_function_skipped_empty_b
         return write
 
     query = Query(spark, tmp_path, (sink,), function=skip_empty)
-    for rows in (BATCHES[0], []):  # one by one: files of the same moment come in any order
+    for rows in (BATCHES[0], []):  # one by one: Spark reads files of the same time in any order
         query.feed(*rows)
         query.run()
     query.feed(*BATCHES[1])
@@ -104,7 +104,7 @@ def test_an_adopted_query_does_not_skip_a_batch_whose_error_the_function_swallow
 ) -> None:
     """Spark has recorded the failed batch as complete. Fails if the next batch becomes the adopted query's first one."""
     sink = kafka_sink(kafka.bootstrap_servers)
-    query = Query(spark, tmp_path, (sink,), function=lambda _: lambda *_: None)  # without the sink
+    query = Query(spark, tmp_path, (sink,), function=lambda _: lambda *_: None)  # the function does not call the sink
     query.feed(*BATCHES[0])
     query.run()
     query_id = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]

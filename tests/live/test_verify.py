@@ -180,7 +180,7 @@ def test_missing_numbers_of_a_sequence_are_counted(play: Play) -> None:
 
 def test_a_sequence_is_judged_once_no_commit_is_in_progress(play: Play) -> None:
     write(play, [["1", "2"], ["3"]])
-    crash(play.driver(), play, 1, [["5"], ["7"]], "driver.decided")  # to partitions 2 and 3
+    crash(play.driver(), play, 1, [["5"], ["7"]], "driver.decided")  # written to partitions 2 and 3
     five, seven = play.decided(1)
     assert play.end(seven, commit=True) == "NONE"
     with verifier(play, record_checks=RecordChecks(sequence=parse("value"))) as one:
@@ -302,7 +302,7 @@ def test_batches_that_finish_while_the_output_is_read_cause_no_findings(
             driver.process(play.batch(number), Tasks(play, ROWS))
             (path / "commits" / str(number)).write_text("v1\n{}")
         for directory in ("offsets", "commits"):
-            (path / directory / "0").unlink()  # Spark deletes old ones
+            (path / directory / "0").unlink()  # as Spark deletes old files
         read_new(self, *arguments)
 
     monkeypatch.setattr(Output, "read_new", read_meanwhile)

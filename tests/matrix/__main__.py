@@ -71,14 +71,14 @@ class Spark:
     without: tuple[str, ...] = ()
 
 
-#: The extras with PySpark. They exclude a Spark version without a Kafka connector.
+#: The extras that depend on PySpark. They exclude a Spark version without a Kafka connector.
 _WITH_SPARK: Final = ("spark", "connect", "demo", "testing", "all")
 SPARKS: Final = (
     Spark("3.5.9", "spark-3-5", ("3.10", "3.11"), connect=()),
     Spark("4.0.5", "spark-4-0", ("3.10", "3.13")),
     Spark("4.1.4", "spark-4-1", ("3.10", "3.13")),
     Spark("4.2.1", "spark-4-2", ("3.10", "3.13")),
-    # Its Kafka connector is not published everywhere.
+    # Its Kafka connector is not published in every repository.
     Spark("4.3.0", "spark-4-3", ("3.11", "3.13"), _FILES, connect=(), without=_WITH_SPARK),
 )
 

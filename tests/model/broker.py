@@ -196,7 +196,7 @@ class Cluster:
     def truncate(self, where: TopicPartition, start: int) -> None:
         """DeleteRecords."""
         log = self.logs[where]
-        if start > log.start:  # if not, the broker waits for nothing
+        if start > log.start:  # for an earlier start, the broker does not wait
             log.start, log.truncated_at = min(start, log.stable), log.end
 
     # -- the partitions' leaders ---------------------------------------------------------------------------------------

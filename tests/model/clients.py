@@ -97,7 +97,7 @@ class AdminClient:
         try:
             found = NETWORK.simulation.request("offsets", ask)
         except LostError:
-            found = dict.fromkeys(wanted, -1001)  # what librdkafka returns, without an error
+            found = dict.fromkeys(wanted, -1001)  # librdkafka returns this offset without raising an error
         return {where: _Done(SimpleNamespace(offset=offset)) for where, offset in found.items()}
 
     def list_topics(self, *, timeout: float) -> None:

@@ -39,18 +39,20 @@ _ROGUE: Final = 0.01
 _ORPHANS_DIE: Final = 0.5
 #: The probability that a fault waits for a decision.
 _AIMED: Final = 0.25
-#: The probability that a user passes Abandon with a batch's number from the beginning.
+#: The probability that, from the beginning, a user passes Abandon with a batch's number.
 _LEFT_IN_CODE: Final = 0.2
 _LEFT_FOR_THE_NEXT: Final = 0.6
-#: The probability that a new query with its own checkpoint replaces the query, at one of its restarts.
+#: The probability that, at one of the query's restarts, a new query with its own checkpoint replaces it.
 _REPLACED: Final = 0.25
 _AT_THIS_RESTART: Final = 0.5
-#: The probability that a fault waits for a decision of the new query, and that the process that meets it dies, too.
+#: The probability that a fault waits for a decision of the new query, and the probability that the process then dies,
+#: too.
 _AIMED_AT_THE_NEXT: Final = 0.8
 _DIES_TOO: Final = 0.5
 #: Far more rows than a query reads: the new query reads none of the old one's rows.
 _ROWS_APART: Final = 1_000
-#: The probability that a user abandons a batch as soon as an error suggests it, even if a restart could complete the batch.
+#: The probability that a user abandons a batch as soon as an error suggests it, even if a restart could complete the
+#: batch.
 _HASTY: Final = 0.3
 _WAY_OUT: Final = re.compile(r"override=(Abandon|ResumeAt)\((\d+), '([^']+)'\)")
 _OBJECTS: Final = 0.3
@@ -160,7 +162,7 @@ class History:
                 return
             self.nemesis.count(Fault.RIVAL)
         elif self._drivers and chance.random() > _SECOND_DRIVER:
-            return  # it is paused, so a new driver will sooner or later replace it
+            return  # the driver is paused, so a new one will sooner or later replace it
         if self.started and self.nemesis.budget and chance.random() < _LONG_DOWNTIME:
             self.nemesis.count(Fault.TIMEOUT)
             self.simulation.pass_time(JUMP_MS)
@@ -197,7 +199,8 @@ class History:
                         self._failures.append(error)
         if self._rogue is not None and self._rogue.ended:
             for error in self._outcome(self._rogue.process, self._rogue):
-                # After a stale read, it may get far enough to be fenced: by a driver, or because its transaction timed out.
+                # After a stale read, the rogue may get far enough to be fenced: by a driver, or because its transaction
+                # timed out.
                 fenced = isinstance(error, FencedError) and NETWORK.stale
                 if not fenced and not isinstance(error, (RefusedStartError, RetriableError)):
                     raise ModelViolation(f"a query with another history's checkpoint ended with {error!r}")
@@ -205,7 +208,7 @@ class History:
 
     def _outcome(self, process: Process, strand: Strand) -> list[TwoPhaseCommitError]:
         self.simulation.kill(process)
-        for other in self.simulation.processes:  # its workers notice, or keep running for a while
+        for other in self.simulation.processes:  # its workers notice that it has died, or keep running for a while
             if other.name.startswith(f"{process.name}/") and self.simulation.chance.random() < _ORPHANS_DIE:
                 self.simulation.kill(other)
         if strand.error is None or isinstance(strand.error, Crash):
@@ -266,14 +269,14 @@ class History:
         self.simulation.end()
         # An attempt that lost a batch's race is swept with the next batch. The last batch has no next one.
         self.query.speculates = self.query.skips = False
-        excused: set[str] = set()  # a batch of each query
+        excused: set[str] = set()  # the ids of queries with one excused batch
         while (error := self._run_last_driver()) is not None:
             gap = isinstance(error, RefusedStartError)
             of = "" if gap else self._require_excusable(error)
             if of in excused or not self._take_way_out(error, patience=0):
                 raise ModelViolation(f"the error offers no way out: {error!r}") from error
             excused |= set() if gap else {of}
-        # Every transaction that it saw committed is visible; any other belongs to no driver.
+        # Every transaction that the last driver saw committed is visible; any other one belongs to no driver.
         self.judge.require_all_visible_once(self.query.kept, self._replaced, _OUTPUT_PARTITIONS)
         return not excused
 
@@ -293,7 +296,8 @@ class History:
             raise ModelViolation(f"the last driver stopped although there were no faults: {error!r}") from error
         found = _WAY_OUT.search(str(error))
         of = found[3] if found else ""
-        # No other query can write a query's batch again: neither its plan nor its staged rows are in the new checkpoint.
+        # No query can write another query's batch again: the new checkpoint contains neither the old plan nor the
+        # staged rows.
         is_lasting = of != self.query.kept.query_id or (self.shape.shuffled and not self.shape.staged)
         if not is_lasting or not self.nemesis.may_have_lost_transactions:
             raise ModelViolation(f"the batch is in doubt for no reason: {error!r}") from error

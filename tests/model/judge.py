@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ROGUE = "rogue"
 
-#: A query's batch. Each query counts its batches from 0.
+#: A query and one of its batches. Each query numbers its batches from 0.
 _Batch = tuple[str, int]
 
 
@@ -103,7 +103,8 @@ class Judge:
             raise ModelViolation(f"row {row} is visible twice")
 
     def on_request(self, kind: str, process: Process) -> None:
-        # It reads before it fences. A cut-off leader may hide records from it; then it is refused only after it has fenced.
+        # The rogue reads before it fences. If a cut-off leader hides records from it, it is refused only after it has
+        # fenced.
         if kind == "init" and process.name.startswith(ROGUE) and not NETWORK.stale:
             raise ModelViolation("a start fenced the healthy driver, although the start must be refused")
 

@@ -82,7 +82,7 @@ class Nemesis:
         self._rate = rate
         self.budget = budget
         self.struck: Counter[Fault] = Counter()
-        #: Each fault receives the request, and may let it happen.
+        #: Each fault receives the request, and may or may not send it.
         self._strikes: dict[Fault, Callable[[Callable[[], Any]], None]] = {
             Fault.CRASH: lambda _: simulation.crash(),
             Fault.CRASH_AFTER: self._crash_after,

@@ -21,7 +21,7 @@ class Network:
     """The simulation to which the clients belong, and the faults that the nemesis has prepared for their next requests."""
 
     simulation: Simulation
-    #: Kinds of requests that can be lost. A client sends a producer's own requests again by itself.
+    #: Kinds of requests that can be lost. A producer's client itself resends the producer's own requests.
     losable: Final = frozenset({"end", "end by hand", "describe", "fence", "list", "offsets", "fetch"})
 
     def begin(self, simulation: Simulation) -> None:

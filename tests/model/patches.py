@@ -65,7 +65,7 @@ def install() -> None:
             {
                 "threading": Threads(lambda: NETWORK.simulation),
                 "uuid": names,
-                "_keep_serving_idle": lambda _pid: None,  # it never ends, and nothing piles up in the model
+                "_keep_serving_idle": lambda _pid: None,  # it never returns, and here nothing piles up
             },
         ),
         (acknowledged, {"time": time}),

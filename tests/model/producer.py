@@ -170,7 +170,8 @@ class Producer:
             if answer == CONCURRENT:
                 simulation.sleep(_RETRY_S)
                 continue
-            # A request sent again may be reported as done, even if another client has ended the transaction in the meantime.
+            # A resent request may be reported as done, even if another client has ended the transaction in the
+            # meantime.
             if answer == NONE or (resent and simulation.chance.random() < 0.5):
                 self._in_transaction = set()
                 return

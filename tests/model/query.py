@@ -46,7 +46,7 @@ _SKIPPED: Final = 0.4
 _LISTED: Final = 0.5
 #: The probability that a driver plans the partitions in a different order.
 _REORDERED: Final = 0.2
-#: The probability that each task has one partition of the plan.
+#: The probability that each task receives exactly one partition of the plan.
 _ONE_EACH: Final = 0.4
 
 #: The rows of a task, by partition of the plan.

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _SWITCH: Final = 0.3
 _REQUEST_MS: Final = 1.0
-#: Longer than every transaction timeout of the histories.
+#: Longer than every transaction timeout in the histories.
 JUMP_MS: Final = 100_000.0
 _MARKED_AT_ONCE: Final = 0.7
 _RESUMED: Final = 0.02

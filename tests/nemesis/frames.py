@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 NONE: Final = "NONE"
-#: The error for a producer without the newest epoch; which of the two depends on the request's version.
+#: The errors for a producer whose epoch is not the newest: which of the two a broker returns depends on the request's
+#: version.
 FENCED: Final = frozenset({"ProducerFencedError", "InvalidProducerEpochError"})
 _COORDINATES_TRANSACTIONS: Final = 1
 _LENGTH: Final = struct.Struct(">i")

@@ -61,7 +61,7 @@ def test_a_decision_that_arrives_after_a_successors_acquisition_is_fenced(
         Api.END_TXN,
         transactional_id=of_driver(play),
         where=lambda request: request.body.producer_epoch == epoch,
-        times=float("inf"),  # its client repeats it, however long the successor takes
+        times=float("inf"),  # the loser's client repeats the request, however long the successor takes
     )
     held = of_loser.hold()
     losing = elsewhere.submit(process, loser, play, 0)
@@ -83,7 +83,7 @@ def test_a_successor_commits_a_decision_whose_commit_never_got_a_response(
     lost = proxy.on(Api.END_TXN, transactional_id=of_driver(play), committed=True, times=float("inf")).drop_response()
     losing = elsewhere.submit(process, loser, play, 0)
     assert lost.wait().answer() == NONE
-    lost.disarm()  # the successor gets its responses
+    lost.disarm()  # the successor receives its responses
     assert process(successor, play, 0) == (0, 1)
     assert losing.exception(60) is None or isinstance(losing.exception(), FencedError)
     assert process(successor, play, 1) == (1, 0)

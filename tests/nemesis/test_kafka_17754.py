@@ -132,7 +132,7 @@ def test_a_late_commit_of_the_driver_cannot_publish_a_partial_decision(
     late = held.wait()
     written = proxy.on(Api.PRODUCE, transactional_id=of_driver(play), times=parts_written).watch()
     waiting = proxy.on(Api.PRODUCE, transactional_id=of_driver(play), nth=parts_written + 1).hold()
-    play.offsets[1] = ("x" * 30_000,)  # cut into four parts
+    play.offsets[1] = ("x" * 30_000,)  # the decision is cut into four parts
     deciding = elsewhere.submit(driver.process, play.batch(1), Tasks(play, rows_of(1)))
     waiting.wait()
     if parts_written:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka.writer import KafkaWriter
 
 
-#: Whether `make matrix` has chosen the broker. It runs all of these tests on each.
+#: Whether `make matrix` has chosen the broker. It runs all of these tests on each broker.
 CHOSEN = "TWOPC_KAFKA" in os.environ
 MARKS = [] if CHOSEN else [pytest.mark.whole]
 
@@ -85,7 +85,7 @@ def test_records_of_an_ended_task_that_arrive_late_are_refused(
 
     Then Kafka 3.5 took them, hid all later ones of their partitions, and published them with the producer's next transaction.
     """
-    monkeypatch.setattr(kafka_writer, "_ABORT_TIMEOUT_MS", 500)  # it cannot succeed
+    monkeypatch.setattr(kafka_writer, "_ABORT_TIMEOUT_MS", 500)  # the abort cannot succeed
     driver = play.driver()
     process(driver, play, 0)
     held = proxy.on(Api.PRODUCE, transactional_id=of_tasks(play), times=float("inf")).hold()

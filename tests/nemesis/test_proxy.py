@@ -78,13 +78,13 @@ def test_other_requests_pass_unchanged_in_both_directions(kafka: KafkaService, p
     for value in values:
         producer.produce(topic, value)
     producer.commit_transaction(10)
-    # Its partitions may be behind the coordinator.
+    # The transaction's partitions may be behind the coordinator.
     assert until(lambda: committed(proxy.bootstrap_servers, topic) == Counter(values))
     assert committed(kafka.bootstrap_servers, topic) == Counter(values)
     assert proxy.injected == 0
     [end] = proxy.recorded(Api.END_TXN, name)
     assert (end.answer(), end.request.committed, end.request.client_id) == ("NONE", True, "rdkafka")
-    began = proxy.recorded(Api.INIT_PRODUCER_ID, name)[-1]  # a new cluster's coordinator makes it ask again
+    began = proxy.recorded(Api.INIT_PRODUCER_ID, name)[-1]  # a new cluster's coordinator makes the producer ask again
     assert began.response is not None
     assert end.request.body.producer_id == began.response.body.producer_id
 

@@ -35,7 +35,7 @@ ROWS = 2
 MOST_RESTARTS = 5
 APIS = [
     Api.END_TXN,
-    Api.END_TXN,  # twice: it matters most
+    Api.END_TXN,  # listed twice, because it matters most
     Api.INIT_PRODUCER_ID,
     Api.ADD_PARTITIONS_TO_TXN,
     Api.PRODUCE,
@@ -46,7 +46,7 @@ FAULTS: list[Callable[[Selection], Rule]] = [
     Selection.drop_response,
     Selection.close_connection,
     partial(Selection.close_connection, answered=True),
-    partial(Selection.delay, seconds=1.5),  # longer than its client waits, so it arrives twice, and late
+    partial(Selection.delay, seconds=1.5),  # longer than the client waits, so the request arrives twice, and late
     partial(Selection.delay_response, seconds=0.2),
 ]
 
@@ -54,7 +54,7 @@ FAULTS: list[Callable[[Selection], Rule]] = [
 def rows_of(batch: int) -> list[list[str]]:
     return [
         [f"{task}:{batch * ROWS + number}" for number in range(ROWS)] for task in range(TASKS)
-    ]  # a task reads a partition of the source
+    ]  # each task reads one partition of the source
 
 
 def given(batches: int) -> dict[Position, Row]:

@@ -82,7 +82,7 @@ def test_a_writer_whose_vote_would_come_too_late_gives_up(
     """Caught mutations: only the transaction's life ends the flush; nothing ends the wait for the queue."""
     options = {"kafka.queue.buffering.max.messages": queue}
     ours = way(slow, monkeypatch, native=native, options=options, guarantee=guarantee)
-    writer = ours.writer(ends_at=time.monotonic() + 1)  # all rows take twice as long
+    writer = ours.writer(ends_at=time.monotonic() + 1)  # writing all rows takes twice as long
     with pytest.raises(CheckpointExpiredError, match="when the batch's time ran out"):
         write_and_vote(writer)
     writer.abort()

@@ -43,7 +43,7 @@ def test_a_commit_hit_by_a_network_fault_is_repeated_and_commits_once(
     assert process(driver, play, 0) == (1, 0)
     assert rule.injected == 1
     assert play.visible() == seen(1)
-    # Some response confirmed each of them.
+    # Each transaction was confirmed by some response.
     confirmed = {
         end.request.transactional_ids
         for end in proxy.recorded(Api.END_TXN, of_tasks(play))

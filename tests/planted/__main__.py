@@ -33,7 +33,8 @@ _NOBODY: Final = "NOBODY"
 #: The bug's tests could not run, so nothing is known.
 _NOTHING_RAN: Final = "NOTHING RAN"
 _TIMEOUT_S: Final = 900
-#: The exit code if a test failed or the model found a violation. If pytest could not run or find a test, it has other codes.
+#: The exit code if a test failed or the model found a violation. If pytest cannot run or find a test, it exits with
+#: another code.
 _FAILED: Final = 1
 
 
@@ -83,7 +84,8 @@ def caught_by(bug: Bug, tiers: tuple[str, ...], histories: int, seed: int) -> st
     """The first tier that catches the bug; None if none does."""
     with tempfile.TemporaryDirectory(prefix="twopc-planted-") as directory:
         root = Path(directory)
-        # Otherwise, processes with another working directory, such as Spark's workers, import the installed package.
+        # Without this, processes with another working directory, such as Spark's workers, would import the installed
+        # package.
         environment = {**os.environ, "PYTHONPATH": str(root)}
         copy_tree(root)
         plant(bug, root)

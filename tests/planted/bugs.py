@@ -377,7 +377,8 @@ BUGS: Final = (
         "        if not _is_same_log(bound, current):\n",
         "        if False:\n",
         model=False,
-        # A Kafka sink's binding also contains the ledger's id, so the rule's own tests on a broker do not notice.
+        # A Kafka sink's binding also contains the ledger's id, so the rule's own tests on a broker do not notice the
+        # bug.
         protocol="tests/unit/test_binding.py",
     ),
     _bug(
@@ -415,7 +416,8 @@ BUGS: Final = (
         "an altered decision is accepted",
         14,
         (
-            # A frame's check and the record's digest each detect alterations; only together they distinguish torn from altered.
+            # A frame's check and the record's digest each detect alterations; only together do they distinguish torn
+            # from altered.
             Edit("twopc/codec.py", "    if hashlib.sha256(body).hexdigest() != digest:\n", "    if False:\n"),
             Edit(
                 "twopc/codec.py",

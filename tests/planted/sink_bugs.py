@@ -1574,7 +1574,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
             ),
             Edit(
                 _POOL, "        del _pools[place]\n    pool.close()\n", "        del _pools[place]\n"
-            ),  # either is enough
+            ),  # either original line prevents the bug
         ),
         model=False,
         protocol="tests/live/test_kafka_idle.py -k dropped",

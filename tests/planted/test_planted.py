@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-#: The size of the sample of bugs that the model soon catches. ``python -m tests.planted`` tries all bugs on every tier.
+#: The number of bugs in the sample, which consists of bugs that the model soon catches. ``python -m tests.planted``
+#: tries all bugs on every tier.
 SAMPLES = 3
 #: This file runs the published contract tests.
 CONTRACT = "tests/contract/test_contract.py"

@@ -17,13 +17,14 @@ _REST: Final = "REST"
 _SOURCE: Final = "former"
 _TARGET: Final = "mirror"
 
-#: Each cluster has one broker, so internal topics cannot have Kafka's default of three replicas. The rest avoids delays.
+#: Each cluster has one broker, so internal topics cannot have Kafka's default of three replicas. The other
+#: settings avoid delays.
 _PROPERTIES: Final[Mapping[str, str]] = {
     "clusters": f"{_SOURCE}, {_TARGET}",
     f"{_SOURCE}->{_TARGET}.enabled": "true",
     f"{_TARGET}->{_SOURCE}.enabled": "false",
     "replication.policy.class": "org.apache.kafka.connect.mirror.IdentityReplicationPolicy",
-    # The default also copies aborted rows, and rows that are not decided yet.
+    # By default, MirrorMaker also copies aborted rows, and rows that are not decided yet.
     f"{_SOURCE}.consumer.isolation.level": "read_committed",
     "tasks.max": "1",
     "replication.factor": "1",

@@ -101,13 +101,13 @@ def test_a_query_closed_normally_raises_no_alert() -> None:
     alerts.close()
     alerts._flush(time.monotonic() + WAIT_S)
     clock.now += 3_600
-    alerts.close()  # a look at the clock
+    alerts.close()  # makes the thread look at the clock
     alerts._flush(time.monotonic() + WAIT_S)
     alerts.triggered(Triggered(1))
     alerts._flush(time.monotonic() + WAIT_S)
     assert told.empty()
     clock.now += 61
-    alerts.close()  # a look at the clock
+    alerts.close()  # makes the thread look at the clock
     assert told.get(timeout=WAIT_S).rule == "stalled"
 
 
@@ -130,7 +130,7 @@ def test_a_checkpoint_after_a_long_pause_of_the_source_is_not_late_when_it_begin
     alerts._flush(time.monotonic() + WAIT_S)
     assert told.empty()
     clock.now += 11
-    alerts.close()  # a look at the clock
+    alerts.close()  # makes the thread look at the clock
     assert told.get(timeout=WAIT_S).rule == "stalled", "the time should count from the first attempt"
 
 
@@ -143,7 +143,7 @@ def test_a_query_that_failed_and_was_closed_still_raises_the_stalled_alert() -> 
     alerts.close()
     alerts._flush(time.monotonic() + WAIT_S)
     clock.now += 3_600
-    alerts.close()  # a look at the clock
+    alerts.close()  # makes the thread look at the clock
     assert told.get(timeout=WAIT_S).rule == "stalled"
 
 
@@ -166,7 +166,7 @@ def test_no_thread_watches_a_query_closed_normally() -> None:
         _wait_for_end_of_others(before)
         assert alerts not in module._watching
     alerts.close()
-    alerts._flush(time.monotonic() + WAIT_S)  # waits for nothing
+    alerts._flush(time.monotonic() + WAIT_S)  # there is nothing to wait for
 
 
 def test_an_alert_on_its_way_keeps_its_query_watched_until_it_is_delivered() -> None:
@@ -209,7 +209,7 @@ def test_a_query_that_failed_raises_no_alert_once_another_object_watches_its_nex
     next_one.triggered(Triggered(0, "query", "run 3"))
     previous._flush(time.monotonic() + WAIT_S)
     clock.now += 3_600
-    previous.close()  # a look at the clock
+    previous.close()  # makes the thread look at the clock
     for one in (other, next_one):
         one.ended(ended(0))
         one.close()
@@ -260,7 +260,7 @@ def test_checkpoints_of_this_process_in_the_history_count_once(tmp_path: Path) -
     mine = failed(0, "FatalError", "no")
     checkpoint = write(
         tmp_path / "checkpoint", [mine]
-    )  # by the time that the thread reads it, the writer has received it
+    )  # by the time the thread reads the file, the listener has received this checkpoint
     told: queue.Queue[Alert] = queue.Queue()
     alerts = _alerts(told, BROKEN, at=checkpoint)
     alerts.triggered(Triggered(0))

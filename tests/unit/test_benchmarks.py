@@ -216,7 +216,7 @@ def test_a_missing_case_causes_an_error_that_lists_the_cases_of_its_group() -> N
     ) as found:
         chosen(["shuffled:64", "shuffled:300"], Settings())
     assert str(found.value).endswith("With --whole, they are also: 16 partitions; 1,000 partitions")
-    with pytest.raises(ValueError, match=r"are: write phase$"):  # a group with one case, and no more with --whole
+    with pytest.raises(ValueError, match=r"are: write phase$"):  # a group with one case, to which --whole adds none
         chosen(["write:read"], Settings())
 
 

@@ -51,7 +51,7 @@ def test_a_fenced_driver_that_wakes_in_its_write_changes_nothing(
     files: Objects,
 ) -> None:
     """Fails if two drivers write the same name, or if a lower epoch can win."""
-    paused = Binding(files)  # of epoch 5; it has found nothing
+    paused = Binding(files)  # of a driver with epoch 5, which has found no binding
     number = bind(files, WITH_REDIS, 9)
     paused.bind(BOUND, 5)
     if is_listed:

@@ -137,7 +137,7 @@ def test_a_loss_at_any_point_between_recovery_and_decision_is_tolerated(
 
     query.engine.prepare = noted  # type: ignore[method-assign]
     query.run(0, 1)
-    assert left_open == []  # the failed one's transactions are ended before the next one's begin
+    assert left_open == []  # the failed attempt's transactions are ended before the next one's begin
     assert ended(seen) == [(0, "failed", 0), (0, "completed", 1), (1, "completed", 0)]
     assert (cluster.store.pending(), cluster.store.visible()) == ([], all_rows(0, 1))
 
@@ -214,7 +214,7 @@ def test_a_checkpoint_is_triggered_after_the_rest_of_the_pause_and_the_first_one
     prepare = query.engine.prepare
 
     def slow(work: Work) -> list[TaskReport]:
-        clock.now_ms += 100  # the pause counts from the end
+        clock.now_ms += 100  # the pause is counted from the batch's end
         return prepare(work)
 
     query.engine.prepare = slow  # type: ignore[method-assign]
@@ -224,7 +224,7 @@ def test_a_checkpoint_is_triggered_after_the_rest_of_the_pause_and_the_first_one
     query.run(1)
     clock.now_ms += 500
     query.run(2)
-    assert clock.waits == [300]  # rounded up; the third one has waited for its rows
+    assert clock.waits == [300]  # rounded up; the third batch has already waited for its rows
     pauses = [one.pause_ms for one in seen.told if isinstance(one, Checkpoint)]
     assert pauses == [None, pytest.approx(500.5), pytest.approx(500)]
 

@@ -125,7 +125,7 @@ numPartitions = 3] stateStoreCkptIds = None, Append
             +- StreamingDeduplicate [id#3L], state info [ checkpoint = file:/tmp/cp/state, runId = 25d4a5ce, opId = 0, \
 ver = 1, numPartitions = 3] stateStoreCkptIds = None, 0, 0
 """
-#: A node that Spark marks, because its expressions are a Python function's.
+#: A node that Spark marks, because its expressions belong to a Python function.
 _MARKED = """== Physical Plan ==
 !FlatMapGroupsInPandasWithState count(key#28)#52, [key#28], [key#53], state info [ checkpoint = file:/tmp/cp/state, opId = 0]
 +- *(1) !Sort [key#28 ASC NULLS FIRST], false, 0

@@ -25,7 +25,8 @@ from twopc.integration.spark.shuffles import Shuffles
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Answers of Spark 4.0.5. Job 0 has lost an executor: stages 0 (which writes a shuffle) and 1 ran again. Job 1 skips stage 2.
+#: Responses from Spark 4.0.5. Job 0 has lost an executor: stages 0 (which writes a shuffle) and 1 ran again. Job 1
+#: skips stage 2.
 _RECORDED = json.loads((Path(__file__).parent / "data/spark-ui-4.0.5.json").read_text())
 _APP = "app-1"
 _BASE = f"/api/v1/applications/{_APP}"

@@ -143,7 +143,7 @@ def test_a_driver_that_repairs_meanwhile_does_not_make_a_start_an_older_copy(
 
 
 def test_a_restart_after_an_abandoned_batch_is_not_an_older_copy(added: Cluster) -> None:
-    die_at(added, start(added), "driver.committing", 1, passage=4)  # a start commits batch 0 again
+    die_at(added, start(added), "driver.committing", 1, passage=4)  # starting the query commits batch 0 again
     added.world.store("two").expire()
     abandoning = Settings(overrides=Overrides(add_sink="two", abandon=Abandon(1)))
     die_at(added, start(added, abandoning), "driver.confirmed", 2)

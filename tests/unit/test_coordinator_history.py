@@ -113,7 +113,7 @@ def test_an_adopted_query_continues_at_its_batch(cluster: Cluster) -> None:
     (begin,) = records(cluster, Begin)
     assert isinstance(begin, Begin)
     assert (begin.first_batch, begin.prior_offsets) == (5, ('{"t":{"0":4}}',))
-    cluster.start().run(6)  # the log has it now
+    cluster.start().run(6)  # the log now contains the first batch
     assert cluster.store.visible() == all_rows(5, 6)
 
 
@@ -331,7 +331,7 @@ def test_a_driver_replaced_while_it_starts_is_fenced_and_not_refused_as_an_older
     started: list[Query] = []
 
     def later(committer: FakeCommitter, scan_start: Mapping[str, int]) -> bool:
-        if not started and committer.driver_epoch >= 0:  # it has acquired the sink
+        if not started and committer.driver_epoch >= 0:  # this driver has acquired the sink
             started.append(owned.start())
             started[0].run(1)
         return newer(committer, scan_start)

@@ -31,7 +31,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     close_opened()
 
 
-# -- behaviour of deltalake that the sink relies on and no document promises ---------------------------------------------
+# -- undocumented behaviour of deltalake that the sink relies on -------------------------------------------------------
 
 
 def set_app_version(table: DeltaTable, version: int) -> None:
@@ -163,7 +163,7 @@ def test_only_one_of_many_drivers_that_start_at_once_acquires_the_sink(shop: Sho
     assert won == [1]
 
 
-# -- acts of others meanwhile ------------------------------------------------------------------------------------------
+# -- concurrent changes by others --------------------------------------------------------------------------------------
 
 
 def _compact(shop: Shop) -> None:
@@ -200,7 +200,7 @@ def test_the_evidence_survives_checkpoints_and_the_cleanup_of_the_log(tmp_path: 
     driver.commit([handle], scan_start)
     shop.append(9)
     shop.table().create_checkpoint()
-    for version in range(shop.commits()):  # what cleanup_metadata does once a day has passed
+    for version in range(shop.commits()):  # as cleanup_metadata does when a day has passed
         (shop.path / "_delta_log" / f"{version:020}.json").unlink()
     restarted = Driver(shop.sink)
     assert restarted.committer.initialize_state([handle], scan_start) == {handle: COMMITTED}

@@ -62,7 +62,7 @@ class World:
         self.calm = False
         self.did: list[str] = []
 
-    # -- what deltalake's commits go through ---------------------------------------------------------------------------
+    # -- what may happen to deltalake's commits ------------------------------------------------------------------------
 
     def on_commit(self, send: Callable[[], None]) -> None:
         fate = (

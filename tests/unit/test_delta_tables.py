@@ -151,7 +151,7 @@ def test_settings_that_do_not_concern_an_append_are_accepted(how: dict[str, Any]
     assert DeltaTable(str(tmp_path)).version() == 1
 
 
-#: Properties that delta-rs parses. It ignores what it cannot parse.
+#: Properties that delta-rs parses. It ignores a value that it cannot parse.
 _PARSED = (
     "delta.appendOnly",
     "delta.autoOptimize.autoCompact",

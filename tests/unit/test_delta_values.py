@@ -47,7 +47,7 @@ def _integers(bits: int) -> st.SearchStrategy[int]:
 _ENTRIES = st.dictionaries(_TEXT, st.none() | _integers(32), max_size=3)
 _TEXTS = st.lists(st.none() | _TEXT, max_size=2)
 INNER = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])
-#: Each type of a table, and its values.
+#: Each type that a table's column may have, with the Arrow type and its values.
 TYPES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "byte": (pa.int8(), _integers(8)),
     "short": (pa.int16(), _integers(16)),

@@ -27,7 +27,7 @@ def _status_of(name: str) -> int:
 def test_a_restart_is_advised_if_the_table_says_that_it_resumes_the_query(row: str) -> None:
     error, what = row.strip("| ").split(" | ")
     for name in re.findall(r"`(\w+)`", error):
-        if "every restart" not in error:  # one error does not show that
+        if "every restart" not in error:  # a single error does not show whether every restart fails
             assert _status_of(name) == (75 if what.startswith("the query resumes") else 78), name
 
 

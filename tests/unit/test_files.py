@@ -81,7 +81,7 @@ def test_decisions_that_do_not_fit_into_memory_stop_the_query_and_nothing_is_vis
     query = cluster.start()
     query.run(0, 1)
     assert cluster.store.visible() == all_rows(0, 1)
-    cluster.files = MemoryFiles()  # the process has ended
+    cluster.files = MemoryFiles()  # as if the process had ended
     with pytest.raises(RefusedStartError, check=lambda error: error.case == "unadopted"):
         cluster.start().run(2)
     assert cluster.store.visible() == all_rows(0, 1)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from twopc.sinks.hbase.mappings import Values
 
-#: Chunks that were staged by the version that built a message for each row.
+#: Chunks that were staged by an earlier version, which built a message for each row.
 STORED: dict[str, str] = json.loads((Path(__file__).parent / "data" / "hbase-chunks-1.json").read_text())
 ROWS = pa.record_batch({"id": [1, 2], "v": ["a", "b" * 130], "w": ["", "\0"], "n": [1, -2]})
 MAPPINGS: dict[str, Mapping] = {

@@ -158,7 +158,8 @@ CASES = [
             _many(**_slow(prepare=4_100.0), way="direct", tasks=1, slowest=(vote(**READING),), state=(_state(10_000),)),
             # As in a real query: the commit was over before the tasks' Python processes were ready.
             _many(**_slow(prepare=1_100.0), **HIDDEN, state=(_state(317),)),
-            # A record's state is what the batch before has left: this was slow in another run, or before the window.
+            # A record describes the state that the previous batch left. That batch was slow in another run, or before
+            # the window.
             [ended(0, **READS_SLOWLY, state=(_state(10_000),)), ended(1, **READS_SLOWLY, state=(_state(400),))],
             [ended(0, **READS_SLOWLY), ended(1, **READS_SLOWLY, state=(_state(10_000),), run_id="another")],
         ),

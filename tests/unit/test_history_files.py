@@ -83,7 +83,7 @@ def test_a_checkpoint_costs_one_write_and_no_wait_for_the_disk(tmp_path: Path, m
             appending.ended(ended(batch))
     appending.close()
     assert dict(calls) == {"write": 100}
-    assert made[PYTHON] <= 100 * 50  # most of these calls make the checkpoint and count here
+    assert made[PYTHON] <= 100 * 50  # most of these are the test's own calls
 
 
 def test_the_order_is_kept_if_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def test_metrics_are_served_from_the_first_checkpoint_on(monkeypatch: pytest.Mon
             OSError, match=rf"port {port} on 127\.0\.0\.1 cannot be opened .*, so no metrics are served"
         ):
             metrics.triggered(Triggered(0))
-    monkeypatch.setattr(prometheus, "REGISTRY", prometheus.CollectorRegistry())  # of another process
+    monkeypatch.setattr(prometheus, "REGISTRY", prometheus.CollectorRegistry())  # as in another process
     copy = pickle.loads(pickle.dumps(metrics))  # noqa: S301 - the bytes are our own
     for batch_id in range(2):
         copy.triggered(Triggered(batch_id))

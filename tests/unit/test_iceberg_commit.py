@@ -216,7 +216,7 @@ def test_a_start_does_not_set_back_the_sequence_number_of_a_table_without_a_main
     assert shop.sequence_numbers() == (3, 3)
 
 
-# -- acts of users on the table ----------------------------------------------------------------------------------------
+# -- changes that users make to the table ------------------------------------------------------------------------------
 
 
 def test_the_evidence_survives_the_expiry_of_snapshots(shop: Shop) -> None:

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from twopc.sinks.iceberg.handle import IcebergHandle
 
 TABLE = "shop.orders"
-#: The declared arguments of these classes are not the ones that they accept.
+#: These classes accept arguments other than the declared ones.
 EQUAL: Any = EqualTo
 IS_NULL: Any = IsNull
 TIMES = [
@@ -104,7 +104,7 @@ CASES: dict[str, tuple[Any, pa.DataType, list[Any], list[Any]]] = {
         [b"", b"\x00\xff\x01"],
         [IdentityTransform(), BucketTransform(4), TruncateTransform(2)],
     ),
-    "uuid": (UUIDType(), pa.string(), UUIDS, [BucketTransform(4)]),  # test_iceberg_tables.py: identity is refused
+    "uuid": (UUIDType(), pa.string(), UUIDS, [BucketTransform(4)]),  # no identity: it is refused
     "date": (
         DateType(),
         pa.date32(),
@@ -165,7 +165,7 @@ def test_rows_are_in_their_partition(name: str, tmp_path: Path) -> None:
         assert stored == {repr(None if value is None else apply(as_stored(value))) for value in values}, transform
         assert len(tasks) == len(stored)
         for value in some if not isinstance(transform, VoidTransform) else ():
-            if not is_nan(value) and name not in {"uuid", "time"}:  # pyiceberg has no literals of these
+            if not is_nan(value) and name not in {"uuid", "time"}:  # pyiceberg has no literals of these types
                 literal = value.replace(tzinfo=dt.timezone.utc) if name == "timestamptz" else value
                 expected = [row for row, other in enumerate(values) if other == value]
                 found = table.scan(row_filter=EQUAL("part", literal)).to_arrow()

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 TABLE = "shop.orders"
 DAY_ONE, LAST = dt.datetime.min, dt.datetime.max
-#: An Iceberg type, the Arrow types that it takes, and values of all of them.
+#: An Iceberg type, the Arrow types that it accepts, and values that all of these types can represent.
 PRIMITIVES: list[tuple[Any, list[pa.DataType], st.SearchStrategy[Any]]] = [
     (BooleanType(), [pa.bool_()], st.booleans()),
     (IntegerType(), [pa.int32()], st.integers(-(2**31), 2**31 - 1)),
@@ -117,7 +117,8 @@ def written(kind: Any, *batches: pa.RecordBatch) -> Iterator[Warehouse]:
 def plain(value: Any, kind: Any) -> Any:
     """A value as Iceberg's type holds it."""
     if value is None:
-        # pyiceberg reads a null list or map of structs as an empty one (apache/arrow#38809); the test below counts nulls itself.
+        # pyiceberg reads a null list or map of structs as an empty one (apache/arrow#38809); the test below counts
+        # nulls itself.
         inner = getattr(kind, "element_type", getattr(kind, "value_type", None))
         value = None if not isinstance(inner, StructType) else [] if isinstance(kind, ListType) else {}
     if value is None or kind.is_primitive:

@@ -73,7 +73,7 @@ def read_back(log: KafkaDecisionLog, partition: Partition, monkeypatch: pytest.M
 def test_a_record_that_can_be_read_back_was_committed(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     partition = Partition(OURS, NEXT)
     read_back(log, partition, monkeypatch)
-    assert partition.read_to == [OFFSET + 3]  # a lagging broker's end does not count
+    assert partition.read_to == [OFFSET + 3]  # the end offset that a lagging broker reports is ignored
 
 
 def test_reading_back_waits_until_the_record_is_stable(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:

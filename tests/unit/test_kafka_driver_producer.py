@@ -59,5 +59,5 @@ def test_librdkafka_accepts_the_drivers_options_along_with_any_user_options(
     """Seen: librdkafka refused a transaction timeout shorter than the socket timeout, and named neither setting."""
     given = config_of_driver(options, {"socket.timeout.ms": "10000"}, monkeypatch)
     assert given["socket.timeout.ms"] == expected
-    assert int(given["queue.buffering.max.messages"]) > 1000  # a record with many parts has no other room
+    assert int(given["queue.buffering.max.messages"]) > 1000  # all parts of a large record must fit into this queue
     confluent_kafka.Producer({**given, "bootstrap.servers": "", "log_level": 0})

@@ -247,7 +247,7 @@ def test_a_discarded_token_supply_is_not_reported_as_the_reason() -> None:
     assert failures() == []
 
 
-# -- what librdkafka has built in ------------------------------------------------------------------------------------------
+# -- client credentials, which librdkafka itself supports --------------------------------------------------------------
 
 
 def test_client_credentials_are_sent_as_oauth_specifies(endpoint: TokenEndpoint) -> None:
@@ -279,7 +279,7 @@ def test_a_refusal_of_the_endpoint_is_reported_without_secrets(
     with pytest.raises(kind, match=expected) as raised:
         ClientCredentials(oidc(endpoint.url))(None)
     assert CANARY not in f"{raised.value}{raised.value.__cause__}"
-    assert endpoint.requests == 1  # no redirect is followed with the secret
+    assert endpoint.requests == 1  # the secret is not sent to a redirect's target
 
 
 def test_the_error_of_a_task_without_a_token_from_the_endpoint_gives_the_reason(endpoint: TokenEndpoint) -> None:

@@ -110,7 +110,7 @@ def test_partitions_are_looked_up_once_and_each_batch_takes_one_request(
 
 
 def test_before_the_first_attempt_nothing_is_requested(scan_start: ScanStart, brokers: Brokers) -> None:
-    scan_start.request()  # after a batch that a start has only finished
+    scan_start.request()  # as after a batch that a restart has only completed
     assert (brokers.looked_up, brokers.requested) == (0, [])
 
 

@@ -31,12 +31,12 @@ class Manager:
 
     def __init__(self) -> None:
         self.sent: list[int | None] = []
-        self.refreshed: list[bool] = []  #: for each request for newer metadata
+        self.refreshed: list[bool] = []  #: an entry for each request for newer metadata
         self.cluster = SimpleNamespace(request_update=lambda: self.refreshed.append(True))
         self.error: kafka_errors.KafkaError = kafka_errors.UnknownBrokerIdError(DEAD)  #: node 1's error
         self.paused: set[str] = set()  #: why the connection to node 2 sends nothing
         self.waits = 0
-        self.looked_up: list[str] = []  #: the ids whose coordinator was asked for
+        self.looked_up: list[str] = []  #: the ids whose coordinator was looked up
         self._conns = {ALIVE: SimpleNamespace(paused=self.paused)}
         self._net = SimpleNamespace(sleep=self._wait)
 

@@ -139,7 +139,7 @@ def test_with_the_victim_server_the_functions_process_stays_stopped_until_a_batc
         started = Started(query, tmp_path, ALL)
         assert query.kill(Victim.SERVER) is Victim.SERVER
     function = started.first["foreach_batch_worker"]
-    # The process that started the JVM stays: with it ends what the JVM has left behind.
+    # The process that started the JVM keeps running: when it ends, what the JVM has left behind ends, too.
     assert started.left == {"server", "foreach_batch_worker"}
     assert function.status() == psutil.STATUS_STOPPED
     assert not Path(f"{run.reached}.released").exists()

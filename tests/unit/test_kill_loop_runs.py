@@ -101,7 +101,7 @@ def loop_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sessio
     [
         (Query(1, Victim.WORKER), ["outside@1 (worker)"], []),
         (Query(137, Victim.CLIENT), ["outside@1 (client)"], []),
-        (Query(0, Victim.WORKER), [], ["outside@1 (worker)"]),  # it had finished its last batch
+        (Query(0, Victim.WORKER), [], ["outside@1 (worker)"]),  # this query had finished its last batch
     ],
 )
 def test_kills_are_counted_per_victim_unless_the_query_ended_normally(
@@ -126,7 +126,7 @@ def test_a_batch_of_the_present_run_wakes_what_has_outlived_its_server(
 ) -> None:
     commits = tmp_path / "checkpoint" / "commits"
     commits.mkdir(parents=True)
-    (commits / "0").touch()  # of an earlier run
+    (commits / "0").touch()  # left by an earlier run
     sessions = Sessions([Query(1, Victim.WORKER), Query(0, batch=commits / "1")])
     loop_of(sessions).run([FROM_OUTSIDE])
     assert sessions.woken == ["run-2.log"]

@@ -132,7 +132,7 @@ def test_without_a_response_the_outcome_is_unknown_until_the_table_can_be_read(s
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)
-    with contextlib.ExitStack() as silence:  # ends it in any case: a REST catalog could not be closed
+    with contextlib.ExitStack() as silence:  # always ends the silence, so that a REST catalog can be closed
 
         def silent(send: Send) -> None:
             send()
@@ -289,7 +289,7 @@ def test_a_repair_adds_only_what_was_lost(shop: LakeShop) -> None:
     assert evidence(driver, [lost, kept], scan_start) == [ABORTED, COMMITTED]
     driver.begin()
     repaired = prepare(driver, shop.sink, 1, attempt=2)
-    # A repair has the decision's scan_start.
+    # A repair uses the decision's scan_start.
     assert evidence(driver, [kept, repaired], scan_start) == [COMMITTED, COMMITTED]
     assert evidence(driver, [kept, repaired], scan_start) == [COMMITTED, COMMITTED]
     assert shop.values() == [1, 2]

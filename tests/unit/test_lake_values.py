@@ -55,7 +55,7 @@ def nullable(kind: Any) -> Any:
     return pa.binary() if pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind) else kind
 
 
-#: Types of required fields, with a value of each.
+#: Types of required fields, each with a value of that type.
 LEAVES: dict[str, tuple[Any, Any]] = {
     "bool": (pa.bool_(), True),
     "int": (pa.int16(), 1),

@@ -67,10 +67,10 @@ def test_an_unsynced_decision_is_in_doubt_and_a_restart_reads_it(
     disk.is_broken, disk.turns_read_only = True, turns_read_only
     with pytest.raises(DecisionInDoubtError, match=r"registers/0+2.*Input/output error.*power failure.*[Rr]estart"):
         query.run(1)
-    assert cluster.store.visible() == all_rows(0)  # nothing that may be forgotten is committed
+    assert cluster.store.visible() == all_rows(0)  # a batch whose decision may be lost is not committed
     disk.is_broken = False
     with pytest.raises(DecisionInDoubtError):
-        query.run(1)  # the same driver cannot tell
+        query.run(1)  # the same driver cannot tell whether batch 1 is decided
     replay = cluster.start()
     replay.run(1)
     assert (cluster.store.visible(), replay.engine.works) == (all_rows(0, 1), [])

@@ -78,7 +78,7 @@ def one(standing: Standing, **changes: Any) -> OpenTransaction:
         ("s.1.w.0", description(), [decision()], Standing.ORPHAN),
         ("s.1.w.0", description(ledger="ledgers.s"), [], Standing.UNMARKED),
         ("s.3.w.0", description(ledger="ledgers.s"), [], Standing.UNMARKED),  # no driver of this ledger has this epoch
-        ("s.2.w.1", description(ledger="ledgers.s"), [], Standing.RUNNING),  # it may still be writing
+        ("s.2.w.1", description(ledger="ledgers.s"), [], Standing.RUNNING),  # the task may still be writing
         ("s.driver", description(), [], Standing.DRIVER),
         ("s.other", description(), [], Standing.FOREIGN),  # an id of no task
     ],

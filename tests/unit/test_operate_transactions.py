@@ -54,7 +54,7 @@ def listing() -> Answer:
         (committing, {"proofs": (proof(Evidence.UNKNOWN),)}, 1),
         (committing, {"is_complete": False}, 1),
         (aborting, {}, 0),
-        (aborting, {"proofs": (proof(Evidence.ABORTED),)}, 0),  # no abort changes that
+        (aborting, {"proofs": (proof(Evidence.ABORTED),)}, 0),  # an abort would not change that
         (aborting, {"is_complete": False}, 1),
         (aborting, {"problem": "the topic does not exist", "transactions": (OPEN,)}, 1),
         (listing, {}, 0),

@@ -48,7 +48,7 @@ def test_votes_are_confirmed_again_after_a_long_wait_for_another_sink(
     def confirm(_: FakeCommitter, handles: object, age_ms: float) -> None:
         del handles
         confirmed.append(round(age_ms))
-        if len(confirmed) % 2 == 1:  # the time passes in the first sink's check
+        if len(confirmed) % 2 == 1:  # the time passes during the first sink's check
             now[0] += slow_s
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])

@@ -13,7 +13,7 @@ from twopc.sinks.postgres.arrow_text import hexadecimal
 from twopc.sinks.postgres.rows import RowFormat
 from twopc.sinks.postgres.target import Column, ColumnType
 
-#: Arrays whose slices begin within a bitmap's byte, with nulls that have contents of their own.
+#: Arrays whose slices begin in the middle of a bitmap's byte, and whose nulls hide values.
 _MASK = pa.array([at % 3 == 1 for at in range(30)])
 _ENDS: Any = pa.array(range(0, 62, 2), pa.int32())
 
@@ -76,7 +76,7 @@ def test_a_piece_of_a_batch_takes_no_memory_for_the_rest(
     """A batch of 300 MB took 1.5 GB more for each piece."""
     monkeypatch.setattr(rows_module, "_MOST_BYTES", 40_000)
     batch = pa.record_batch({"v": pa.array([value] * 4000, kind)})
-    next(iter(written.copy_text(batch.slice(0, 1))))  # what is made once
+    next(iter(written.copy_text(batch.slice(0, 1))))  # makes what is made only once
     pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
     pa.set_memory_pool(pool)
     tracemalloc.start()

@@ -135,7 +135,7 @@ def test_orphans_ended_by_sweeps_are_counted_once(cluster: Cluster, seen: Record
     arm("task.flushed", fail, passage=3)
     with pytest.raises(InjectedFault):
         query.run(2)
-    assert (seen.last.status, seen.last.orphans_ended) == ("failed", 2)  # the third task has ended its own
+    assert (seen.last.status, seen.last.orphans_ended) == ("failed", 2)  # the third task has ended its own transaction
 
 
 class Declining:

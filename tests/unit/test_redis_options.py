@@ -94,7 +94,7 @@ def test_the_error_identifies_the_fault_in_the_options(url: str, options: dict[s
         ("redis://h?db=1", {}, "a cluster has only database 0"),
         ("redis://h", {"db": 0}, "a cluster has only database 0"),
         ("unix:///tmp/redis.sock", {}, "a cluster has no socket file"),
-        # redis-py's cluster drops these silently.
+        # redis-py's cluster silently drops these options.
         ("redis://h?health_check_interval=3", {}, "'health_check_interval' is not an option of redis-py for clusters"),
         (
             "redis://h",
@@ -121,7 +121,7 @@ def test_the_error_identifies_what_a_cluster_does_not_accept(url: str, options: 
 )
 def test_every_url_that_redis_py_accepts_is_accepted(url: str, options: dict[str, Any]) -> None:
     made = sink(url, options)
-    assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - the bytes are our own, as tasks get them
+    assert pickle.loads(pickle.dumps(made)) == made  # noqa: S301 - the bytes are our own, as tasks receive them
 
 
 def test_a_cluster_accepts_its_own_options() -> None:

@@ -175,7 +175,8 @@ def test_a_start_keeps_one_decision_in_memory_and_reads_only_above_the_truncatio
     assert read[name(40)] == 2, "the register should be read once to inspect it and once for its content"
 
 
-# The trap: a fenced driver pauses; a newer driver writes and drops the register that it would write next. It looks free.
+# The trap: a fenced driver pauses; a newer driver writes and drops the register that the fenced one would
+# write next. That register looks free.
 
 
 def run_far_ahead(root: Path, *, truncate_to: int) -> RegisterLog:
@@ -202,7 +203,7 @@ def test_a_paused_driver_is_fenced_even_if_its_next_register_looks_free(
 
 def test_two_paused_drivers_do_not_confirm_each_other(log: RegisterLog, files: FaultyFiles) -> None:
     second = RegisterLog(files)
-    second.acquire(claim("two"))  # at 1; its next register is 2, the first driver's is 1
+    second.acquire(claim("two"))  # at 1: this driver's next register is 2, and the first driver's is 1
     run_far_ahead(files._root, truncate_to=6)
     files.put_if_absent(name(1), b"the first driver's, killed before it could remove it")
     with pytest.raises(FencedError):

@@ -260,8 +260,8 @@ def test_a_process_killed_at_any_step_leaves_a_good_savepoint_or_none(
     assert steps > 20
     for step in range(1, steps + 1):
         target = root / f"at-{step}"
-        is_last = step == steps  # it makes the new name durable
-        if act == "create":  # and one that was taken afterwards
+        is_last = step == steps  # only the last step makes the new name durable
+        if act == "create":  # another savepoint was taken afterwards
             found, problems = savepoints_in(target)
             assert (len(found), problems) == (1 + is_last, [])
             for one in found:
@@ -294,7 +294,7 @@ def test_a_query_stops_with_a_savepoint_when_asked_to(checkpoint: Path, tmp_path
 
     def go_on() -> bool:
         """Act as the query while the command waits."""
-        each(4)  # the first of a run may be a replay: nothing is served before it
+        each(4)  # the first batch of a run may be a replay: no request is served before it
         assert not (tmp_path / "kept").exists()
         with pytest.raises(StoppedWithSavepointError, match="stopped with savepoint"):
             each(5)
@@ -348,7 +348,7 @@ def test_a_requester_that_has_received_its_response_waits_for_the_querys_check(
     def slowly(files: LocalFiles, name: str) -> bool:
         if threading.current_thread() is query:
             assert has_read.wait(10)
-            wait((requester,), timeout=1)  # a requester that does not wait for the query is over by then
+            wait((requester,), timeout=1)  # a requester that does not wait for the query has finished by then
         return take(files, name)
 
     def observed(files: LocalFiles, name: str) -> bytes | None:
@@ -466,7 +466,7 @@ def test_a_savepoint_of_a_query_that_ignores_errors_is_refused(cluster: Cluster,
         create_savepoint(source, tmp_path / "kept")
     assert "No savepoint was taken" in str(refused.value)
     assert not list((tmp_path / "kept").glob("*"))
-    cluster.start(settings=Settings(overrides=Overrides(resume_at=ResumeAt(6)))).run(6)  # the user knows of the gap
+    cluster.start(settings=Settings(overrides=Overrides(resume_at=ResumeAt(6)))).run(6)  # the user accepts the gap
     add_batch(source, 6)
     assert create_savepoint(source, tmp_path / "kept").manifest.batch_id == 6
 
@@ -477,7 +477,7 @@ def test_a_savepoint_includes_a_batch_decided_and_finished_while_the_ledger_is_r
     read: list[int] = []
 
     def ledger(_: KafkaSink) -> tuple[str, LogView, int]:
-        read.append(3 + len(read))  # each time, a batch is decided and finished before the next look
+        read.append(3 + len(read))  # a batch is decided and finished before each further look
         put(checkpoint / "commits" / str(3 + len(read)), "v1\n{}")
         return "l", LogView(begin=Begin(query_id="old", first_batch=read[-1] + 1, prior_offsets=())), 9
 

@@ -48,7 +48,7 @@ def test_a_query_keeps_its_newest_savepoints(checkpoint: Path, tmp_path: Path) -
     for batch in range(4, 12):
         add_batch(checkpoint, batch, is_finished=False)
         each(batch)
-    assert batches(kept) == [10, 9, 8, asked.manifest.batch_id]  # a user has requested the last one
+    assert batches(kept) == [10, 9, 8, asked.manifest.batch_id]  # a user requested the last savepoint
     assert not list(kept.glob(".*"))
     assert newest_good(kept).manifest.batch_id == 10
 
@@ -148,5 +148,5 @@ def test_a_process_killed_during_a_deletion_leaves_good_savepoints_intact(checkp
         assert problems == [] and batches(directory)[:2] == [7, 6]
         for one in found:
             check(one)
-        Retention(directory, 2).apply("old")  # the next one ends it
+        Retention(directory, 2).apply("old")  # the next deletion completes the interrupted one
         assert [path.name for path in sorted(directory.iterdir())] == sorted(one.path.name for one in found[:2])

@@ -14,7 +14,7 @@ from twopc.integration.spark.classic import _keeps_shuffles
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What a caller passes that passes no default.
+#: Stands for a default that the caller does not pass.
 _UNSET: Final = object()
 
 

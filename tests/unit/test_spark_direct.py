@@ -86,11 +86,11 @@ def test_a_bound_is_needed_unless_the_records_would_fit_even_at_fifty_times_thei
     def needs_bound(planned: BatchInput, frame: str = "", *, is_stateless: bool = True) -> bool:
         return Way(direct, planned, is_stateless).needs_bound(frame)
 
-    assert needs_bound(records(10))  # a KiB each, until a batch has shown the size
+    assert needs_bound(records(10))  # a record counts as a KiB until a batch has shown the size
     Way(direct, records(10)).learn("", 10 * 100)
     assert not needs_bound(records(20))
     assert needs_bound(records(21))
-    assert needs_bound(records(10), "other")  # it has not shown the size yet
+    assert needs_bound(records(10), "other")  # no batch of this plan has shown the size yet
     assert needs_bound(records(10), is_stateless=False)  # one record may end a thousand windows
     assert needs_bound(BatchInput(('{"logOffset":3}',), ('{"logOffset":4}',)))  # one file may be of any size
     assert needs_bound(BatchInput(("opaque",), ("token",)))

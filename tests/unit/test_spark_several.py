@@ -180,7 +180,7 @@ def test_a_call_with_different_rows_is_refused_after_a_failure_that_may_have_dec
     ) as raised:
         run.begin(second, is_undecided=False)
     assert "do not write any rows by hand, and restart" in str(raised.value)
-    repeated = call((Frame("a"), ONE))  # the refused call has decided nothing, so the first one counts
+    repeated = call((Frame("a"), ONE))  # the refused call has decided nothing, so the first call counts
     run.begin(repeated, is_undecided=False)
 
 
@@ -191,5 +191,5 @@ def test_a_call_with_different_rows_is_accepted_after_a_failure_before_the_decis
     run = failed_run(call((FRAME, ONE)))
     run.begin(second, is_undecided=True)
     assert "only its rows are written" in caplog.text
-    with pytest.raises(ConfigurationError):  # the second call may now be decided
+    with pytest.raises(ConfigurationError):  # the second call may already have been decided
         run.begin(call((FRAME, ONE)), is_undecided=False)

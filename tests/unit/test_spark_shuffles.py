@@ -66,11 +66,11 @@ class Store:
     asked: list[int] = field(default_factory=list)  #: the jobs that were looked up one by one
     marked: dict[str, list[Job]] = field(
         default_factory=dict
-    )  #: the jobs that are reported by the time a mark is reported
+    )  #: the jobs that Spark has reported when it reports a mark
     moment: Moment = OLD
     lost: int = 0  #: how many reports Spark has dropped
     markers: set[int] = field(default_factory=set)
-    retained: int = 0  #: how many jobs it contains before it forgets any
+    retained: int = 0  #: how many jobs the store keeps before it forgets any
 
     def dropped(self) -> int:
         return self.lost

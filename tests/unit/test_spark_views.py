@@ -195,7 +195,7 @@ def test_the_dead_letter_of_a_row_with_too_many_values_has_the_first_values() ->
     assert (text["text"][:20], len(text["text"]), text["cut"]) == ('{"many":[1234,1234,1', 10_000, True)
 
 
-#: What librdkafka and the broker may add to a value and its headers.
+#: The number of bytes that librdkafka and the broker may add to a value and its headers.
 OVERHEAD = 107
 
 

@@ -48,7 +48,7 @@ class Archive:
         """Do what a worker does before it reads the task's function; return how often the directory was read."""
         self.read.clear()
         importlib.invalidate_caches()
-        self.has("nothing")  # newer Pythons wait until something is looked for
+        self.has("nothing")  # newer Python versions read it only when a module is looked for
         return len(self.read)
 
 
@@ -57,7 +57,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
     archive = Archive(tmp_path / "package.jar", monkeypatch)
     importlib.import_module(f"{archive.package}.one")
     later = time.time() + 60
-    monkeypatch.setattr("twopc.integration.spark.worker.time.time", lambda: later)  # the file is not new any more
+    monkeypatch.setattr("twopc.integration.spark.worker.time.time", lambda: later)  # the file is no longer new
     return archive
 
 

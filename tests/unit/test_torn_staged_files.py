@@ -48,7 +48,7 @@ def test_a_staged_file_truncated_anywhere_does_not_count_as_staged(
     for length in range(len(whole)):
         caplog.clear()
         (tmp_path / name).write_bytes(whole[:length])
-        if staging.has(name):  # its rows are all there, only what was written about them is not
+        if staging.has(name):  # all rows are there; only the information about them is missing
             assert _values(tmp_path, name) == ["one", "two", None] * 2
         else:
             assert f"{tmp_path}/{name} are ignored, because the file is torn" in caplog.text

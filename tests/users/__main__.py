@@ -31,7 +31,7 @@ ARTIFACTS: Final = ROOT / "artifacts"
 _LARGEST_SEED: Final = 1_000_000_000
 #: The number of programs that a session runs.
 _LANE: Final = 40
-#: After this number of programs, one is killed in separate processes.
+#: One in this many programs runs in separate processes, which are killed.
 _KILLS: Final = 15
 #: No program takes this long, under any load.
 _PROGRAM_LIMIT_S: Final = 1200.0

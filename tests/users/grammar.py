@@ -83,7 +83,7 @@ def drawn(seed: int) -> Program:
     loose = _loosest(draft, written)
     text = _text(draft, stream, written, number, settings, many, wrong, is_double=is_double)
     partly = is_stateful and any(piece.name in {"limit", "limit of all"} for piece in draft.pieces)
-    copies = 2  # an id may be twice in the input
+    copies = 2  # an id may occur twice in the input
     for piece in draft.pieces:
         copies *= piece.copies
     return Program(
@@ -126,7 +126,7 @@ def _batches(draft: _Draft, count: int) -> tuple[tuple[Row, ...], ...]:
         ]
         if rows and new and draft.maybe(0.3):
             again = draft.chance.choice(rows)
-            rows.remove(again)  # so that none comes three times
+            rows.remove(again)  # so that no row occurs three times
             new.append(again)
         batches.append(tuple(new))
         rows += new[:size]

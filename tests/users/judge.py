@@ -65,7 +65,7 @@ def _rows(program: Program, reference: Expected, outcome: Outcome) -> list[str]:
     full = _sum(calls, outcome.visible)
     has_failed = any(event.kind for event in reference.events)
     if has_failed and not any(event.kind in {RAW, NAMED} for event in outcome.events):
-        # The product did more than plain Spark could.
+        # The product completed what plain Spark could not, so only lost rows count.
         lost = [f"lost rows of {sink}: {_shown(full[sink] - seen)}" for sink, seen in outcome.visible.items()]
         return [text for text, sink in zip(lost, outcome.visible, strict=True) if full[sink] - outcome.visible[sink]]
     if any(

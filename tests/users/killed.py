@@ -69,7 +69,7 @@ def main() -> int:
     arm_from(facts["fault"])
     run_once(program, spark, world, Recorder(Path(facts["events"])), exactly_once, world.directory / "product")
     sys.stdout.flush()
-    os._exit(0)  # what hangs is in the events; what still runs is of no interest
+    os._exit(0)  # the events show what hangs; nothing else that still runs matters
 
 
 if __name__ == "__main__":

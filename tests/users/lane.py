@@ -75,4 +75,4 @@ def _say(lane: Lane, facts: dict[str, Any]) -> None:
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
     run(Lane(**json.loads(sys.argv[1])))
-    os._exit(0)  # a query that hangs keeps no lane
+    os._exit(0)  # a query that hangs does not keep the lane running

@@ -10,10 +10,10 @@ class Loose(IntEnum):
     """How far the rows of two runs of the same program may differ; a program is as loose as its loosest piece."""
 
     EXACT = 0  # the same rows
-    IDS = 1  # the same ids: something random, or a time, is in the rows
+    IDS = 1  # the same ids: the rows contain a random value or a time
     UNION = 2  # the same ids across all sinks: a random split
-    SOME = 3  # as many rows, of the ids of the input: a limit without an order
-    ANY = 4  # ids of the input, none more often than it may be: a random filter
+    SOME = 3  # the same number of rows, with ids from the input: a limit without an order
+    ANY = 4  # ids from the input, none more often than allowed: a random filter
 
 
 @dataclass(frozen=True)

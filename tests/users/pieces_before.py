@@ -29,7 +29,8 @@ LOOKS: Final = (
         "counting = threading.Thread(target=batch.count)\ncounting.start()\ncounting.join()",
     ),
     Piece("count in a pool", "with ThreadPoolExecutor(2) as pool:\n    seen.append(pool.submit(batch.count).result())"),
-    # A place for each query's thread: two queries that write into one directory disturb each other in Spark itself.
+    # A separate directory for each query's thread: in Spark itself, two queries that write into one directory
+    # interfere.
     Piece(
         "parquet beside",
         'batch.write.mode("overwrite").parquet(f"{PLACE}/{threading.get_ident()}/copy-{batch_id}")',

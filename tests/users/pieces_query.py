@@ -73,7 +73,7 @@ SETTINGS: Final = (
     Piece("without history", ", checkpoints=CheckpointConfig(history=False)"),
 )
 
-#: Takes the place of the last columns.
+#: Replaces the last columns.
 SELECT: Final = Piece(
     "select",
     ', select={{one.name: ["id AS key", "to_json(struct(*)) AS value"]{other}}}',

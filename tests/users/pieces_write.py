@@ -148,7 +148,8 @@ WRONG_NUMBERS: Final = (
     Piece("a time", "int(time.time())", mistake=True),
 )
 
-#: The places where the object is made: lines at the program's top and in the function, and the expression that is called.
+#: The places where the object is made: lines at the program's top and in the function, and the expression that is
+#: called.
 PLACES: Final = (
     ("outside", "each = {make}", "", "each"),
     ("outside", "each = {make}", "", "each"),
@@ -165,7 +166,7 @@ PLACES: Final = (
     ),
 )
 
-#: The function that Spark receives; ``{body}`` is indented by four.
+#: The function that Spark receives; ``{body}`` is indented by four spaces.
 SHAPES: Final = (
     ("def", "def write_batch(batch, batch_id):\n{body}", "write_batch"),
     ("def", "def write_batch(batch, batch_id):\n{body}", "write_batch"),

@@ -80,10 +80,10 @@ class Recorder:
         self.is_dead = False
         self._log = log
         self._lock = threading.Lock()
-        self._at: dict[int, tuple[int, int]] = {}  # by thread; the last one for threads of the program's own
+        self._at: dict[int, tuple[int, int]] = {}  # by thread; the program's own threads use the latest one
         self._latest = (0, -1)
         self._failed: dict[tuple[int, int], Event] = {}  # the last failed call of each batch
-        self._last_error: BaseException | None = None  # it passes several of our functions
+        self._last_error: BaseException | None = None  # the same error passes through several of our functions
 
     def note(self, event: Event) -> None:
         with self._lock:
@@ -97,13 +97,13 @@ class Recorder:
             return
         self._last_error = error
         if what == "function" and self.is_dead:
-            return  # its death is recorded, and no one sees what it raises
+            return  # the death is recorded, and no one sees what the function raises afterwards
         query, batch = self.at()
         event = Event(what, query, batch, kind_of(error), type(error).__name__, str(error))
         if what == "called":
             self._failed[query, batch] = event
         elif what == "function" and _is_own(error) and (query, batch) in self._failed:
-            event = replace(self._failed[query, batch], what=what)  # such as "gave up", without a cause
+            event = replace(self._failed[query, batch], what=what)  # such as "gave up", which has no cause
         self.is_dead = self.is_dead or event.kind == KILLED
         self.note(event)
 

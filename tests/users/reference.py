@@ -55,7 +55,7 @@ class Collector:
         self._last: tuple[tuple[int, int], dict[str, Any]] | None = None
 
     def __call__(self, frames: Any, batch_id: Any) -> None:
-        del batch_id  # people get it wrong; only the batch counts
+        del batch_id  # users pass wrong ids; only the current batch counts
         if isinstance(frames, DataFrame):
             given: dict[str, Any] = dict.fromkeys(self._names, frames)
         else:

@@ -164,7 +164,7 @@ class _Run:
 
     def close(self) -> None:
         for query in self._queries:
-            with contextlib.suppress(Exception):  # it has ended, or it hangs, which is known by now
+            with contextlib.suppress(Exception):  # the query has ended, or is already known to hang
                 query.stop()
         for each in self._recorder.made:
             each.close()
@@ -194,7 +194,7 @@ class _Run:
         spark.conf.set("spark.sql.streaming.stopTimeout", f"{_STOP_LIMIT_S:.0f}s")
         sinks = dict(zip(("one", "two"), map(world.sink, range(world.sinks)), strict=False))
         return {
-            "__name__": "user_program",  # of no module, so that its functions are sent to workers as a whole
+            "__name__": "user_program",  # no module's name, so that workers receive its functions as a whole
             "itertools": itertools,
             "functools": functools,
             "threading": threading,

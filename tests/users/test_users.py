@@ -34,8 +34,8 @@ __all__ = ["spark"]
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 _LARGEST_SEED = 1_000_000_000
-#: The seeds in `make test`. They are the same in every run, so if a run fails, the change is at fault. Seed 334433114 found an
-#: error without advice. `make whole` and `make users` use new seeds.
+#: The seeds in `make test`. They are the same in every run, so if a run fails, the change is at fault. Seed 334433114
+#: found an error without advice. `make whole` and `make users` use new seeds.
 _SAMPLE = (20_261_125, 334_433_114)
 
 
@@ -133,7 +133,7 @@ class Broken:
 class Before(Broken):
     """Says that a batch is done before it is."""
 
-    begun: ClassVar[set[int]] = set()  # lasts longer than the object, as a file would
+    begun: ClassVar[set[int]] = set()  # outlives the object, as a file would
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         if batch_id not in self.begun:

@@ -194,9 +194,7 @@ class Failover:
         tried = {"bootstrap_servers": self.servers, "checkpoint": str(checkpoint), "settings": settings}
         finished, planned = (self._last(checkpoint / name) for name in ("commits", "offsets"))
         if planned == finished:
-            self.pipeline.run(
-                self._spark, **tried
-            )  # this run starts no batch, so nothing is refused
+            self.pipeline.run(self._spark, **tried)  # this run starts no batch, so nothing is refused
             self.feed_more(1)
         assert _ENTRY in self.pipeline.fail(self._spark, **tried)
         assert self._last(checkpoint / "offsets") == finished + 1  # Spark has planned a batch

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["no_vote_is_left"]
 
-#: The rows of the first batch are 0 to 4 and 10 to 14. Each table rejects 13, for a reason that no stage detects. Each entry
-#: contains the statements that create the table, the reason why staged votes refuse it, the message that prepared votes
-#: give before the decision, and the remedy.
+#: The rows of the first batch are 0 to 4 and 10 to 14. Each table rejects 13, for a reason that no stage detects. Each
+#: entry contains the statements that create the table, the reason why staged votes refuse it, the message that prepared
+#: votes give before the decision, and the remedy.
 _TABLES = {
     "trigger": (
         """CREATE TABLE target (value bigint);

@@ -38,8 +38,8 @@ CHUNK = 1_000
 #: The requests of one task. The writer reconnects, as a Python worker does after a long idle time.
 BUDGET = {BEGIN: 2, STAGE: 6, CONFIRM: 2, APPLY: 7}
 
-#: The number of round trips under Spark: by a task, by the driver for a batch, and by the driver for each task. The rows
-#: form one chunk.
+#: The number of round trips under Spark: by a task, by the driver for a batch, and by the driver for each task. The
+#: rows form one chunk.
 OF_TASK, OF_DRIVER, OF_DRIVER_FOR_TASK = 6, 10, 1
 
 

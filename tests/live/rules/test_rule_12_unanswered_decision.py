@@ -204,7 +204,8 @@ def test_a_commit_that_succeeds_for_an_aborted_record_is_detected(play: Play, mo
     fenced.recover(play.batch(0))
     with monkeypatch.context() as patched:
         patched.setattr(decision_log, "_SLOW_COMMIT_S", -1)
-        # The worst case of a repeated EndTxn: a newer driver has acquired the sink, and the call returns without an error.
+        # The worst case of a repeated EndTxn: a newer driver has acquired the sink, and the call returns without an
+        # error.
         patched.setattr(DriverProducer, "_commit", lambda *_: play.fence(f"{play.name}.driver"))
         with pytest.raises(FencedError, match="was aborted, although librdkafka reported success"):
             fenced.process(play.batch(0), Tasks(play, ROWS))
