@@ -54,7 +54,7 @@ _refused = False
 
 
 def _begin(number: int) -> None:
-    global _refused  # noqa: PLW0603 - set per process, which has no other way to find out
+    global _refused  # noqa: PLW0603 - set in each process, which has no other way to find out
     try:
         refuse_links(number)
     except OSError as error:

@@ -105,7 +105,7 @@ def test_a_watcher_that_missed_records_raises(kafka: KafkaService, topic: str) -
     write(producer, topic, "gone")
     producer.commit_transaction(10)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    for deleted in admin.delete_records([TopicPartition(topic, 0, 1)]).values():  # the commit marker may be missing
+    for deleted in admin.delete_records([TopicPartition(topic, 0, 1)]).values():  # the commit marker may arrive later
         deleted.result()
     watcher = Watcher(kafka.bootstrap_servers, topic)
     with pytest.raises(AssertionError, match="lost records before they were read"), watcher:

@@ -34,8 +34,8 @@ STOPPED = "the client has stopped its query"
 _POLL_S = 0.05
 
 
-#: A busy machine may not start a function's process within the 10 s that Spark allows. In that
-#: case, nothing has run yet, so a retry is safe.
+#: A busy machine may not start a function's process within the 10 s that Spark allows. In that case, nothing has run
+#: yet, so a retry is safe.
 start_patiently = tenacity.Retrying(
     stop=tenacity.stop_after_attempt(12),
     retry=tenacity.retry_if_exception_message(match=".*Python worker failed to connect back"),

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 #: A user that exists when the broker starts.
 USER, PASSWORD = "ann", "a pass, word=1"
-#: Secrets that must not appear anywhere: a user's password, and the password of the client's key,
-#: which is stored next to the authority's file.
+#: Secrets that must not appear anywhere: a user's password, and the password of the client's key, which is stored next
+#: to the authority's file.
 CANARY_USER, CANARY_PASSWORD, KEY_PASSWORD = "tweety", "canary-Password-91c4e7", "canary-Key-7f31d2b8"
 LITERAL, PREFIXED = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
 _PAGE: Final = Path(__file__).parents[2] / "docs" / "security.md"

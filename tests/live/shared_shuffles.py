@@ -73,7 +73,7 @@ def _stopping(stage: str, here: str) -> Callable[[Iterable[pa.RecordBatch]], Ite
         rows = list(batches)
         context = TaskContext.get()
         assert context is not None
-        # With Spark Connect, no local property can be set, but the server stores the tags in one of them.
+        # A client of Spark Connect cannot set local properties, but the server stores the client's tags in one.
         is_other = OTHER in f"{context.getLocalProperty(_WHO)} {context.getLocalProperty('spark.job.tags')}"
         who = OTHER if is_other else OURS
         numbers = (context.partitionId(), context.taskAttemptId(), os.getpid())

@@ -50,7 +50,7 @@ TASKS = 2
 #: The driver's requests and Python calls for a batch of two tasks, by the number of sinks in one decision.
 DRIVER = {
     sinks: {
-        "DESCRIBE_TRANSACTIONS": 3 * sinks,  # to confirm, and until visible: may need to ask twice
+        "DESCRIBE_TRANSACTIONS": 3 * sinks,  # one to confirm, and one or two until the commit is visible
         PARTITIONS: 1,  # the decision
         "PRODUCE": 1,
         "END_TXN": 1 + TASKS * sinks,

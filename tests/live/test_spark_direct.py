@@ -93,7 +93,8 @@ def test_a_batch_over_the_limit_is_evaluated_again_by_tasks_which_also_write_the
     for number, size in enumerate(sizes):
         query.feed(*rows(size, first=number * 10_000))
     query.run()
-    assert [any(way) for way in ways(sink)] == [False, True, False, False, False]  # tasks measure the first
+    # The tasks write the first batch, to measure it.
+    assert [any(way) for way in ways(sink)] == [False, True, False, False, False]
     assert values(sink) == Counter(str(number * 10_000 + n) for number, size in enumerate(sizes) for n in range(size))
     assert counted(evaluated) == sum(sizes) + 5000
 

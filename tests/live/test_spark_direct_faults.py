@@ -29,8 +29,7 @@ __all__ = ["spark"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-#: The rows that Spark's own sink and this sink accept. Some contain bytes that are not text, and some name a
-#: partition.
+#: The rows that Spark's own sink and this sink accept. Some contain bytes that are not text, and some name a partition.
 EXPRESSIONS = (
     "IF(n % 5 = 0, concat(CAST(id AS BINARY), X'FF00'), CAST(id AS BINARY)) AS key",
     "IF(n % 5 = 1, concat(X'00FE', CAST(value AS BINARY)), CAST(value AS BINARY)) AS value",

@@ -240,8 +240,8 @@ def test_an_attempt_is_repeated_over_the_same_dataframe_and_its_shuffle(
     assert ways(output) == [[True]]
 
 
-#: From Spark 4.1 on, this setting removes a plan's shuffle files after each evaluation. A second
-#: evaluation writes them again.
+#: From Spark 4.1 on, this setting removes a plan's shuffle files after each evaluation. A second evaluation writes them
+#: again.
 CLEANUP = "spark.sql.classic.shuffleDependency.fileCleanup.enabled"
 
 

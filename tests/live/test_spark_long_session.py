@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 #: More than the 1,000 stages that Spark keeps.
 MORE_THAN_KEPT = 1100
-#: More than a tenth of the stages that Spark keeps, which is the number that it drops at a time.
+#: More than a tenth of those stages: Spark drops at least a tenth of them at a time.
 MORE_THAN_DROPPED = 110
 
 

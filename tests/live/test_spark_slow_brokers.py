@@ -42,7 +42,7 @@ BEFORE, AFTER = 4, 6
 def slow(kafka: KafkaService) -> Iterator[str]:
     """The address of the brokers behind a slow link."""
     quiet = {"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0, "transactional.id": "slow-brokers"}
-    Producer(quiet).init_transactions(30)  # loading a new broker's coordinator takes longer than a step may here
+    Producer(quiet).init_transactions(30)  # loading a new broker's coordinator takes longer than a step may take here
     with KafkaProxy(kafka.bootstrap_servers, bytes_per_s=BYTES_PER_S) as proxy:
         yield proxy.bootstrap_servers
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.whole, pytest.mark.timeout(900)]
 
 _SLOTS = 3
-#: Two executors, with slots for both jobs: one of our tasks, and four of the other job.
+#: Two executors, with slots for one of our tasks and for four tasks of the other job.
 THREADS = {
     **CLUSTER,
     "spark.master": f"local-cluster[2,{_SLOTS},1024]",

@@ -267,7 +267,8 @@ class History:
         """
         self.nemesis.rest()
         self.simulation.end()
-        # An attempt that lost a batch's race is swept with the next batch. The last batch has no next one.
+        # An attempt that lost a batch's race is swept with the next batch, so the last batch must not have such an
+        # attempt.
         self.query.speculates = self.query.skips = False
         excused: set[str] = set()  # the ids of queries with one excused batch
         while (error := self._run_last_driver()) is not None:

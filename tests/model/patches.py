@@ -65,7 +65,7 @@ def install() -> None:
             {
                 "threading": Threads(lambda: NETWORK.simulation),
                 "uuid": names,
-                "_keep_serving_idle": lambda _pid: None,  # it never returns, and here nothing piles up
+                "_keep_serving_idle": lambda _pid: None,  # the original never returns; nothing piles up in the model
             },
         ),
         (acknowledged, {"time": time}),

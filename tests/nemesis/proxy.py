@@ -202,7 +202,7 @@ class KafkaProxy:
         try:
             link.run()
         except Exception as error:  # noqa: BLE001 - __exit__ raises it
-            if not (self._is_closed and isinstance(error, OSError)):  # closing cuts connections anywhere
+            if not (self._is_closed and isinstance(error, OSError)):  # closing can cut a connection anywhere
                 self._errors.append(error)
         finally:
             link.close()

@@ -17,8 +17,8 @@ _REST: Final = "REST"
 _SOURCE: Final = "former"
 _TARGET: Final = "mirror"
 
-#: Each cluster has one broker, so internal topics cannot have Kafka's default of three replicas. The other
-#: settings avoid delays.
+#: Each cluster has one broker, so internal topics cannot have Kafka's default of three replicas. The other settings
+#: avoid delays.
 _PROPERTIES: Final[Mapping[str, str]] = {
     "clusters": f"{_SOURCE}, {_TARGET}",
     f"{_SOURCE}->{_TARGET}.enabled": "true",

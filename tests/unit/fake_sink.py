@@ -272,7 +272,7 @@ class FakeEngine:
         planned = rows_of(work.batch.batch_id) if self.rows is None else self.rows
         if isinstance(work.mode, Publish):
             planned = {task.partition: self._sinks[0].world.staged[str(task.staged)] for task in work.mode.tasks}
-        # Reverse order: real tasks finish out of order.
+        # In reverse order, because real tasks also finish out of order.
         return [self._run_task(work, partition, planned[partition]) for partition in reversed(planned)]
 
     def evaluate(self) -> None:

@@ -168,7 +168,7 @@ def _fail_as_sparks_client() -> None:
 def test_a_batch_is_released_after_a_failed_attempt(
     options: dict[str, Any], cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL)  # otherwise, pytest would keep each log record's error
+    caplog.set_level(logging.CRITICAL)  # so that pytest does not keep each log record's error
     query = cluster.start(**{"settings": Settings(max_attempts=1)} | options)
     failures = [_fail_as_sparks_client]
     prepare = query.engine.prepare

@@ -56,7 +56,7 @@ class Schedule:
         self._decided: tuple[list[IcebergHandle], dict[str, Any]] | None = None
         self._is_proven = True
         self._expected = Counter[int]()  # the sink's rows that are or will be in the table
-        self._pending = Counter[int]()  # those of them that need not be there yet
+        self._pending = Counter[int]()  # those of the expected rows that need not be in the table yet
         self.steps: list[str] = []
         self._former: list[Driver] = []
         self._driver = Driver(shop.sink)

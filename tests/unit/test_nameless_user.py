@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-#: An id that no user has. A process under this id imports everything while it still runs as root, which
-#: may read every file.
+#: An id that no user has. A process under this id imports everything while it still runs as root and may read every
+#: file.
 _UID = 1_000_650_000
 _PROGRAM = """
 import os, sys

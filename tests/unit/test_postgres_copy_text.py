@@ -76,7 +76,7 @@ def test_a_piece_of_a_batch_takes_no_memory_for_the_rest(
     """A batch of 300 MB took 1.5 GB more for each piece."""
     monkeypatch.setattr(rows_module, "_MOST_BYTES", 40_000)
     batch = pa.record_batch({"v": pa.array([value] * 4000, kind)})
-    next(iter(written.copy_text(batch.slice(0, 1))))  # makes what is made only once
+    next(iter(written.copy_text(batch.slice(0, 1))))  # makes the one-time allocations
     pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
     pa.set_memory_pool(pool)
     tracemalloc.start()

@@ -175,8 +175,8 @@ def test_a_start_keeps_one_decision_in_memory_and_reads_only_above_the_truncatio
     assert read[name(40)] == 2, "the register should be read once to inspect it and once for its content"
 
 
-# The trap: a fenced driver pauses; a newer driver writes and drops the register that the fenced one would
-# write next. That register looks free.
+# The trap: a fenced driver pauses; a newer driver writes and drops the register that the fenced one would write next.
+# That register looks free.
 
 
 def run_far_ahead(root: Path, *, truncate_to: int) -> RegisterLog:

@@ -48,7 +48,7 @@ class Archive:
         """Do what a worker does before it reads the task's function; return how often the directory was read."""
         self.read.clear()
         importlib.invalidate_caches()
-        self.has("nothing")  # newer Python versions read it only when a module is looked for
+        self.has("nothing")  # newer Python versions read the directory only when a module is looked for
         return len(self.read)
 
 

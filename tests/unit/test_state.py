@@ -90,7 +90,7 @@ def test_after_its_vote_a_transaction_accepts_no_row_and_no_second_vote(
 ) -> None:
     writer.write_rows(record_batch([1]))
     writer.snapshot_state(0)
-    monkeypatch.setattr(writer, "pre_commit", writer.abort)  # it must not be called
+    monkeypatch.setattr(writer, "pre_commit", writer.abort)  # pre_commit() must not be called
     with pytest.raises(AssertionError):
         writer.snapshot_state(0)
     with pytest.raises(AssertionError):

@@ -84,7 +84,7 @@ def unseen(**changes: Any) -> StoreState:
         ),
         (replace(seen(rows={9: 110}), decided={9: (4, 100)}), DIFFERS, "100 rows decided, 110 in the table's history"),
         (replace(seen(rows={9: 100}), decided={9: (4, 100)}), HEALTHY, "published"),
-        (replace(seen(rows={8: 90}), decided={9: (4, 100)}), HEALTHY, "published"),  # its snapshot has expired
+        (replace(seen(rows={8: 90}), decided={9: (4, 100)}), HEALTHY, "published"),  # the batch's snapshot has expired
         (seen(is_ahead=True), REFUSED, "older copy"),
         (seen(is_behind=True), REFUSED, "are missing from the store"),
         (seen(is_behind=True, record=OF_ANOTHER), REFUSED, "are missing from the store"),

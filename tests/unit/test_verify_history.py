@@ -119,7 +119,7 @@ def test_decreasing_offsets_and_ranges_that_differ_from_the_rows_are_found() -> 
     ]
     assert not list(check_sources(dict([batch(0, 3, 3, None)]), {"a": (at(0),)}, one_to_one=True))
     assert not list(check_sources(dict([batch(0, 3, 9, None)]), {}, one_to_one=False))
-    # The decision before batch 4 is truncated, so its own start is unknown.
+    # The decision before batch 4 is truncated, so the batch's own start is unknown.
     (found_of_kept,) = check_sources(dict([batch(4, 3, 1, None)]), {"a": (at(0),)}, one_to_one=True)
     assert (found_of_kept.kind, found_of_kept.where) == (Kind.NOT_COMPARED, "batches 4")
 

@@ -103,7 +103,7 @@ class Recorder:
         if what == "called":
             self._failed[query, batch] = event
         elif what == "function" and _is_own(error) and (query, batch) in self._failed:
-            event = replace(self._failed[query, batch], what=what)  # such as "gave up", which has no cause
+            event = replace(self._failed[query, batch], what=what)  # for an error such as "gave up", which has no cause
         self.is_dead = self.is_dead or event.kind == KILLED
         self.note(event)
 

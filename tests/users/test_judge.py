@@ -96,7 +96,7 @@ def test_a_correct_outcome_passes(program: Program, right: Outcome) -> None:
         (PROGRAM, outcome(ALL, Event(HUNG, text="thread 1")), "hung"),
         (PROGRAM, stopped_in(1, rows("0-00", "0-01"), refusal(1)), "refused without a mistake"),
         (WRONG, outcome(ALL, refusal(1, "no good")), "an error without advice"),
-        # Half a batch, a batch after the refused one, and a batch that is missing before it.
+        # Half a batch, a batch after the refused one, and a missing batch before the refused one.
         (WRONG, stopped_in(0, rows("0-00"), refusal(0)), "rows: "),
         (WRONG, outcome(rows("0-00", "0-01", "2-00"), refusal(1)), "rows: "),
         (WRONG, stopped_in(1, rows("1-00"), refusal(1)), "rows: "),

@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.whole, pytest.mark.timeout(1800)]
 
 #: One crash point for each kind of state in which a checkpoint can be left.
 POINTS = ("driver.acquired", "driver.confirmed", "driver.bound", "driver.decided", "driver.committing", "driver.swept")
-#: Each start also loads Hadoop's client. On a busy machine, this took longer than two minutes, for
-#: which other tests wait.
+#: Each start also loads Hadoop's client. On a busy machine, this took longer than the two minutes for which other tests
+#: wait.
 PATIENCE_S = 600
 #: How often a client tries to reach a dead namenode. With Hadoop's default, it waits a few minutes.
 IMPATIENT = {"spark.hadoop.ipc.client.connect.max.retries": "3"}
@@ -66,7 +66,7 @@ def pipeline(
 def test_a_driver_killed_at_any_kind_of_step_loses_and_duplicates_nothing(pipeline: Pipeline) -> None:
     for point in POINTS:
         pipeline.feed(20)
-        # The binding is written only with the first decision, so a later run does not pass this point.
+        # The binding is written only with the first decision, so a later run does not pass ``driver.bound``.
         run = pipeline.process(f"{point}=kill")
         code = run.ended(PATIENCE_S)
         assert code == KILLED or (point == "driver.bound" and code == 0), run.text[-3000:]

@@ -86,7 +86,7 @@ def dying_before(chunk: int, server: LocalHBase) -> Callable[[int], None]:
 def test_rows_are_applied_once_while_their_region_splits(
     operation: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.table = f"split-{store.prefix}"  # one half of a split region cannot be split again immediately
+    store.table = f"split-{store.prefix}"  # a new table: half of a split region cannot immediately be split again
     store.create_table()
     sink = sink_of(store, MAPPINGS[operation](store.prefix + ":{id}"), chunk_rows=60)
     driver = Driver(sink)

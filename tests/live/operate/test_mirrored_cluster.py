@@ -316,7 +316,7 @@ def test_a_new_query_that_omits_the_mirrors_rows_loses_and_duplicates_nothing(fa
             try:
                 failover.run_on_mirror()
             except StreamingQueryException as error:  # Spark may notice that the checkpoint is ahead of the source
-                assert "failOnDataLoss" in str(error)  # noqa: PT017 - Spark may also not notice
+                assert "failOnDataLoss" in str(error)  # noqa: PT017 - Spark may not notice at all
         else:
             failover.require_refused()
 

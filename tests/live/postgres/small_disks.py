@@ -160,8 +160,9 @@ class PostgresOnSmallDisks(LocalPostgres):
         super().start()
 
     def _end_panicked(self) -> None:
-        # A server without disk space fails to recover, and shuts down. But sometimes PostgreSQL 18.6 stays and accepts
-        # no connection, even once there is room: its postmaster seems to miss the end of the recovery process.
+        # A server without disk space fails to recover, and shuts down. But sometimes PostgreSQL 18.6 keeps running and
+        # accepts no connections, even once there is space: its postmaster seems to miss the end of the recovery
+        # process.
         self.kill()
 
     def close(self) -> None:

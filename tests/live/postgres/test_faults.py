@@ -95,7 +95,7 @@ def test_the_error_of_a_slow_publish_mentions_the_timeout_and_no_session_is_left
     case = Case(sink_of(database, vote=vote, timeout_ms=1_000), numbers, lambda: values(database))
     query = Query(case, tmp_path)
     slow = "CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION slow()"
-    if vote == "staged":  # before its decision, the sink would refuse the table
+    if vote == "staged":  # before the decision, the sink would refuse the table
         crash_points.arm("driver.decided", lambda: run(connection, slow))
     else:
         run(connection, slow)

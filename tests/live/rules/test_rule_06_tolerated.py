@@ -89,7 +89,7 @@ def test_a_stale_task_that_continues_alongside_the_next_checkpoint_makes_nothing
     ) is has_begun  # an open transaction is fenced; one that began later votes, but its vote is ignored
     names = {handle.transactional_id for handle in play.decided(0)}
     assert tasks.voted is None or tasks.voted.transactional_id not in names
-    process(driver, play, Tasks(play, [["d"]]), 1)  # ends the stale task's transaction at the latest
+    process(driver, play, Tasks(play, [["d"]]), 1)  # the sweep ends the stale task's transaction if it is still open
     assert play.open_transactions() == ()
     assert tasks.voted is None or play.end(tasks.voted, commit=True) != "NONE"
     assert play.visible() == VISIBLE + type(VISIBLE)("d")

@@ -67,7 +67,7 @@ def postgres(request: pytest.FixtureRequest, directory: Path, **how: Any) -> Sho
     stages = "SELECT tablename FROM pg_tables WHERE schemaname = 'twopc' AND tablename LIKE 'stage%'"
 
     def content() -> object:
-        # locking a row changes its xmax, too
+        # Locking a row changes its xmax, too.
         tables = ("twopc.control", "twopc.slice", "twopc.marker", "target")
         rows = [ask(f"SELECT t.*, xmin::text, xmax::text FROM {name} t ORDER BY ctid") for name in tables]  # noqa: S608 - the SQL is our own
         return rows, sorted(ask(stages))
