@@ -49,7 +49,7 @@ def test_a_failed_training_run_is_not_repeated(tmp_path: Path) -> None:
     assert len(runs) == 1
 
 
-def test_no_flags_are_given_without_a_writable_directory(tmp_path: Path) -> None:
+def test_no_jvm_flags_are_returned_without_a_writable_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert class_data_flags(Path(tmp_path, "file", "a.jsa"), version) == ()
 

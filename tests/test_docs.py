@@ -34,7 +34,7 @@ def test_the_guide_to_writing_a_sink_runs_as_written(tmp_path: Path) -> None:
         assert db.execute("SELECT count(*) FROM twopc_staged").fetchone() == (0,)
 
 
-def test_the_code_on_testing_a_sink_runs() -> None:
+def test_the_code_on_the_page_about_testing_a_sink_runs() -> None:
     text = (DOCS / "test-your-sink.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 6
@@ -78,7 +78,7 @@ def test_the_security_page_lists_every_java_option_with_the_advice_that_the_code
     assert {**ANSWERS, **modules}.items() - listed.items() == set()
 
 
-def test_every_entry_in_the_runbook_gives_an_action_and_is_provoked_by_a_test() -> None:
+def test_every_entry_in_the_runbook_gives_an_action_and_refers_to_a_test_that_provokes_its_symptom() -> None:
     text = (DOCS / "operations.md").read_text()
     entries = re.findall(
         r"^### (.+?)\n(.*?)(?=^##)", text.partition("## Entries by symptom")[2], re.MULTILINE | re.DOTALL

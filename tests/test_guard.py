@@ -22,7 +22,7 @@ def start(tmp_path: Path, *command: str) -> GuardedProcess:
     return GuardedProcess(list(command), log=tmp_path / "log", cwd=tmp_path)
 
 
-def test_output_and_exit_code_are_the_childs(tmp_path: Path) -> None:
+def test_the_output_and_the_exit_code_are_those_of_the_child(tmp_path: Path) -> None:
     process = start(tmp_path, "sh", "-c", "echo out; echo err >&2; pwd; exit 7")
     assert process.wait(TIMEOUT_S) == 7
     assert (tmp_path / "log").read_text() == f"out\nerr\n{tmp_path}\n"

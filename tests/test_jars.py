@@ -136,7 +136,7 @@ def test_a_missing_version_is_not_retried(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
-def test_the_spark_jars_leave_out_what_pyspark_ships() -> None:
+def test_the_spark_jars_leave_out_those_that_pyspark_ships() -> None:
     wanted = spark_kafka_set()
     assert {"scala-library", "spark-tags_2.13", "hadoop-client-runtime", "lz4-java"} <= wanted.excluded
     assert not any("kafka" in name for name in wanted.excluded)
@@ -185,7 +185,7 @@ def test_the_default_sets_are_locked() -> None:
         assert all(entry["size"] > 0 and len(entry["sha256"]) == 64 for entry in files.values())
 
 
-def test_a_coordinate_with_a_classifier_is_an_artifact_in_addition_to_the_modules_own() -> None:
+def test_a_coordinate_with_a_classifier_adds_an_artifact_to_the_modules_own() -> None:
     text = ivy_file(("org:one:1", "org:one:1:tests", "org:two:2"), transitive=True)
     assert text.count("<dependency ") == 2
     assert '<artifact name="one" type="jar" /><artifact name="one" type="jar" m:classifier="tests" />' in text

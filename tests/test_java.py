@@ -58,7 +58,9 @@ def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, 
     assert java_home() == tmp_path / "home"
 
 
-def test_an_unsupported_java_home_falls_back_to_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unsupported_java_home_is_ignored_in_favor_of_the_path(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(fake_java(tmp_path / "seventeen", "17") / "bin" / "java")
     put_on_path(monkeypatch, tmp_path / "bin")

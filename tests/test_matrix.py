@@ -20,7 +20,7 @@ PYTHON = "{}.{}".format(*sys.version_info)
 @pytest.mark.whole
 @pytest.mark.timeout(900)  # the test may have to download that Spark
 @pytest.mark.skipif(PYTHON not in OLDEST.pythons, reason=f"Spark {OLDEST.version} runs on Python {OLDEST.pythons}")
-def test_a_query_on_the_oldest_spark_is_exactly_once() -> None:
+def test_a_query_on_the_oldest_spark_writes_rows_exactly_once() -> None:
     done = run("--spark", OLDEST.version, "--python", PYTHON, "--tests", "tests/live/test_spark_versions.py")
     assert "1 passed" in done
 
@@ -42,7 +42,7 @@ def test_a_rule_holds_on_an_older_kafka() -> None:
         (["--tests", "tests/live/rules"], ["Spark 4.1.4, Python 3.10"]),
     ],
 )
-def test_a_spark_version_has_a_cell_for_connect(
+def test_each_spark_version_has_the_expected_cells_for_connect(
     arguments: list[str], titles: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.matrix.__main__.environment", lambda *_: "python")
@@ -52,7 +52,7 @@ def test_a_spark_version_has_a_cell_for_connect(
     assert all(Path(test).exists() for cell in found for test in cell.tests if test.endswith(".py"))
 
 
-def test_connect_runs_exactly_on_the_versions_of_spark_that_have_its_packages() -> None:
+def test_connect_runs_on_exactly_the_versions_of_spark_that_have_its_packages() -> None:
     groups = (ROOT / "pyproject.toml").read_text()
     assert {spark.group for spark in SPARKS if spark.connect} == set(
         re.findall(r'^(spark-\S+) = \["pyspark\[connect,', groups, re.MULTILINE)

@@ -126,7 +126,7 @@ def test_names_that_a_query_needs_can_be_imported_from_twopc_and_are_the_same_cl
     assert set(_FACE) <= set(dir(twopc))
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
+def test_an_unknown_name_raises_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Sink'"):
         twopc.Sink  # type: ignore[attr-defined]  # noqa: B018 - the test is about this access
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(900)
-def test_killing_processes_at_every_step_loses_nothing_duplicates_nothing_and_tears_no_batch(
+def test_no_row_is_lost_or_duplicated_and_no_batch_is_torn_if_processes_are_killed_at_every_step(
     add_summary: Callable[[str], None],
 ) -> None:
     """``TWOPC_TRIALS`` sets the number of trials per step. Prints the table, the seed and the bound."""

@@ -95,11 +95,11 @@ def test_order_matters_only_within_one_key_one_source_partition_and_one_output_p
     assert inverted([row(0, 0, "0:1"), row(0, 1, "0:0", b"other"), row(1, 0, "0:0"), row(0, 2, "1:0")]) == []
 
 
-def test_order_is_by_offset_not_by_read_time() -> None:
+def test_records_are_ordered_by_offset_and_not_by_read_time() -> None:
     assert inverted([row(0, 2, "0:1"), row(0, 0, "0:0")]) == []
 
 
-def test_each_record_behind_a_later_one_is_reported_once() -> None:
+def test_each_record_that_follows_a_later_one_is_reported_once() -> None:
     assert len(inverted([row(0, 0, "0:9"), row(0, 1, "0:1"), row(0, 2, "0:2")])) == 2
 
 
@@ -123,7 +123,7 @@ def test_a_read_from_an_open_transaction_is_reported() -> None:
     assert whats(aborted_reads(SEEN, still_open, SEEN)) == ["was read although its transaction was never ended"]
 
 
-def test_an_offset_read_twice_with_different_records_is_reported() -> None:
+def test_different_records_read_at_the_same_offset_are_reported() -> None:
     assert "an offset was read twice with different records" in whats(
         aborted_reads([*SEEN, row(0, 0, "0:9")], LOG, SEEN)
     )
@@ -133,7 +133,7 @@ def test_a_record_may_be_read_twice() -> None:
     assert aborted_reads([*SEEN, dataclasses.replace(SEEN[0], at_s=9)], LOG, SEEN) == []
 
 
-def test_a_transaction_visible_in_some_partitions_only_is_reported() -> None:
+def test_a_transaction_visible_in_only_some_partitions_is_reported() -> None:
     [violation] = torn(SEEN[:2], LOG)
     assert violation.what == f"the transaction of {ONE} is only partly visible"
     assert violation.evidence == ((Position(0, 0), Position(0, 2)), (Position(1, 0),))
@@ -146,7 +146,7 @@ def test_a_transaction_committed_in_one_partition_and_aborted_in_another_is_repo
     assert f"the transaction of {ONE} ended differently in different partitions: abort marker, commit marker" in found
 
 
-def test_a_transaction_ended_in_one_partition_only_is_reported() -> None:
+def test_a_transaction_ended_in_only_one_partition_is_reported() -> None:
     log = [line for line in LOG if line.position != Position(1, 3)]
     assert whats(torn(SEEN, log)) == [
         f"the transaction of {TWO} ended differently in different partitions: abort marker, open"

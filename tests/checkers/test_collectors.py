@@ -60,7 +60,9 @@ def write(producer: KafkaProducer, topic: str, value: str) -> None:
     assert producer.flush(10) == 0
 
 
-def test_the_watcher_sees_what_is_committed_and_the_dump_sees_the_rest(kafka: KafkaService, topic: str) -> None:
+def test_the_watcher_reads_committed_records_and_the_dump_contains_the_others_too(
+    kafka: KafkaService, topic: str
+) -> None:
     producer = producer_of(kafka, topic)
     with Watcher(kafka.bootstrap_servers, topic) as watcher:
         write(producer, topic, "committed")
@@ -99,7 +101,7 @@ def test_the_watcher_measures_how_long_readers_are_held_back(kafka: KafkaService
         assert until(lambda: bool(watcher.stable_offsets) and watcher.stable_offsets[-1].stable == 2)
 
 
-def test_a_watcher_that_missed_records_raises(kafka: KafkaService, topic: str) -> None:
+def test_a_watcher_that_missed_records_raises_an_error(kafka: KafkaService, topic: str) -> None:
     """Records deleted by retention before they were read are not an empty history."""
     producer = producer_of(kafka, topic)
     write(producer, topic, "gone")

@@ -183,7 +183,9 @@ def _acquire_and_die(sink: Any, handles: list[Any], scan_start: Mapping[str, Any
     Driver(sink).committer.commit(handles, scan_start)
 
 
-def test_states_are_forgotten_with_their_decisions_and_never_committed_again(guide: Case) -> None:
+def test_a_transactions_state_is_forgotten_with_its_decision_and_the_transaction_is_not_committed_again(
+    guide: Case,
+) -> None:
     driver = Driver(guide.sink)
     older_start = driver.begin()
     older = driver.prepare(guide.rows(ROWS))
@@ -198,7 +200,7 @@ def test_states_are_forgotten_with_their_decisions_and_never_committed_again(gui
     assert guide.visible() == [*ROWS, 9]
 
 
-def test_forget_keeps_what_has_not_been_swept_yet(guide: Case) -> None:
+def test_forget_keeps_the_rows_of_transactions_that_have_not_been_swept_yet(guide: Case) -> None:
     driver = Driver(guide.sink)
     driver.prepare(guide.rows(ROWS))
     driver.committer.forget(driver.begin())

@@ -136,7 +136,7 @@ _SUITE = SinkContract()
         (a_swept_task_votes, _SUITE.test_a_swept_task_that_votes_late_is_refused_or_has_all_its_rows),
     ],
 )
-def test_the_suite_notices(
+def test_the_suite_detects_each_mistake(
     mistake: Callable[[Patch], None], test: Callable[[Case], None], case: Case, monkeypatch: Patch
 ) -> None:
     mistake(monkeypatch)

@@ -132,7 +132,9 @@ class CountedTasks(Tasks):
 
 
 @pytest.mark.parametrize("count", DRIVER)
-def test_a_batch_costs_driver_and_brokers_no_more_than_before(kafka: KafkaService, tmp_path: Path, count: int) -> None:
+def test_a_batch_costs_the_driver_and_the_brokers_no_more_than_the_recorded_bounds(
+    kafka: KafkaService, tmp_path: Path, count: int
+) -> None:
     batches: list[Counter[str]] = []
     with CountingProxy(kafka.bootstrap_servers) as of_driver, CountingProxy(kafka.bootstrap_servers) as of_tasks:
         queries = [Query(of_driver.bootstrap_servers, tmp_path, timeout_ms=30_000) for _ in range(count)]
@@ -194,7 +196,7 @@ def counted_batches(
     ("direct", "frames"),
     [pytest.param(*one, marks=[pytest.mark.whole] if one[1] > 1 else []) for one in SPARK],
 )
-def test_a_batch_costs_spark_no_more_than_before(
+def test_a_batch_costs_spark_no_more_than_the_recorded_bounds(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path, direct: str, frames: int
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=TASKS, max_offsets=4)

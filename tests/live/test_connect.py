@@ -52,7 +52,9 @@ def stopped_worker(run: Run) -> psutil.Process:
 
 @pytest.mark.whole
 @pytest.mark.parametrize("write_by", ["auto", "tasks"])
-def test_batches_and_a_restart_are_written_exactly_once(write_by: str, kafka: KafkaService, tmp_path: Path) -> None:
+def test_batches_are_written_exactly_once_before_and_after_a_restart(
+    write_by: str, kafka: KafkaService, tmp_path: Path
+) -> None:
     pipeline = pipeline_of(kafka, tmp_path, settings={"write_by": write_by})
     try:
         for _ in range(2):

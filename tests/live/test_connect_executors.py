@@ -144,7 +144,7 @@ def test_spark_ui_shows_a_result_stage_that_ran_again_and_its_rows_are_written_o
             assert again.ended() == 0, again.text[-3000:]
 
 
-def test_spark_ui_shows_the_rerun_of_a_stage_between_two_shuffles(kafka: KafkaService, tmp_path: Path) -> None:
+def test_spark_ui_shows_that_a_stage_between_two_shuffles_ran_again(kafka: KafkaService, tmp_path: Path) -> None:
     """The result stage is in its first attempt, so its own reports do not show that its rows are mixed.
 
     A restart writes them once.

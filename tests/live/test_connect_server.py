@@ -284,7 +284,7 @@ def test_if_two_clients_start_a_query_simultaneously_on_a_server_that_stops_neit
         assert len(losers_of(pipeline_of(kafka, tmp_path), tmp_path, (one, one), **setting)) == 1
 
 
-def test_if_two_clients_start_a_query_simultaneously_on_two_servers_one_loses(
+def test_if_two_clients_start_a_query_simultaneously_on_two_servers_one_client_fails(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     with server(tmp_path / "server") as one, server(tmp_path / "other") as other:

@@ -64,7 +64,9 @@ def test_a_stateful_query_is_rejected_unless_sparks_ui_is_available(kafka: Kafka
         pipeline.close()
 
 
-def test_a_batch_limited_by_the_function_is_evaluated_again_for_its_state(kafka: KafkaService, tmp_path: Path) -> None:
+def test_a_batch_limited_by_the_function_is_evaluated_again_to_write_its_state(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
     pipeline = pipeline_of(kafka, tmp_path, settings=_DETERMINISTIC)
     for _ in range(4):
         pipeline.feed(20, keys=8)

@@ -45,7 +45,7 @@ def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.whole
-def test_demo_alongside_sparks_sink_is_exactly_once_under_kills() -> None:
+def test_demo_alongside_sparks_own_sink_writes_rows_exactly_once_despite_kills() -> None:
     done = run_cli("demo", "--rows", "3000", "--kills", "3", "--seed", "7", "--json")
 
     assert done.returncode == 0, done.stderr
@@ -60,7 +60,7 @@ def test_demo_alongside_sparks_sink_is_exactly_once_under_kills() -> None:
 
 
 @pytest.mark.timeout(900)
-def test_demo_is_exactly_once_under_a_kill() -> None:
+def test_demo_writes_rows_exactly_once_despite_a_kill() -> None:
     done = run_cli("demo", "--rows", "2000", "--kills", "1", "--seed", "7", "--no-baseline", "--json")
 
     assert done.returncode == 0, done.stderr
@@ -71,7 +71,7 @@ def test_demo_is_exactly_once_under_a_kill() -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.whole
-def test_demo_under_connect_is_exactly_once_no_matter_which_process_is_killed() -> None:
+def test_demo_under_connect_writes_rows_exactly_once_no_matter_which_process_is_killed() -> None:
     done = run_cli("demo", "--connect", "--rows", "3000", "--kills", "4", "--seed", "7", "--shuffle", "--json")
 
     assert done.returncode == 0, done.stderr
@@ -89,7 +89,7 @@ def test_demo_under_connect_is_exactly_once_no_matter_which_process_is_killed() 
     assert (baseline["lost"], baseline["kills"]) == (0, 4)
 
 
-def test_a_demo_under_connect_reports_what_is_missing(
+def test_a_demo_under_connect_reports_what_it_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("pyspark.__version__", "3.5.9")
@@ -102,7 +102,7 @@ def test_a_demo_under_connect_reports_what_is_missing(
 
 @pytest.mark.timeout(900)
 @pytest.mark.whole
-def test_demo_is_exactly_once_in_each_of_three_sinks_but_the_code_that_guides_show_is_not() -> None:
+def test_demo_writes_rows_exactly_once_to_each_of_three_sinks_but_the_code_shown_in_guides_does_not() -> None:
     done = run_cli(
         "demo", "--rows", "3000", "--kills", "2", "--seed", "11", "--sinks", "kafka,iceberg,postgres", "--json"
     )
@@ -142,7 +142,7 @@ def test_an_invalid_argument_is_rejected_with_an_error_that_identifies_it(
 
 @pytest.mark.whole
 @pytest.mark.timeout(600)
-def test_an_interrupted_demo_leaves_no_process() -> None:
+def test_an_interrupted_demo_leaves_no_process_running() -> None:
     with subprocess.Popen(
         [*COMMAND, "demo", "--rows", "1000", "--kills", "0", "--json"],
         stdout=subprocess.PIPE,

@@ -23,7 +23,7 @@ def files(spark: SparkSession, tmp_path: Path) -> HadoopFiles:
     return HadoopFiles(context._gateway, context._jsc.hadoopConfiguration(), tmp_path.as_uri())
 
 
-def test_reading_what_is_absent_finds_nothing(files: HadoopFiles) -> None:
+def test_a_read_of_a_missing_file_finds_nothing(files: HadoopFiles) -> None:
     assert (files.read("x/y"), files.names("x")) == (None, [])
     files.remove("x/y")
 
@@ -45,7 +45,7 @@ def test_the_sessions_hadoop_configuration_applies_to_every_request(spark: Spark
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_removed_name_can_be_put_again(files: HadoopFiles) -> None:
+def test_a_file_can_be_created_again_after_its_removal(files: HadoopFiles) -> None:
     files.put_if_absent("x", b"1")
     files.remove("x")
     files.remove("x")

@@ -53,7 +53,7 @@ def test_no_batch_is_larger_than_its_topic_accepts(
 
 
 @BOTH
-def test_no_batch_is_larger_than_what_the_topics_chosen_by_rows_accept(
+def test_no_batch_is_larger_than_its_topic_accepts_even_if_the_rows_choose_the_topics(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     way = Way(kafka, monkeypatch, native=native, topic=False)

@@ -87,7 +87,7 @@ def test_a_server_that_cannot_be_reached_gives_way_to_the_next(kafka: KafkaServi
         assert connect([*before, kafka.bootstrap_servers]) < EXPECTED_S + 3
 
 
-def test_servers_are_tried_in_order_until_the_whole_timeout_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_are_tried_in_order_until_the_timeout_has_elapsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a broker: each server has one connection in each round; then the error names all of them."""
     tried: list[float] = []
     real = KafkaAdminClient.__init__

@@ -138,7 +138,7 @@ def test_an_exact_run_after_a_weaker_one_duplicates_at_most_the_undecided_batch(
     assert play.visible() - left == seen(3) - (Counter() if point in BEFORE else seen(1))
 
 
-def test_the_guarantee_none_waits_for_no_acknowledgement_and_closing_the_driver_sends_the_rest(play: Play) -> None:
+def test_under_the_guarantee_none_no_acknowledgement_is_awaited_and_a_closing_driver_sends_the_rest(play: Play) -> None:
     """The client lingers, so a batch that waited for acknowledgements would not end before its rows are visible."""
     run = driver(play, "NONE", **{"kafka.linger.ms": "600000"})
     write(run, play, 0)
@@ -147,7 +147,7 @@ def test_the_guarantee_none_waits_for_no_acknowledgement_and_closing_the_driver_
     assert play.visible() == seen(1)
 
 
-def test_the_guarantee_at_least_once_waits_even_with_a_long_linger(play: Play) -> None:
+def test_the_guarantee_at_least_once_awaits_acknowledgements_even_with_a_long_linger(play: Play) -> None:
     """Fails without the flush."""
     write(driver(play, "AT_LEAST_ONCE", **{"kafka.linger.ms": "600000"}), play, 0)
     assert play.visible() == seen(1)

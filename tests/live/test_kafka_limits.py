@@ -28,7 +28,7 @@ def strict() -> Iterator[KafkaService]:
         yield KafkaService(kafka.bootstrap_servers, kafka)
 
 
-def test_a_broker_with_a_shorter_maximum_works_with_shorter_transactions_and_so_does_the_sweep(
+def test_a_query_and_its_sweep_respect_a_broker_with_a_shorter_transaction_maximum(
     strict: KafkaService, tmp_path: Path
 ) -> None:
     """Caught mutations: the driver's own transaction may last a minute; the sweep's InitProducerId asks for a minute."""

@@ -91,7 +91,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_bad_record_among_good_ones_raises_the_same_error(
+def test_a_bad_record_among_good_ones_raises_the_same_error_in_both_producers(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, bad: str
 ) -> None:
     """Caught mutations: ``err`` or a delivery report's error is not checked; rows that would be altered are not refused."""
@@ -152,7 +152,7 @@ def test_a_small_queue_bounds_the_tasks_memory_and_loses_nothing(
 
 @pytest.mark.whole
 @BOTH
-def test_a_broker_that_accepts_nothing_ends_the_wait_for_the_queue(
+def test_a_wait_for_the_full_queue_ends_if_the_broker_accepts_no_record(
     local_kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     monkeypatch.setattr("twopc.sinks.kafka.writer._ABORT_TIMEOUT_MS", 100)

@@ -71,7 +71,7 @@ def kafka_options(kafka: KafkaService) -> tuple[str, dict[str, str]]:
 
 
 @pytest.mark.whole  # `make demo` goes through the same loop, and `make test` runs a demo
-def test_exactly_once_passes_the_kill_loop(
+def test_a_query_with_exactly_once_passes_the_kill_loop(
     kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     topic, spark = kafka_options(kafka)
@@ -121,7 +121,7 @@ def test_the_kill_loop_finds_that_sparks_own_sink_duplicates_records(
 
 
 @pytest.mark.whole
-def test_exactly_once_passes_kills_at_crash_points_and_at_random_moments(
+def test_a_query_with_exactly_once_survives_kills_at_crash_points_and_at_random_moments(
     kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     """The seed also chooses who writes, and how many partitions the source has. `local[2]` has four writers."""

@@ -61,7 +61,7 @@ def output_of(kafka: KafkaService) -> tuple[str, Any]:
     return topic, query
 
 
-def test_exactly_once_passes_each_kill_and_fences_a_process_that_outlived_its_server(
+def test_a_query_with_exactly_once_survives_each_kill_and_fences_a_process_that_outlived_its_server(
     kafka: KafkaService, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
     topic, query = output_of(kafka)

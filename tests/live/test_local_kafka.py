@@ -182,7 +182,7 @@ sys.stdin.read()
 """
 
 
-def test_the_broker_outlives_the_thread_that_started_it_but_not_its_killed_process(tmp_path: Path) -> None:
+def test_the_broker_outlives_the_thread_that_started_it_but_not_a_kill_of_the_threads_process(tmp_path: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -195,7 +195,7 @@ def test_the_broker_outlives_the_thread_that_started_it_but_not_its_killed_proce
     assert broker.wait(TIMEOUT_S) is None
 
 
-def test_a_bad_property_fails_the_start_with_the_end_of_the_log(tmp_path: Path) -> None:
+def test_the_error_of_a_start_with_a_bad_property_contains_the_end_of_the_log(tmp_path: Path) -> None:
     with pytest.raises(
         ServiceError, match=r"broker\.log\):[\s\S]*Invalid value many for configuration num\.io\.threads"
     ):

@@ -133,7 +133,7 @@ def topics_of(bootstrap_servers: str, name: str) -> set[str]:
     return {topic for topic in admin.list_topics(timeout=30).topics if name in topic}
 
 
-def test_a_healthy_broker_passes_every_step_and_is_left_as_it_was(kafka: KafkaService, tmp_path: Path) -> None:
+def test_a_healthy_broker_passes_every_step_and_is_left_unchanged(kafka: KafkaService, tmp_path: Path) -> None:
     with playing(kafka, tmp_path) as play:
         done = run_cli(
             "--bootstrap-servers", kafka.bootstrap_servers, "--sink", play.name, "--topic", play.topic, "--json"

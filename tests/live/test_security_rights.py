@@ -290,7 +290,9 @@ def part(
     indirect=True,
     ids=lambda part: part.__name__,
 )
-def test_with_its_rights_alone_a_part_does_all_of_its_work(part: Part, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_component_does_all_of_its_work_with_its_documented_rights_alone(
+    part: Part, caplog: pytest.LogCaptureFixture
+) -> None:
     for role in part.roles:
         part.allow(role, part.rights(role))
     with caplog.at_level(logging.WARNING):
@@ -310,7 +312,7 @@ def test_with_its_rights_alone_a_part_does_all_of_its_work(part: Part, caplog: p
     ],
     indirect=["part"],
 )
-def test_a_part_reports_any_missing_right_and_once_it_is_granted_no_row_is_lost_or_duplicated(
+def test_each_component_reports_any_missing_right_and_loses_or_duplicates_no_row_once_it_is_granted(
     part: Part, right: Right, caplog: pytest.LogCaptureFixture
 ) -> None:
     for role in part.roles:

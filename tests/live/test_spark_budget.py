@@ -89,7 +89,9 @@ def random_value(chance: random.Random, kind: st.DataType) -> Any:
 
 
 @pytest.mark.parametrize("_number", range(3))
-def test_the_driver_counts_the_same_bytes_as_spark(_number: int, spark: SparkSession, chance: random.Random) -> None:
+def test_the_driver_and_spark_count_the_same_number_of_bytes(
+    _number: int, spark: SparkSession, chance: random.Random
+) -> None:
     """If the rows were not counted, a row that a task has held back would go unnoticed."""
     frame = random_rows(spark, chance)
     counted = frame.selectExpr(f"SUM({budgets._bytes_of_row(frame.schema)})").head()

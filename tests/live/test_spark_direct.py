@@ -71,7 +71,7 @@ def rows(count: int, width: int = 10, *, first: int = 0) -> list[dict[str, Any]]
 # -- which way ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_query_over_kafka_writes_its_small_batches_in_the_driver_from_the_first_one_on(
+def test_a_query_over_kafka_writes_its_small_batches_in_the_driver_starting_with_the_first(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=30)
@@ -132,7 +132,7 @@ def test_a_batch_a_hundred_times_larger_than_expected_does_not_reach_the_driver(
 # -- the same records --------------------------------------------------------------------------------------------------
 
 
-def test_both_ways_write_the_same_records_to_the_same_partitions(
+def test_the_driver_and_the_tasks_write_the_same_records_to_the_same_partitions(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
@@ -206,7 +206,7 @@ def test_a_bad_row_is_reported_with_the_same_error_as_by_a_task_and_nothing_is_v
     assert messages[0] == messages[1]
 
 
-def test_dead_letters_and_several_sinks_and_dataframes_are_one_decision(
+def test_one_decision_covers_dead_letters_and_several_sinks_and_dataframes(
     kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     letters = kafka_sink(kafka.bootstrap_servers)

@@ -82,7 +82,7 @@ def test_a_broker_that_restarts_in_a_direct_batch_loses_and_duplicates_nothing(
         pytest.param(20_000, marks=pytest.mark.whole),
     ],
 )
-def test_the_records_are_those_of_sparks_own_sink(
+def test_the_driver_and_the_tasks_write_the_same_records_as_sparks_own_sink(
     count: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)

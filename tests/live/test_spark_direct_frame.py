@@ -88,7 +88,7 @@ def test_the_driver_collects_the_dataframe_itself_and_writes_the_same_rows_as_a_
     assert found.to_pylist() == expected.to_pylist()
 
 
-def test_an_empty_dataframe_has_no_batch(spark: SparkSession) -> None:
+def test_an_empty_dataframe_yields_no_arrow_batch(spark: SparkSession) -> None:
     rows = arranged(spark.createDataFrame([], "value STRING"), sink(topic="t"))
     assert collect(rows, max_bytes=1024, budget=None, cancel=lambda: None) == []
 
@@ -148,7 +148,7 @@ def test_a_checksum_covers_the_values_inside_nested_maps(cases: list[str], spark
 
 
 @pytest.mark.skipif(pyspark.__version__.startswith("3."), reason="Spark 3.5 lacks the setting")
-def test_large_types_become_bytes_too(spark: SparkSession) -> None:
+def test_columns_of_large_types_are_also_converted_to_bytes(spark: SparkSession) -> None:
     setting = "spark.sql.execution.arrow.useLargeVarTypes"
     spark.conf.set(setting, "true")
     try:

@@ -40,7 +40,7 @@ def _history(pipeline: Pipeline) -> History:
 @pytest.mark.parametrize(
     ("direct", "way"), [pytest.param("driver", "direct", marks=pytest.mark.whole), ("tasks", "tasks")]
 )
-def test_the_history_shows_how_each_batch_was_written_and_its_rows_phases_and_tasks(
+def test_the_history_shows_each_batchs_rows_phases_and_tasks_and_how_it_was_written(
     direct: str, way: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, partitions=2, max_offsets=10)

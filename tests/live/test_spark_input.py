@@ -319,7 +319,7 @@ def test_a_batch_over_its_timeout_is_canceled_and_a_restart_loses_nothing(
 
 
 @pytest.mark.whole
-def test_an_undecided_batch_that_never_fits_can_be_replanned_as_the_message_instructs(
+def test_an_undecided_batch_that_always_times_out_can_be_replanned_as_the_message_instructs(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, plan_of: Callable[..., None]
 ) -> None:
     """Smaller batches alone do not help: Spark replays the offsets that it has planned. Each row is written once."""

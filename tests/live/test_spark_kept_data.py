@@ -80,7 +80,7 @@ def test_the_jobs_behind_rows_that_the_function_collected_and_passes_back_are_ex
 
 
 @BOTH_WAYS
-def test_rows_in_a_subquery_count(arrow: str, batch: DataFrame, spark: SparkSession) -> None:
+def test_rows_in_a_subquery_count_as_kept_data(arrow: str, batch: DataFrame, spark: SparkSession) -> None:
     since = unused(spark.sparkContext)
     found = spark.sql(
         "SELECT * FROM {batch} WHERE value IN (SELECT value FROM {rows})", batch=batch, rows=given(spark, arrow)

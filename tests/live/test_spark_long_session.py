@@ -83,7 +83,7 @@ def test_a_query_whose_batches_are_far_apart_is_not_refused(
 
 
 @pytest.mark.whole
-def test_skipped_stages_that_spark_drops_first_do_not_stop_a_query(
+def test_skipped_stages_do_not_stop_a_query_although_spark_drops_them_first(
     sink: KafkaSink, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Adaptive execution runs a shuffle's stages in separate jobs, so the last job skips these stages."""

@@ -156,7 +156,7 @@ def test_a_random_value_is_made_once_for_the_sinks_and_their_checksum(frame: Dat
 
 
 @pytest.mark.parametrize("is_case_sensitive", ["false", "true"])
-def test_each_sink_takes_the_column_it_specifies_if_two_differ_only_in_case(
+def test_each_sink_takes_the_column_it_specifies_if_two_column_names_differ_only_in_case(
     is_case_sensitive: str, spark: SparkSession
 ) -> None:
     columns = ["v AS value", "v AS Value", "'exact' AS key", "'other' AS KEY", "'x' AS Topic", "1 AS `KeY`"]

@@ -136,7 +136,7 @@ def test_each_dataframe_and_the_cached_parent_are_evaluated_once(
     assert sum(values(three).values()) == 3
 
 
-def test_a_sink_may_get_no_dataframe_of_a_batch(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_sink_may_receive_no_dataframe_of_a_batch(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
     one, two = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
     query = Query(
         spark,
@@ -196,7 +196,7 @@ def test_bad_rows_of_every_dataframe_are_in_the_dead_letters(
 # -- not exactly one call per batch ------------------------------------------------------------------------------------
 
 
-def test_a_second_call_for_a_batch_is_an_error_that_says_what_to_do(
+def test_a_second_call_for_a_batch_raises_an_error_that_says_what_to_do(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = kafka_sink(kafka.bootstrap_servers)
@@ -245,7 +245,7 @@ def test_a_function_that_catches_an_error_and_calls_again_writes_the_batch_once(
     assert values(sink) == VALUES
 
 
-def test_a_call_with_different_dataframes_after_a_failed_call_is_an_error(
+def test_a_call_with_different_dataframes_after_a_failed_call_raises_an_error(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = kafka_sink(kafka.bootstrap_servers)
@@ -378,7 +378,7 @@ def test_a_second_call_with_the_same_dataframe_for_another_sink_is_refused(
         (lambda *_: 5, "is a int"),
     ],
 )
-def test_an_invalid_dictionary_is_an_error_and_nothing_is_written(
+def test_an_invalid_dictionary_raises_an_error_and_nothing_is_written(
     given: Any, named: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     one, two = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)

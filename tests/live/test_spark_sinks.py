@@ -135,7 +135,7 @@ def test_a_lost_count_of_rows_is_repaired_although_the_sink_takes_no_column(
     assert counters(redis_server, name) == {"count": len(BATCHES[0])}
 
 
-def test_kafka_shows_a_batch_before_redis(
+def test_a_batch_becomes_visible_in_kafka_before_it_does_in_redis(
     kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:
     # By name, the Redis sink would come first.

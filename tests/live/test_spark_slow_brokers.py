@@ -110,7 +110,7 @@ def test_a_batch_over_its_own_limit_is_cut_short_even_if_acknowledgements_keep_c
 
 
 @BOTH
-def test_a_topic_that_accepts_only_small_batches_gets_them_with_default_options(
+def test_with_default_options_a_topic_that_accepts_only_small_batches_receives_small_ones(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession, direct: str
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers, f"small-{tmp_path.name}", config={"max.message.bytes": "65536"})

@@ -24,7 +24,7 @@ _KEYS = 10
 
 @pytest.mark.whole
 @pytest.mark.parametrize("point", ["task.prepared@4", "driver.decided@3", "driver.committed@3"])
-def test_the_state_of_a_killed_query_continues_from_its_changelog_and_its_sizes_are_in_the_history(
+def test_a_killed_querys_state_is_restored_from_its_changelog_and_the_history_contains_the_states_size(
     point: str, kafka: KafkaService, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan="update", partitions=2, max_offsets=20, spark=_ROCKS_DB)

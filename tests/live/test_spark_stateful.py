@@ -180,7 +180,7 @@ def test_as_many_commits_as_partitions_prove_nothing_if_a_dataframe_contains_the
     assert values(sink) == {"0": 4, "1": 3, "2": len(placed) - len(known)}
 
 
-def test_one_of_two_sinks_may_get_no_rows(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
+def test_one_of_two_sinks_may_receive_no_rows(kafka: KafkaService, spark: SparkSession, tmp_path: Path) -> None:
     one, two = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
 
     def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
@@ -235,7 +235,7 @@ def test_a_batch_that_the_function_reads_completely_is_evaluated_once(
     assert counted(tmp_path / "evaluated") == 3 * NEW
 
 
-def test_a_batch_that_the_function_has_cached_or_moved_is_evaluated_once(
+def test_a_batch_that_the_function_has_cached_or_repartitioned_is_evaluated_once(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     """A second evaluation would change a state that depends on more than the input, such as the clock."""
@@ -331,7 +331,7 @@ PLANS: dict[str, Callable[[DataFrame], DataFrame]] = {
 
 @pytest.mark.whole
 @pytest.mark.parametrize("plan", [name for name in PLANS if name != "transformed" or pyspark.__version__ >= "4.0"])
-def test_a_cut_batch_changes_no_other_batch_of_a_stateful_query(
+def test_a_batch_limited_by_the_function_changes_no_other_batch_of_a_stateful_query(
     plan: str, kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The rows of the others, and so the watermark, are those that Spark produces if each batch is read whole."""

@@ -191,7 +191,7 @@ def test_a_driver_killed_at_any_point_of_the_second_checkpoint_loses_and_duplica
 
 
 @pytest.mark.whole
-def test_a_pause_is_kept_between_checkpoints_and_stopping_the_query_ends_it(
+def test_a_pause_is_kept_between_checkpoints_and_ends_when_the_query_is_stopped(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=10)

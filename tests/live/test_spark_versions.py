@@ -38,7 +38,7 @@ _knows_version_2 = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "settings", [pytest.param({}, id="v1"), pytest.param(_VERSION_2, marks=_knows_version_2, id="v2")]
 )
-def test_a_query_over_files_is_exactly_once_when_its_driver_is_killed(
+def test_a_query_over_files_writes_rows_exactly_once_although_its_driver_is_killed(
     plan: str, points: tuple[str, ...], settings: dict[str, str], kafka: KafkaService, tmp_path: Path
 ) -> None:
     files = tmp_path / "files"

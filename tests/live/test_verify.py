@@ -136,7 +136,7 @@ def test_duplicates_written_by_others_are_found_and_located(play: Play) -> None:
     assert report_of(play).is_ok
 
 
-def test_one_stray_record_with_a_new_key_is_reported_with_its_position(play: Play) -> None:
+def test_a_single_stray_record_with_a_new_key_is_reported_with_its_position(play: Play) -> None:
     """It is among aborted records, which no reader sees: those of a foreign transaction, and of a batch that was rewritten."""
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     for handle in play.decided(0):
@@ -411,7 +411,7 @@ def watch(play: Play, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_ctrl_c_ends_a_watch_with_its_report(play: Play) -> None:
+def test_a_watch_interrupted_with_ctrl_c_prints_its_report(play: Play) -> None:
     write(play, ROWS)
     with watch(play, "--interval", "60") as watching:
         assert watching.stdout is not None
@@ -457,7 +457,7 @@ def test_a_query_that_writes_during_the_checks_causes_no_errors(play: Play) -> N
         (("--bootstrap-servers", "127.0.0.1:1", "--timeout", "1"), "no Kafka broker responds at 127.0.0.1:1"),
     ],
 )
-def test_wrong_usage_is_reported_in_one_message(play: Play, arguments: tuple[str, ...], message: str) -> None:
+def test_a_usage_error_is_reported_in_one_message(play: Play, arguments: tuple[str, ...], message: str) -> None:
     write(play, ROWS)
     done = run_cli("--bootstrap-servers", play.bootstrap_servers, "--sink", play.name, *arguments)
     assert done.returncode == 2

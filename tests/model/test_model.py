@@ -20,7 +20,7 @@ def run_model(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_no_history_loses_a_row_duplicates_a_row_or_tears_a_batch(add_summary: Callable[[str], None]) -> None:
+def test_no_history_loses_or_duplicates_a_row_or_tears_a_batch(add_summary: Callable[[str], None]) -> None:
     """``TWOPC_HISTORIES`` sets the number of histories."""
     done = run_model("--histories", os.environ.get("TWOPC_HISTORIES", "1500"))
     add_summary(done.stdout)

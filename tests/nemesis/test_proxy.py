@@ -70,7 +70,9 @@ def assert_repeated_until_complete(ends: list[Exchange]) -> None:
     assert last == (None, "NONE")
 
 
-def test_other_requests_pass_unchanged_in_both_directions(kafka: KafkaService, proxy: KafkaProxy, name: str) -> None:
+def test_requests_that_match_no_rule_pass_unchanged_in_both_directions(
+    kafka: KafkaService, proxy: KafkaProxy, name: str
+) -> None:
     topic = create_topic(proxy.bootstrap_servers, name)
     producer = producer_of(proxy, name)
     values = [f"{number}-{'x' * number}" for number in range(200)]
@@ -119,7 +121,9 @@ def test_only_the_selected_request_is_hit(kafka: KafkaService, proxy: KafkaProxy
     assert sum(committed(kafka.bootstrap_servers, topic).values()) == 6
 
 
-def test_a_dropped_response_was_sent_by_the_broker(kafka: KafkaService, proxy: KafkaProxy, name: str) -> None:
+def test_the_broker_has_acted_on_a_request_whose_response_is_dropped(
+    kafka: KafkaService, proxy: KafkaProxy, name: str
+) -> None:
     topic = create_topic(kafka.bootstrap_servers, name)
     producer = producer_of(proxy, name)
     proxy.on(Api.END_TXN, transactional_id=name).drop_response()
@@ -188,13 +192,13 @@ def test_a_replayed_request_gets_a_new_response_from_the_broker(
     assert len(proxy.recorded(Api.END_TXN, name)) == 1, "a replay must not be recorded as a client's request"
 
 
-def test_waiting_for_a_request_that_never_comes_fails(proxy: KafkaProxy, name: str) -> None:
+def test_a_wait_for_a_request_that_never_comes_fails(proxy: KafkaProxy, name: str) -> None:
     rule = proxy.on(Api.END_TXN, transactional_id=name).hold()
     with pytest.raises(AssertionError, match="matched 0 requests"):
         rule.wait(0.01)
 
 
-def test_closing_the_proxy_releases_every_hold(kafka: KafkaService, name: str) -> None:
+def test_the_proxy_releases_every_held_request_when_it_is_closed(kafka: KafkaService, name: str) -> None:
     """A test ends even if its schedule forgets a release."""
     topic = create_topic(kafka.bootstrap_servers, name)
     with KafkaProxy(kafka.bootstrap_servers) as proxy:
@@ -208,7 +212,7 @@ def test_closing_the_proxy_releases_every_hold(kafka: KafkaService, name: str) -
     assert time.monotonic() - began < LONGEST_HOLD_S / 4
 
 
-def test_closing_the_proxy_raises_if_a_client_did_not_speak_plain_kafka(kafka: KafkaService) -> None:
+def test_the_proxy_raises_an_error_when_it_is_closed_if_a_client_did_not_speak_plain_kafka(kafka: KafkaService) -> None:
     """A client that uses TLS would pass unseen, and the test would check nothing."""
     proxy = KafkaProxy(kafka.bootstrap_servers)
     with pytest.raises(ValueError, match="not the start of a plain Kafka frame"), proxy:
@@ -253,12 +257,14 @@ def test_a_new_leaders_address_in_a_refusal_is_rewritten(kind: Any) -> None:
     assert [(row.host, row.port) for row in rewritten.body.node_endpoints] == [("front-of-real", 9094)]
 
 
-def test_an_error_in_a_part_of_a_response_is_the_error_of_the_response() -> None:
+def test_an_error_in_any_part_of_a_response_counts_as_the_error_of_the_response() -> None:
     refused = struct.pack(">ibib2sbihbbb", 7, 0, 0, 2, b"\x02t", 2, 0, 47, 0, 0, 0)
     assert Response(refused, request_of(Api.ADD_PARTITIONS_TO_TXN, 3)).error in FENCED
 
 
-def test_watching_requests_does_not_displace_another_rule(kafka: KafkaService, proxy: KafkaProxy, name: str) -> None:
+def test_a_rule_that_watches_requests_does_not_displace_another_rule(
+    kafka: KafkaService, proxy: KafkaProxy, name: str
+) -> None:
     topic = create_topic(kafka.bootstrap_servers, name)
     producer = producer_of(proxy, name)
     watched = proxy.on(Api.END_TXN, transactional_id=name).watch()
@@ -275,7 +281,7 @@ def commit_held(proxy: KafkaProxy, topic: str, name: str) -> None:
     assert held.wait().answer() == "NONE"
 
 
-def test_closing_the_proxy_reports_a_forgotten_hold(kafka: KafkaService, name: str) -> None:
+def test_the_proxy_reports_a_forgotten_hold_when_it_is_closed(kafka: KafkaService, name: str) -> None:
     topic = create_topic(kafka.bootstrap_servers, name)
     proxy = KafkaProxy(kafka.bootstrap_servers)
     with pytest.raises(AssertionError, match=r"not released in time: .*HOLD_REQUEST"), proxy:

@@ -827,7 +827,7 @@ BUGS: Final = (
         "            if (self.frame_name, index) in lost:\n",
         "            if lost:\n",
         model=False,
-        protocol="tests/unit/test_spark_task.py -k lost_partitions_only",
+        protocol="tests/unit/test_spark_task.py -k only_the_rows_of_lost",
     ),
     _bug(
         "rows are counted by task, not by partition of the plan",
@@ -1034,7 +1034,7 @@ BUGS: Final = (
         "self._history.stages_elsewhere(min(again), own) | ",
         "",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k sharing_a_rerun_stage",
+        protocol="tests/unit/test_spark_shuffles.py -k shares_a_repeated_stage",
         whole="tests/live/test_spark_threads.py -k earlier",
     ),
     _bug(
@@ -1111,7 +1111,7 @@ BUGS: Final = (
         "plan.hides_rows or plan.may_replace_batch",
         "plan.hides_rows",
         model=False,
-        protocol="tests/unit/test_connect_frames.py -k in_place_of_the_batch",
+        protocol="tests/unit/test_connect_frames.py -k replace_the_batch",
     ),
     _bug(
         "a job that Spark may have forgotten counts as a job that never began",
@@ -1240,7 +1240,7 @@ BUGS: Final = (
         " or self._is_in_cache(after, frame)",
         "",
         model=False,
-        whole="tests/live/test_spark_stateful.py -k cached_or_moved",
+        whole="tests/live/test_spark_stateful.py -k cached_or_repartitioned",
     ),
     _bug(
         "a stateful batch that the function has moved is evaluated once more",
@@ -1249,7 +1249,7 @@ BUGS: Final = (
         "|RepartitionByExpression .*",
         "|Repartition.*|XXX",
         model=False,
-        whole="tests/live/test_spark_stateful.py -k cached_or_moved",
+        whole="tests/live/test_spark_stateful.py -k cached_or_repartitioned",
     ),
     _bug(
         "reports that Spark has dropped count as none",
@@ -1268,7 +1268,7 @@ BUGS: Final = (
         "        before += [self._history.before(min(kept))] if kept else []\n",
         "",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k planning_the_attempts_shuffle",
+        protocol="tests/unit/test_spark_shuffles.py -k attempts_shuffle_was_planned",
         whole="tests/live/test_spark_executors.py -k dropped",
     ),
     _bug(
@@ -1278,7 +1278,7 @@ BUGS: Final = (
         "self._kept(seen, self._old(seen)).union(*behind)",
         "self._kept(seen, self._old(seen))",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k before_a_local_checkpoint",
+        protocol="tests/unit/test_spark_shuffles.py -k between_the_planning",
     ),
     _bug(
         "the shuffles behind a local checkpoint do not count",
@@ -1352,7 +1352,7 @@ BUGS: Final = (
         "return self.status not in _IDLE or self.submission_time is not None",
         "return self.status not in _IDLE",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k reported_as_new",
+        protocol="tests/unit/test_spark_shuffles.py -k reports_it_as_new",
     ),
     _bug(
         "a shuffle that no known job has written counts as written once",

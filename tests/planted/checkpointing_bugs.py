@@ -248,7 +248,7 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "            left = flush_all(ready.producer.flush, silence_s=settings.timeout_ms / 1000)\n",
         "            left = 0\n",
         model=False,
-        protocol=f"{_GUARANTEES} -k waits_for_no_acknowledgement",
+        protocol=f"{_GUARANTEES} -k no_acknowledgement_is_awaited",
     ),
     one_edit(
         "guarantee: a preflight tries no transaction",

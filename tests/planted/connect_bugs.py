@@ -114,7 +114,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "_replace(frame=_pinned(one.frame, views)) if is_by_name(one.frame) else one for",
         "_replace() for",
         model=False,
-        protocol=f"{_FRAMES} -k resolved_once",
+        protocol=f"{_FRAMES} -k contain_names",
     ),
     one_edit(
         "Spark Connect: rows behind a view count as the batch's",
@@ -123,7 +123,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "        self._require_own_rows(batch, attempt)\n",
         "",
         model=False,
-        protocol=f"{_FRAMES} -k vouch",
+        protocol=f"{_FRAMES} -k belongs_to_the_batch",
         whole=f"{_LIVE} -k view_is_resolved_by_name",
     ),
     one_edit(
@@ -281,7 +281,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         '            self._batch.write.format("noop").mode("append").save()\n        missing',
         "        missing",
         model=False,
-        protocol="tests/unit/test_connect_state.py -k only_a_job",
+        protocol="tests/unit/test_connect_state.py -k only_if_a_job",
         whole="tests/live/test_connect_state.py -k limited_by_the_function",
     ),
     one_edit(
@@ -291,7 +291,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "(frame is self._batch and not self._is_cached)",
         "(frame is self._batch)",
         model=False,
-        protocol="tests/unit/test_connect_state.py -k only_a_job",
+        protocol="tests/unit/test_connect_state.py -k only_if_a_job",
     ),
     one_edit(
         "Spark Connect: a batch is decided although its plan has left out a part of its state",
@@ -365,7 +365,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         r"[+:]- |~?\w+RDD \[",
         "[+:]- ",
         model=False,
-        protocol=f"{_PLANS} -k end_of_a_line",
+        protocol=f"{_PLANS} -k line_break",
     ),
     one_edit(
         "the checkpoint of another query of the session is taken",

@@ -135,7 +135,7 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         "stats.py",
         "if named is not None and _LIST.fullmatch(named) else",
         "if named is not None else",
-        f"{_VALUES} -k whichever_columns",
+        f"{_VALUES} -k no_matter_which",
     ),
     _bug(
         "a bound of decimals is rounded inwards",
@@ -150,7 +150,7 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         "        if self._before is not None and self._before.before is not None:\n"
         "            self._forget(self._before.before)\n",
         "        if self._before is not None:\n            self._forget(self._before.pointer)\n",
-        f"{_RESTORED} -k log_lacks",
+        f"{_RESTORED} -k missing_from_the_log",
     ),
     _bug(
         "a Parquet file has bounds that leave NaN out",

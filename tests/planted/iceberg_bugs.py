@@ -37,7 +37,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "            transaction._stage(*transaction._set_ref_snapshot(append.snapshot_id, tag, 'tag'))\n"
         "            response = transaction.commit_transaction()\n",
         model=False,
-        protocol=f"{_SHARED} -k held_back",
+        protocol=f"{_SHARED} -k change_of_driver",
         whole=f"{_LATE} -k successors_commits",
     ),
     one_edit(
@@ -115,7 +115,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         '            raise OvertakenError(f"another driver has moved the sink\'s tag: {shortened(str(failure))}")\n',
         "        self._landed, self._tagged = None, now\n",
         model=False,
-        protocol=f"{_SHARED} -k held_back",
+        protocol=f"{_SHARED} -k change_of_driver",
         whole=f"{_LATE} -k successors_commits",
     ),
     one_edit(

@@ -46,34 +46,28 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "published.py",
             "        lost=(*published.lost, *(handle.transaction for handle, entries in found.items() if entries is None)),\n",
             "",
-            **_both(
-                "commit.py::test_files_missing_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed"
-            ),
+            **_both("commit.py::test_files_missing_after_the_decision_are_proven_lost_and_the_others_are_committed"),
         ),
         _bugs(
             "a decision whose files are gone is silently committed without them",
             "published.py",
             "    return Evidence.ABORTED if handle.transaction in published.lost else Evidence.COMMITTED\n",
             "    return Evidence.COMMITTED\n",
-            **_both(
-                "commit.py::test_files_missing_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed"
-            ),
+            **_both("commit.py::test_files_missing_after_the_decision_are_proven_lost_and_the_others_are_committed"),
         ),
         _bugs(
             "a transaction counts as committed with its attempt",
             "published.py",
             "    if asked > published.attempts.get(handle.attempt, 0):\n",
             "    if handle.attempt not in published.attempts:\n",
-            **_both("commit.py::test_a_transaction_missing_from_the_commit_does_not_count_as_committed"),
+            **_both("commit.py::test_a_transaction_whose_rows_are_missing_from_the_commit_does_not_count_as_committed"),
         ),
         _bugs(
             "a repair adds the whole batch again",
             "committer.py",
             "[handle for handle in handles if handle.attempt not in published.attempts]",
             "list(handles)",
-            **_both(
-                "commit.py::test_files_missing_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed"
-            ),
+            **_both("commit.py::test_files_missing_after_the_decision_are_proven_lost_and_the_others_are_committed"),
         ),
         _bugs(
             "a file is not looked for before the decision",
@@ -109,7 +103,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "versions.py",
             "max(above + 1, driver_epoch << _VERSIONS_OF_A_DRIVER)",
             "above + 1",
-            **_both("commit.py::test_versions_of_two_drivers_never_clash"),
+            **_both("commit.py::test_two_drivers_never_use_the_same_version"),
         ),
         _bugs(
             "an older table is believed at a start",
@@ -194,7 +188,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "values.py",
             "        else filled(convert(children[index], one.type, field.type), field)\n",
             "        else convert(children[index], one.type, field.type)\n",
-            iceberg="lake_values.py -k above_a_required",
+            iceberg="lake_values.py -k in_place_of_a_struct",
         ),
         _bugs(
             "a missing struct with a required field can never be written",

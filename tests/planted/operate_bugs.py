@@ -41,7 +41,7 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         "        except Exception as error:",
         "        except KafkaException as error:",
         model=False,
-        protocol="tests/live/operate/test_progress.py -k after_a_batch_is_visible",
+        protocol="tests/live/operate/test_progress.py -k already_visible",
     ),
     one_edit(
         "an operator may abort what is decided",
@@ -167,7 +167,7 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         "if one.sink != state.sink]",
         "if not one.sink]",
         model=False,
-        protocol=f"{_TWO_CLUSTERS} -k over_all",
+        protocol=f"{_TWO_CLUSTERS} -k across_all_sinks",
     ),
     one_edit(
         "an earlier ledger turns a decided transaction into an orphan",
@@ -185,7 +185,7 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         "_held(self.ledger.contents(until=None))",
         "_held(self.ledger.contents(until=None, whoever=True))",
         model=False,
-        protocol=f"{_OTHER_LEDGERS} -k another_sinks",
+        protocol=f"{_OTHER_LEDGERS} -k of_another_sink",
     ),
     one_edit(
         "a command ignores the ledger that the checkpoint names",

@@ -369,7 +369,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "key=lambda name: (committers[name].decision_log() is None, name)",
         "key=lambda name: name",
         model=False,
-        whole="tests/live/test_spark_sinks.py -k before_redis",
+        whole="tests/live/test_spark_sinks.py -k before_it_does_in_redis",
     ),
     one_edit(
         "an older copy of the registers is accepted",
@@ -396,7 +396,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "    require_known(setup, view, batch, is_swept=False)\n",
         "",
         model=False,
-        protocol="tests/unit/test_coordinator_copies.py -k fences_anybody",
+        protocol="tests/unit/test_coordinator_copies.py -k fences_any_driver",
     ),
     one_edit(
         "a commit that overtakes the sweep is not noticed",
@@ -540,7 +540,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "            yield step\n        self._note(record)\n",
         "            yield step\n",
         model=False,
-        protocol="tests/unit/test_control_set_back.py -k only_from_its_proof",
+        protocol="tests/unit/test_control_set_back.py -k only_its_marker_proved",
     ),
     one_edit(
         "a decided batch whose store was set back counts as undecided",
@@ -657,7 +657,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "AND c.relpersistence <> 'p' AND",
         "AND false AND",
         model=False,
-        protocol="tests/live/postgres/test_objections.py -k meaningless",
+        protocol="tests/live/postgres/test_objections.py -k rewriting_rule",
     ),
     one_edit(
         "PostgreSQL: the width of a covering index's INCLUDE columns does not count",
@@ -792,7 +792,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "self._settings.decided(table",
         "self._settings.publishing(table",
         model=False,
-        protocol="tests/live/postgres/test_after_the_decision.py -k stops_nothing_if",
+        protocol="tests/live/postgres/test_after_the_decision.py -k rows_still_fit",
     ),
     one_edit(
         "PostgreSQL: decided rows are cast to whatever type their column has now",
@@ -801,7 +801,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "not keeps_values(staged.type, now.type)",
         "False",
         model=False,
-        protocol="tests/live/postgres/test_altered_columns.py -k old_type_is_back",
+        protocol="tests/live/postgres/test_altered_columns.py -k old_type_is_restored",
     ),
     one_edit(
         "PostgreSQL: decided rows go to another column that has been given their column's name",
@@ -882,7 +882,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "        self._commit_older_votes(version_of(scan_start or NO_ATTEMPT))\n",
         "",
         model=False,
-        protocol="tests/live/postgres/test_vote_restored.py -k decided_before",
+        protocol="tests/live/postgres/test_vote_restored.py -k older_than_the_last",
     ),
     one_edit(
         "PostgreSQL: a start commits the vote of an abandoned batch",
@@ -999,7 +999,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "except psycopg.ProgrammingError as error:",
         "except () as error:",
         model=False,
-        protocol="tests/live/postgres/test_vote_leftovers.py -k this_role_may_not_end",
+        protocol="tests/live/postgres/test_vote_leftovers.py -k a_role_may_not_end",
     ),
     one_edit(
         "PostgreSQL: votes of a database and of its copy have the same name",
@@ -1306,7 +1306,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "            **self.sentinel_options,\n",
         "",
         model=False,
-        protocol="tests/live/redis/test_topology.py -k password_of_its_own",
+        protocol="tests/live/redis/test_topology.py -k their_own_password",
     ),
     one_edit(
         "Redis Cluster: a script follows the moving slot to a node that lacks the data",
@@ -1487,7 +1487,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "    _require_records_of_the_batch_before(files, handover, by_time, sink)\n",
         "",
         model=False,
-        protocol="tests/live/migrate/test_start_offsets.py -k without_the_times",
+        protocol="tests/live/migrate/test_start_offsets.py -k whose_timestamps",
     ),
     one_edit(
         "the start offsets of one topic switch off the check of another topic's times",
@@ -1659,7 +1659,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "        if not self._is_paused or any(post.is_busy for post in self._posts):\n",
         "        if not self._is_paused:\n",
         model=False,
-        protocol="tests/unit/test_alerts_listener.py -k on_its_way",
+        protocol="tests/unit/test_alerts_listener.py -k last_alert",
     ),
     one_edit(
         "acknowledgements do not renew the time of a flush",
@@ -1794,7 +1794,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "                for place, value in zip(self._places, values, strict=True)\n",
         "                for place, value in zip(self._places[:1], values)\n",
         model=False,
-        protocol="tests/live/hbase/test_same_as_the_command.py -k agrees_with_the_calls",
+        protocol="tests/live/hbase/test_same_as_the_command.py -k predicts_the_outcome",
     ),
     one_edit(
         "HBase: a chunk of small rows may be larger than the largest cell",

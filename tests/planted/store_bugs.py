@@ -67,7 +67,7 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         _STORES,
         "urgent = {one.anchor for",
         "urgent = {one.what for",
-        "tests/unit/test_stores.py -k grows_with_each",
+        "tests/unit/test_stores.py -k grow_with_each",
     ),
     _bug(
         "the checkpoint is read only once",

@@ -45,7 +45,7 @@ def _said(alerts: list[Alert]) -> list[tuple[str, str]]:
     return [(alert.rule, alert.status) for alert in alerts]
 
 
-def test_too_many_failures_in_the_window_fire_once_and_clear_once() -> None:
+def test_an_alert_about_too_many_failures_in_the_window_fires_once_and_clears_once() -> None:
     episodes = _episodes(TOTAL)
     assert _at(episodes, 0) == []
     for minute in (1, 2, 3):
@@ -72,7 +72,7 @@ def test_failures_are_counted_only_when_a_check_runs() -> None:
     assert (alert.query, alert.at_ms, alert.since_ms) == ("orders", T0 + 5 * MINUTE, T0 + 5 * MINUTE)
 
 
-def test_growth_compares_a_period_with_the_preceding_one() -> None:
+def test_a_growth_rule_compares_a_period_with_the_preceding_one() -> None:
     episodes = _episodes(GROWTH)
     for minute in (1, 4, 7, 11, 14, 17):
         episodes.ended(_bad(minute))
@@ -87,7 +87,7 @@ def test_growth_compares_a_period_with_the_preceding_one() -> None:
     assert _at(episodes, 37) == [("worse", "over")]
 
 
-def test_failures_in_a_row_fire_at_once_and_a_completed_checkpoint_ends_the_episode() -> None:
+def test_an_alert_about_consecutive_failures_fires_at_once_and_ends_with_a_completed_checkpoint() -> None:
     episodes = _episodes(BROKEN)
     assert [_said(episodes.ended(one)) for one in (_bad(1), _bad(2), _good(3), _bad(4), _bad(5))] == [[]] * 5
     assert _said(episodes.ended(_bad(6))) == [("broken", "firing")]
@@ -109,7 +109,7 @@ def test_the_time_without_a_completed_checkpoint_counts_from_the_last_one_or_fro
     assert _at(episodes, 23.1) == [("stalled", "firing")]
 
 
-def test_a_source_that_pauses_raises_no_alert_if_only_planned_checkpoints_are_judged() -> None:
+def test_a_pause_in_the_source_raises_no_alert_if_only_planned_checkpoints_are_judged() -> None:
     episodes = _episodes(NoCheckpoint("stalled", for_s=600, is_of_planned=True))
     assert _at(episodes, 60) == []
     episodes.planned_ms = T0 + 60 * MINUTE
@@ -127,7 +127,7 @@ def test_the_time_between_a_normal_end_and_the_next_start_does_not_count() -> No
     assert _at(episodes, 70.1) == [("stalled", "firing")]
 
 
-def test_an_episode_reported_before_a_restart_is_not_reported_again_but_its_end_is() -> None:
+def test_after_a_restart_an_episode_is_not_reported_again_but_its_end_is() -> None:
     state = State()
     first = _episodes(BROKEN, state=state)
     for minute in (1, 2, 3):

@@ -111,7 +111,7 @@ def test_a_query_closed_normally_raises_no_alert() -> None:
     assert told.get(timeout=WAIT_S).rule == "stalled"
 
 
-def test_a_checkpoint_after_a_long_pause_of_the_source_is_not_late_when_it_begins(tmp_path: Path) -> None:
+def test_a_checkpoint_after_a_long_pause_in_the_source_is_not_late_when_it_begins(tmp_path: Path) -> None:
     told: queue.Queue[Alert] = queue.Queue()
     clock = Clock()
     checkpoint = write(tmp_path / "checkpoint", [ended(0)])
@@ -169,7 +169,7 @@ def test_no_thread_watches_a_query_closed_normally() -> None:
     alerts._flush(time.monotonic() + WAIT_S)  # there is nothing to wait for
 
 
-def test_an_alert_on_its_way_keeps_its_query_watched_until_it_is_delivered() -> None:
+def test_a_query_is_watched_until_its_last_alert_has_been_delivered() -> None:
     """The end of the process therefore waits for it. Caught mutation: the watching thread ends with the query."""
     before = threading.enumerate()
     asked, free = threading.Event(), threading.Event()
@@ -322,7 +322,7 @@ def test_a_checkpoint_that_is_not_local_is_refused_and_a_file_url_is_accepted(tm
     assert Alerts([BROKEN], checkpoint_location=f"file://{tmp_path}")._checkpoint == tmp_path
 
 
-def test_a_process_that_ends_with_the_failure_reports_it_first(tmp_path: Path) -> None:
+def test_a_process_that_ends_because_of_a_failure_reports_the_failure_first(tmp_path: Path) -> None:
     rules = tmp_path / "alerts.properties"
     rules.write_text("consecutive.count=1")
     code = f"""

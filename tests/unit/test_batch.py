@@ -85,7 +85,9 @@ def test_a_gap_is_accepted_after_the_checkpoint_has_forgotten_the_offsets_before
 
 
 @pytest.mark.parametrize(("query_id", "position"), [("a", Position.FIRST), ("z", Position.GAP), (None, Position.GAP)])
-def test_a_gap_of_a_later_query_is_accepted_only_with_its_id(query_id: str | None, position: Position) -> None:
+def test_a_gap_in_a_later_querys_batches_is_accepted_only_with_the_id_of_that_query(
+    query_id: str | None, position: Position
+) -> None:
     """A setting without an id may have been left in the code by the query that this one has replaced."""
     overrides = Overrides(resume_at=ResumeAt(17, query_id))
     assert locate(log(5, ended="z"), batch_of(17, query_id="a"), overrides) is position

@@ -58,31 +58,31 @@ def results(*cases: Case) -> Results:
     return Results(group="streaming", title="T", heading=heading, rounds=3, cases=list(cases), x_label="rows")
 
 
-def test_a_ratio_is_taken_round_by_round_and_not_from_the_medians() -> None:
+def test_a_ratio_is_computed_round_by_round_and_not_from_the_medians() -> None:
     assert case().spread(TWOPC) == Spread(12, 10, 30)
     assert case().ratio(TWOPC, SPARK) == Spread(1.2, 0.5, 3)
 
 
-def test_a_side_without_a_sample_in_each_round_has_no_ratio() -> None:
+def test_no_ratio_is_computed_for_a_side_without_a_sample_in_each_round() -> None:
     with pytest.raises(ValueError, match="shorter"):
         case(other=[1]).ratio(TWOPC, "other")
 
 
-def test_a_table_has_a_line_for_each_side_and_no_ratio_to_itself() -> None:
+def test_a_table_has_a_line_for_each_side_and_no_ratio_of_a_side_to_itself() -> None:
     assert lines(case()) == [
         ("100 rows", TWOPC, "12 (10-30) ms", "", ""),
         ("", SPARK, "10 (10-20) ms", "1.2 (0.5-3)", ""),
     ]
 
 
-def test_results_survive_their_file(tmp_path: Path) -> None:
+def test_results_are_the_same_after_they_are_written_and_read(tmp_path: Path) -> None:
     kept = results(case())
     kept.write(tmp_path)
     assert read_results(tmp_path, "streaming") == kept
     assert read_results(tmp_path, "other") is None
 
 
-def test_a_goal_is_met_at_its_limit_missed_above_and_unknown_without_results() -> None:
+def test_a_goal_is_met_at_its_limit_and_missed_above_it_and_unknown_without_results() -> None:
     goal = next(one for one in GOALS if (one.group, one.case) == ("streaming", "100 rows"))
     assert goal.verdict(results(case())) is Verdict.MET
     assert goal.verdict(results(case(twopc=[12.1, 30, 10]))) is Verdict.MISSED
@@ -117,12 +117,12 @@ def test_the_ratio_of_two_sides_of_a_fact_can_be_a_goal() -> None:
     assert goal.verdict(results(one_sided)) is Verdict.UNKNOWN
 
 
-def test_every_goal_is_about_a_case_of_a_group() -> None:
+def test_every_goal_refers_to_an_existing_case() -> None:
     cases = {group.name: group.cases(Settings(whole=True)) for group in GROUPS}
     assert [goal for goal in GOALS if goal.case not in cases[goal.group]] == []
 
 
-def test_a_chart_is_valid_has_every_point_in_its_frame_and_both_color_schemes() -> None:
+def test_a_chart_is_valid_and_contains_every_point_and_both_color_schemes() -> None:
     points = [(1.0, Spread(3, 1, 10)), (1e6, Spread(0.2, 0.2, 0.2)), (10.0, Spread(0, 0, 0))]
     text = curves("T & <t>", "x", "ms", [Series("s < t", points), Series("empty", [])])
     root = ET.fromstring(text)  # noqa: S314 - the SVG is our own
@@ -133,7 +133,7 @@ def test_a_chart_is_valid_has_every_point_in_its_frame_and_both_color_schemes() 
     assert curves("T", "x", "ms", []) == ""
 
 
-def test_a_group_draws_its_curve_and_each_fact_and_a_single_case_none(tmp_path: Path) -> None:
+def test_a_chart_is_drawn_for_a_groups_curve_and_each_fact_but_not_for_a_single_case(tmp_path: Path) -> None:
     cases = [
         Case(name=str(x), unit="ms", samples={TWOPC: [x]}, x=x, facts={"KiB / batch": {TWOPC: x}}) for x in (1.0, 10.0)
     ]
@@ -143,7 +143,7 @@ def test_a_group_draws_its_curve_and_each_fact_and_a_single_case_none(tmp_path: 
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_figures_of_a_page_are_those_of_the_kept_results(page: Path) -> None:
+def test_the_figures_on_a_page_match_the_kept_results(page: Path) -> None:
     assert filled(page.read_text()) == page.read_text(), 'make bench ARGS="--pages"'
 
 
@@ -186,17 +186,17 @@ def test_the_text_of_a_chart_gives_the_measurement_and_its_subjects(tmp_path: Pa
     assert memory in page
 
 
-def test_the_text_for_one_round_is_singular(tmp_path: Path) -> None:
+def test_a_single_round_is_described_in_the_singular(tmp_path: Path) -> None:
     msgspec.structs.replace(results(case()), rounds=1).write(tmp_path)
     assert ", in 1 round." in filled("<!-- bench:streaming -->\n<!-- /bench -->", tmp_path)
 
 
-def test_a_block_of_an_unknown_group_is_an_error(tmp_path: Path) -> None:
+def test_a_block_for_an_unknown_group_causes_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no group"):
         filled("<!-- bench:other -->\n<!-- /bench -->", tmp_path)
 
 
-def test_the_only_option_selects_groups_and_parts_of_cases() -> None:
+def test_groups_and_cases_can_be_selected_by_parts_of_their_names() -> None:
     assert [group for group, _ in chosen((), Settings(whole=True))] == list(GROUPS)
     assert [group for group, _ in chosen((), Settings())] == [group for group in GROUPS if group.by_default]
     assert [(group.name, parts) for group, parts in chosen(["streaming:2000", "streaming:100rows"], Settings())] == [
@@ -228,7 +228,7 @@ def test_a_case_that_exists_only_in_whole_runs_can_be_selected_only_with_whole()
 
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
-def test_each_group_lists_its_cases_and_has_kept_only_their_results(group: Group, *, quick: bool) -> None:
+def test_each_group_lists_its_cases_and_its_kept_results_belong_only_to_them(group: Group, *, quick: bool) -> None:
     names = group.cases(Settings(whole=True, quick=quick))
     assert names
     assert all(chosen([f"{group.name}:{name}"], Settings(whole=True, quick=quick)) for name in names)
@@ -243,7 +243,7 @@ def test_a_run_with_a_single_case_measures_only_that_case() -> None:
     assert list(Settings().wanted(cases)) == list(cases.items())
 
 
-def test_settings_are_json_or_text() -> None:
+def test_settings_are_parsed_as_json_or_as_text() -> None:
     assert parsed(["staging=true", "write_by=tasks", "listeners=[]"]) == {
         "staging": True,
         "write_by": "tasks",
@@ -267,7 +267,7 @@ def test_a_failed_setup_is_reported_and_earlier_measurements_are_kept(
     assert [(one.name, one.reason) for one in found.missing] == [("one", "no such package"), ("streaming", "no broker")]
 
 
-def test_the_planning_table_lies_on_the_lines_through_what_was_measured() -> None:
+def test_the_planning_table_lies_on_the_lines_through_the_measured_values() -> None:
     def curve(group: str, *facts: dict[str, float]) -> Results:
         cases = [
             Case(name=str(x), unit="ms", samples={TWOPC: [1]}, x=x, facts={k: {TWOPC: v} for k, v in one.items()})
@@ -291,7 +291,7 @@ def test_the_planning_table_lies_on_the_lines_through_what_was_measured() -> Non
     assert "Not measured yet" in planning_table(curve("many", small, large), results(case()))
 
 
-def test_the_rule_for_the_trigger_lies_on_the_lines_through_what_was_measured() -> None:
+def test_the_rule_for_the_trigger_lies_on_the_lines_through_the_measured_values() -> None:
     def of(name: str, x: int, **samples: list[float]) -> Case:
         return Case(name=name, unit="ms", samples=samples, x=x)
 
@@ -320,7 +320,7 @@ def test_the_rule_for_the_trigger_lies_on_the_lines_through_what_was_measured() 
     assert "Not measured yet" in trigger_rule(None, "trigger_iceberg")
 
 
-def test_the_names_of_the_cases_are_those_that_the_rule_expects() -> None:
+def test_the_cases_have_the_names_that_the_rule_expects() -> None:
     names = [case_name(kind, what, 100) for kind in (SmallIcebergFiles, SmallDeltaFiles) for what in (COMMIT, READ)]
     assert names == [
         "Iceberg, a batch with 100 snapshots",
@@ -331,7 +331,7 @@ def test_the_names_of_the_cases_are_those_that_the_rule_expects() -> None:
 
 
 @pytest.mark.parametrize("kind", [SmallIcebergFiles, SmallDeltaFiles])
-def test_a_table_with_a_history_has_its_rows_and_its_commits(kind: type[SmallFiles], tmp_path: Path) -> None:
+def test_a_table_with_a_history_has_the_expected_rows_and_commits(kind: type[SmallFiles], tmp_path: Path) -> None:
     table = kind(tmp_path, 60, 3)
     assert table.read().column("id").to_pylist() == [*range(20)] * 3
     assert table.commits_made() == 3
@@ -369,7 +369,7 @@ def test_the_rate_is_taken_between_the_first_and_the_last_record() -> None:
     assert (found.rate(), found.rate(without=3), found.rate(without=4)) == (2.0, 0.5, 2.0)
 
 
-def test_sides_alternate_each_once_per_round_and_the_warm_up_does_not_count() -> None:
+def test_the_sides_take_turns_once_per_round_and_the_warm_up_does_not_count() -> None:
     order: list[str] = []
     found, missing = in_turn(2, {name: lambda name=name: order.append(name) or len(order) for name in "abc"}, warm_up=1)  # type: ignore[misc,func-returns-value] # mypy cannot infer a default's type
     assert "".join(order) == "cbaabccba"

@@ -74,7 +74,7 @@ def test_a_changed_binding_is_refused_and_the_error_offers_a_way_out(
     assert bound.location in str(refused.value)
 
 
-def test_a_fact_that_the_sink_no_longer_reports_may_differ(files: LocalFiles) -> None:
+def test_a_bound_fact_that_the_sink_no_longer_reports_is_not_compared(files: LocalFiles) -> None:
     """PostgreSQL's server has a new identity after pg_upgrade, although its data is the same."""
     older = msgspec.structs.replace(BOUND, sinks={"k": {"cluster": "c1", "server": "before the upgrade"}})
     Binding(files).bind(older, 0)
@@ -86,7 +86,9 @@ def test_a_fact_that_the_sink_no_longer_reports_may_differ(files: LocalFiles) ->
         Binding(files).check(older, add_sink=None)
 
 
-def test_topic_ids_that_appear_with_a_broker_upgrade_are_no_change_and_are_bound_once_known(files: LocalFiles) -> None:
+def test_topic_ids_that_appear_with_a_broker_upgrade_do_not_count_as_a_change_and_are_bound_once_known(
+    files: LocalFiles,
+) -> None:
     """A broker without topic ids answers with the zero UUID. A recreated ledger is still detected if its id was ever known."""
     without, known, recreated = (ledger_with(one) for one in (NO_ID, "id-1", "id-2"))
     for number, current in enumerate([without, known, without]):
@@ -106,7 +108,7 @@ def test_a_ledger_without_an_id_is_refused_if_it_no_longer_exists(files: LocalFi
             Binding(files).check(current, add_sink=None)
 
 
-def test_the_id_of_a_topic_without_an_id_is_known_to_the_protocol() -> None:
+def test_the_placeholder_id_of_a_topic_without_an_id_is_the_protocols_zero_id() -> None:
     assert str(Uuid(0, 0)) == NO_ID
 
 

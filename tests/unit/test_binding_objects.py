@@ -28,14 +28,14 @@ def bind(files: Objects, bound: Bound, log_epoch: int, decided: int = 0) -> int:
 
 
 @pytest.mark.parametrize("log_epoch", [0, 41])
-def test_the_next_run_finds_the_binding_although_nothing_is_listed(log_epoch: int, files: Objects) -> None:
+def test_the_next_run_finds_the_binding_although_the_store_lists_no_files(log_epoch: int, files: Objects) -> None:
     bind(files, BOUND, log_epoch)
     assert Binding(files).log == "ledger"
     with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(k\) again"):
         Binding(files).check(OTHER_LOG, add_sink=None)
 
 
-def test_the_last_decision_leads_to_the_newest_binding_although_nothing_is_listed(files: Objects) -> None:
+def test_the_last_decision_leads_to_the_newest_binding_although_the_store_lists_no_files(files: Objects) -> None:
     """Fails if ``_load`` reads only listed files: the added sink would look new at each start."""
     first = bind(files, BOUND, 3)
     second = bind(files, WITH_REDIS, 7, decided=first)
@@ -45,7 +45,7 @@ def test_the_last_decision_leads_to_the_newest_binding_although_nothing_is_liste
 
 
 @pytest.mark.parametrize(("is_listed", "has_decided"), [(False, True), (True, False), (True, True)])
-def test_a_fenced_driver_that_wakes_in_its_write_changes_nothing(
+def test_a_fenced_driver_that_wakes_while_it_writes_a_binding_changes_nothing(
     is_listed: bool,  # noqa: FBT001
     has_decided: bool,  # noqa: FBT001
     files: Objects,
@@ -77,7 +77,7 @@ def test_binding_again_writes_nothing(files: Objects) -> None:
     assert files.content == content
 
 
-def test_a_binding_that_no_decision_followed_does_not_count(files: Objects) -> None:
+def test_a_binding_without_a_later_decision_does_not_count(files: Objects) -> None:
     """The driver of epoch 7 added a sink and died before its first decision."""
     first = bind(files, BOUND, 3)
     bind(files, WITH_REDIS, 7, decided=first)

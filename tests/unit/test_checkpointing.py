@@ -61,7 +61,9 @@ def away() -> RetriableError:
     return RetriableError("a broker was away")
 
 
-def test_a_failed_checkpoint_is_triggered_again_and_each_has_its_record(cluster: Cluster, seen: Recording) -> None:
+def test_a_failed_checkpoint_is_triggered_again_and_each_attempt_has_its_own_record(
+    cluster: Cluster, seen: Recording
+) -> None:
     query = tolerant(cluster, seen, 2)
     query.engine.failures = [away(), away()]
     query.run(0)
@@ -229,7 +231,7 @@ def test_a_checkpoint_is_triggered_after_the_rest_of_the_pause_and_the_first_one
     assert pauses == [None, pytest.approx(500.5), pytest.approx(500)]
 
 
-def test_a_failed_checkpoint_counts_too_and_its_pause_is_the_backoff(
+def test_the_pause_after_a_failed_checkpoint_also_applies_and_replaces_the_backoff(
     cluster: Cluster, seen: Recording, clock: Clock
 ) -> None:
     query = pausing(cluster, seen, clock, min_pause_ms=500, tolerable_failures=2)
@@ -259,6 +261,6 @@ def test_an_invalid_pause_is_refused(pause: object) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 1.5, True, "2"])
-def test_an_invalid_number_is_refused(number: object) -> None:
+def test_an_invalid_number_of_tolerable_failures_is_refused(number: object) -> None:
     with pytest.raises(ConfigurationError, match=r"tolerable_failures must be 0 or a positive number of checkpoints"):
         CheckpointConfig(tolerable_failures=number)  # type: ignore[arg-type]

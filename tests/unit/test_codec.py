@@ -90,7 +90,7 @@ def test_a_record_takes_one_frame_if_it_fits_and_several_if_not() -> None:
     assert len(MANY) > 3
 
 
-def test_a_size_limit_below_the_header_is_reported_as_a_bug() -> None:
+def test_a_size_limit_smaller_than_the_header_is_reported_as_a_bug() -> None:
     with pytest.raises(AssertionError, match="header"):
         encode(DECISION, max_bytes=106)
 
@@ -185,7 +185,7 @@ def test_a_malformed_header_counts_as_damage(head: str) -> None:
         decode([(5, head.encode() + b"\n{}")])
 
 
-def test_a_newer_format_is_mentioned_in_the_error() -> None:
+def test_the_error_for_a_newer_format_says_that_it_is_newer() -> None:
     later = ONE[0].replace(b"twopc/2", b"twopc/12", 1)
     with pytest.raises(
         OtherVersionError,

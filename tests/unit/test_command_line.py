@@ -65,17 +65,17 @@ def _of_zsh(said: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("line", "expected"), _COMPLETED)
-def test_bash_completes(line: str, expected: list[str]) -> None:
+def test_bash_completes_command_lines(line: str, expected: list[str]) -> None:
     assert sorted(_in_shell("bash", _BASH, line).split()) == expected
 
 
 @pytest.mark.parametrize(("line", "expected"), _COMPLETED[:3])
-def test_zsh_completes(line: str, expected: list[str]) -> None:
+def test_zsh_completes_command_lines(line: str, expected: list[str]) -> None:
     assert _of_zsh(_in_shell("zsh", _ZSH, line)) == expected
 
 
 @pytest.mark.parametrize(("line", "expected"), _COMPLETED[:3])
-def test_the_command_that_zshs_function_calls_completes(line: str, expected: list[str]) -> None:
+def test_the_command_that_zshs_function_calls_completes_command_lines(line: str, expected: list[str]) -> None:
     said = _twopc(_TWOPC_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=f"twopc {line}")
     assert _of_zsh(said) == expected
 
@@ -105,7 +105,7 @@ def _table() -> dict[str, dict[int, str]]:
     return {name: dict(enumerate(cells)) for names, *cells in rows for name in re.findall(r"`([\w -]+)`", names)}
 
 
-def test_the_table_has_every_command_and_each_exit_status_of_its_help() -> None:
+def test_the_table_lists_every_command_and_each_exit_status_in_its_help() -> None:
     said = {name: {status for status, text in cells.items() if text} for name, cells in _table().items()}
     helped = {}
     for name, command in _COMMANDS.items():
@@ -115,7 +115,7 @@ def test_the_table_has_every_command_and_each_exit_status_of_its_help() -> None:
 
 
 @pytest.mark.parametrize("name", _COMMANDS)
-def test_wrong_usage_is_2_and_help_is_0(name: str) -> None:
+def test_a_usage_error_exits_with_2_and_help_exits_with_0(name: str) -> None:
     assert CliRunner().invoke(app, [*name.split(), "--no-such-option"]).exit_code == 2
     assert CliRunner().invoke(app, [*name.split(), "--help"]).exit_code == 0
 

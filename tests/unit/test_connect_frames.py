@@ -156,13 +156,13 @@ def test_each_rdd_with_an_id_is_counted_as_often_as_it_occurs_in_the_plan() -> N
         (sql("SELECT * FROM rows"), True),
     ],
 )
-def test_an_rdd_is_the_batch_only_if_it_has_the_batchs_id(relation: Any, *, hides: bool) -> None:
+def test_an_rdd_counts_as_the_batch_only_if_it_has_the_batchs_id(relation: Any, *, hides: bool) -> None:
     """A local checkpoint of the batch has the batch's columns."""
     frame = Frame(relation, _VIEW)
     assert plan_of_rows(frame, frame, Frame(by_id("b"))).hides_rows == hides
 
 
-def test_only_names_are_resolved_once_and_their_views_are_dropped() -> None:
+def test_only_dataframes_that_contain_names_are_resolved_and_their_views_are_dropped() -> None:
     session = Session()
     given: Any = {"a": Frame(by_id("b"), session=session), "c": Frame(table("v"), session=session)}
     frames = [SinkFrame(name, one, ()) for name, one in given.items()]
@@ -209,14 +209,16 @@ def test_rows_that_a_name_may_have_changed_are_refused(query: Plan, texts: list[
         require_own_rows(7, query, frames, _BATCH, list)
 
 
-def test_a_view_may_be_another_querys_if_both_queries_have_the_same_columns() -> None:
+def test_a_view_is_refused_if_it_may_belong_to_another_query_with_the_same_columns() -> None:
     """Both queries read one DataFrame, whose columns are numbered once."""
     frames = {"a": named(sql("SELECT * FROM rows"))}
     with pytest.raises(ConfigurationError, match=r"batch 7.*query other in the same session.*Nothing was.*\{rows\}"):
         require_own_rows(7, _QUERY, frames, _BATCH, lambda: ["other"])
 
 
-def test_an_assertion_about_the_plan_does_not_vouch_for_a_view(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_assertion_about_the_plan_does_not_prove_that_a_view_belongs_to_the_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(mode, "batch_columns", lambda: _BATCH)
     given: Any = Frame(sql("SELECT * FROM rows"), _VIEW.replace("#1", "#10"))
     query: Any = SimpleNamespace(plan=lambda: _QUERY)
@@ -243,7 +245,7 @@ def test_an_rdd_that_is_not_the_batch_may_hide_a_broadcast_table(
         pytest.param(_VIEW + "".join(_COLLECTED.splitlines(keepends=True)[2:3]), None, id="a table beside the batch"),
     ],
 )
-def test_rows_in_place_of_the_batch_may_be_collected_rows(
+def test_rows_that_replace_the_batch_may_have_been_collected_earlier(
     text: str, since_ms: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = "b" if since_ms is None else "no batch"

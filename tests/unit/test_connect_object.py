@@ -112,7 +112,7 @@ def test_a_local_checkpoint_is_opened(location: str) -> None:
 
 
 @pytest.mark.parametrize("location", ["s3a://bucket/a", "hdfs:///a", "dbfs:/a", "file://other/a", "a/b"])
-def test_any_other_checkpoint_is_refused_before_anything_is_written(location: str) -> None:
+def test_a_checkpoint_that_is_not_local_is_refused_before_anything_is_written(location: str) -> None:
     with pytest.raises(ConfigurationError, match="Nothing was written"):
         local_files(location)
 

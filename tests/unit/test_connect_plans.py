@@ -203,7 +203,7 @@ def test_a_streams_rdd_hides_no_rows_but_a_checkpoint_does() -> None:
     assert replace(frame_of(_ROWS), is_cut=True).hides_rows
 
 
-def test_an_rdd_is_found_even_if_a_columns_name_contains_the_end_of_a_line() -> None:
+def test_an_rdd_is_found_even_if_a_columns_name_contains_a_line_break() -> None:
     assert parsed(_TWO_LINES).rdds == parsed(_TWO_LINES).batches == [{"y#6", "z#7"}]
     assert len(parsed(_BROKEN).rdds) == 1
     below = _TWO_LINES.replace("LogicalRDD", "Project [z#7]\n+- LogicalRDD")
@@ -269,7 +269,7 @@ def test_a_plan_with_one_shuffle_is_written_if_spark_compares_its_rows() -> None
         (_JOINED_WITH_CACHE, [_WRITTEN], _ON, "reads no persisted table"),
     ],
 )
-def test_any_other_plan_is_refused_and_the_message_gives_the_way_out(
+def test_a_plan_that_may_shuffle_is_refused_and_the_message_gives_the_way_out(
     query: str, frames: list[str | Plan], checksums: Checksums, reason: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"batch 7.*Nothing was written.*{reason}.*deterministic_plan=True"):

@@ -109,7 +109,7 @@ def test_state_without_a_number_of_partitions_is_refused(content: str, tmp_path:
 
 
 @pytest.mark.parametrize(("is_batch", "is_cached", "evaluated"), [(True, False, 0), (True, True, 1), (False, False, 1)])
-def test_only_a_job_over_the_batch_itself_is_not_repeated(
+def test_the_evaluation_is_skipped_only_if_a_job_has_read_the_batch_itself(
     tmp_path: Path, *, is_batch: bool, is_cached: bool, evaluated: int
 ) -> None:
     written(tmp_path, "0/2.delta", "1/2.delta")

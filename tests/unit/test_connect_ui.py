@@ -327,7 +327,7 @@ def recorded() -> Iterator[UiReports]:
         yield UiReports(SparkUi(address, _RECORDED["application"]), None)
 
 
-def test_jobs_are_read_as_spark_shows_them() -> None:
+def test_jobs_are_parsed_from_sparks_responses() -> None:
     with recorded() as reports:
         first, second = reports.jobs_with_tag("mine")
         assert (first.job_id, first.stages, first.is_over, first.skipped) == (0, (0, 1), True, 0)
@@ -339,7 +339,7 @@ def test_jobs_are_read_as_spark_shows_them() -> None:
         assert isinstance(first, Job)
 
 
-def test_attempts_are_read_as_spark_shows_them() -> None:
+def test_stage_attempts_are_parsed_from_sparks_responses() -> None:
     with recorded() as reports:
         writing = reports.attempts(0)
         assert [one.attempt_id for one in writing] == [0, 1]
@@ -360,13 +360,13 @@ def test_times_are_read_in_milliseconds() -> None:
     assert all(time is not None and job.ended_ms - 600_000 < time < job.ended_ms for time in began)
 
 
-def test_cached_rdds_are_read_as_spark_shows_them() -> None:
+def test_cached_rdds_are_parsed_from_sparks_responses() -> None:
     with recorded() as reports:
         [last] = reports.attempts(3)
         assert reports.cached_rdds(last.rdd_ids) == set(_RECORDED["cached"])
 
 
-def test_the_counter_of_dropped_reports_is_read_as_spark_shows_it() -> None:
+def test_the_number_of_dropped_reports_is_parsed_from_sparks_responses() -> None:
     with recorded() as reports:
         assert reports.dropped() == 0
 
@@ -388,6 +388,6 @@ def test_a_valid_address_is_accepted(address: str) -> None:
     "address",
     ["127.0.0.1:4040", "http://", "ftp://host", "http://host:x", "http://user@host:4040", "http://host?a=b", 4040],
 )
-def test_anything_else_is_rejected_with_an_error_that_identifies_it(address: Any) -> None:
+def test_an_invalid_address_is_rejected_with_an_error_that_quotes_it(address: Any) -> None:
     with pytest.raises(ConfigurationError, match="spark_ui must be an address"):
         CheckpointConfig(spark_ui=address)

@@ -47,7 +47,7 @@ def sinks(*committers: Connected | None) -> list[Any]:
     return [Sink(str(number), committer) for number, committer in enumerate(committers)]
 
 
-def test_a_sink_that_cannot_connect_closes_the_sinks_before_it() -> None:
+def test_if_a_sink_cannot_connect_the_sinks_opened_before_it_are_closed() -> None:
     first = Connected()
     with pytest.raises(ConfigurationError, match="no such server"):
         Participants(sinks(first, None))

@@ -83,7 +83,7 @@ def store() -> Store:
     return Store()
 
 
-def test_acquiring_twice_is_harmless_and_keeps_the_sinks_id(store: Store) -> None:
+def test_a_second_acquisition_is_harmless_and_keeps_the_sinks_id(store: Store) -> None:
     first, second = Committer(store), Committer(store)
     assert first.inspect() == NOBODY
     assert [first.acquire(FIRST, NOBODY), first.acquire(FIRST, NOBODY)] == [1, 1]
@@ -93,7 +93,7 @@ def test_acquiring_twice_is_harmless_and_keeps_the_sinks_id(store: Store) -> Non
     assert second.binding() == before
 
 
-def test_an_acquisition_between_read_and_swap_wins(store: Store) -> None:
+def test_an_acquisition_between_another_drivers_read_and_swap_wins(store: Store) -> None:
     store.meddle = lambda: Committer(store).acquire(SECOND, NOBODY)
     with pytest.raises(FencedError):
         Committer(store).acquire(FIRST, NOBODY)
@@ -104,7 +104,7 @@ STEPS: list[Callable[[Committer], object]] = [Committer.begin_attempt, lambda co
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_an_owner_fenced_between_read_and_swap_changes_nothing(
+def test_an_owner_fenced_between_its_read_and_its_swap_changes_nothing(
     step: Callable[[Committer], object], store: Store
 ) -> None:
     owner = Committer(store)
@@ -115,7 +115,7 @@ def test_an_owner_fenced_between_read_and_swap_changes_nothing(
     assert (store.record.run, store.record.version, store.record.decided) == ("run-2", 0, 0)
 
 
-def test_a_decision_is_never_lowered_and_lasts_only_for_its_own_query(store: Store) -> None:
+def test_the_recorded_decision_never_decreases_and_is_kept_only_for_its_own_query(store: Store) -> None:
     owner = Committer(store)
     owner.acquire(FIRST, NOBODY)
     owner.decide(9)
@@ -129,7 +129,7 @@ def test_a_decision_is_never_lowered_and_lasts_only_for_its_own_query(store: Sto
     assert store.record.decided == 0
 
 
-def test_a_restored_store_lacks_decisions_if_it_has_lost_more_than_the_newest_one(store: Store) -> None:
+def test_decisions_count_as_missing_from_a_restored_store_if_it_has_lost_more_than_the_newest_one(store: Store) -> None:
     owner = Committer(store)
     owner.acquire(FIRST, NOBODY)
     backups, decisions = [], []
@@ -158,7 +158,7 @@ def test_the_return_of_a_query_to_a_sink_after_another_query_is_not_mistaken_for
     assert (store.record.decided, owner.lacks_decisions(newest)) == (0, False)
 
 
-def test_if_two_copies_have_decided_the_first_to_commit_stays_the_newest(store: Store) -> None:
+def test_if_two_copies_have_decided_the_first_one_to_commit_keeps_the_newest_decision(store: Store) -> None:
     copies = [Committer(store), Committer(store), Committer(store)]
     decisions = []
     for number, copy in enumerate(copies):
@@ -195,7 +195,7 @@ def test_a_foreign_control_record_stops_the_start_and_is_left_alone(held: bytes,
     assert store.held == held
 
 
-def test_the_error_of_a_failure_before_the_decision_identifies_the_sink_and_the_step(store: Store) -> None:
+def test_the_error_for_a_failure_before_the_decision_identifies_the_sink_and_the_step(store: Store) -> None:
     class Refusing(Committer):
         def load(self, step: Store) -> bytes | None:
             del step
@@ -302,7 +302,7 @@ class Snapshots(Markers):
         yield seen
 
 
-def test_a_store_whose_steps_are_snapshots_shows_the_new_driver_in_the_next_step(store: Store) -> None:
+def test_if_the_steps_of_a_store_read_snapshots_the_next_step_notices_a_new_driver(store: Store) -> None:
     loser = Snapshots(store, list)
     loser.acquire(FIRST, NOBODY)
     attempt = loser.begin_attempt()
@@ -320,7 +320,7 @@ def test_a_decision_without_its_attempt_is_not_committed(store: Store) -> None:
     assert sink.markers == {}
 
 
-def test_the_name_of_a_transaction_is_unique_and_contains_its_driver_epoch() -> None:
+def test_a_transactions_name_is_unique_and_contains_its_driver_epoch() -> None:
     one, other = _name("my-sink_2", 7), _name("my-sink_2", 7)
     assert one != other
     assert [driver_epoch_of(name, "my-sink_2") for name in (one, other)] == [7, 7]

@@ -97,7 +97,7 @@ def test_a_change_without_a_response_is_not_mistaken_for_a_lost_one(store: Store
     assert store.record.decided == store.record.version
 
 
-def test_the_loss_of_a_commit_known_only_from_its_proof_is_noticed(store: Store) -> None:
+def test_the_loss_of_a_commit_that_only_its_marker_proved_is_noticed(store: Store) -> None:
     owner = Unanswered(store, list)
     owner.acquire(FIRST, NOBODY)
     one, other = prepared(0), prepared(1)

@@ -68,7 +68,7 @@ def test_a_replayed_batch_is_only_evaluated(cluster: Cluster) -> None:
     assert cluster.store.visible() == all_rows(0, 1, 2)
 
 
-def test_a_batch_without_rows_gives_a_decision_without_handles(cluster: Cluster) -> None:
+def test_a_batch_without_rows_leads_to_a_decision_without_handles(cluster: Cluster) -> None:
     query = cluster.start()
     query.engine.rows = {0: [], 1: []}
     query.run(0)
@@ -129,7 +129,7 @@ def test_a_refused_confirmation_aborts_the_attempt(cluster: Cluster) -> None:
     assert states == ["aborted"] * 3 + ["committed"] * 3
 
 
-def test_the_last_attempt_allowed_raises_its_error_and_nothing_is_decided(cluster: Cluster) -> None:
+def test_the_last_allowed_attempt_raises_its_error_and_nothing_is_decided(cluster: Cluster) -> None:
     query = cluster.start(settings=Settings(max_attempts=2))
     cluster.store.refused_confirmations = 2
     with pytest.raises(RetriableError, match="refused"):
@@ -203,7 +203,7 @@ def test_an_ended_query_stays_ended_after_truncation(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("lost", [[0], [1], [0, 1], [0, 1, 2]])
-def test_lost_registers_count_as_damage(lost: list[int], cluster: Cluster) -> None:
+def test_missing_registers_count_as_damage(lost: list[int], cluster: Cluster) -> None:
     cluster.start().run(0, 1)
     driver_epoch = cluster.store.driver_epoch
     for number in lost:
@@ -255,7 +255,7 @@ def test_a_decision_in_doubt_is_not_repeated_before_a_restart(cluster: Cluster, 
 
 
 @pytest.mark.parametrize("point", crash_points.POINTS)
-def test_two_sinks_agree_after_a_crash_at_any_point(point: str, cluster: Cluster) -> None:
+def test_two_sinks_contain_the_same_batches_after_a_crash_at_any_point(point: str, cluster: Cluster) -> None:
     cluster.start("one", "two").run(0)
     die_at(cluster, cluster.start("one", "two"), point, 1)
     cluster.start("two", "one").run(1, 2)
@@ -308,7 +308,9 @@ def test_an_object_store_holds_the_checkpoint_of_a_query_whose_sink_keeps_the_de
     assert cluster.world.store("one").visible() == all_rows(0, 1, 2, 3)
 
 
-def test_a_sink_added_on_an_object_store_is_bound_although_nothing_is_listed(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_sink_added_on_an_object_store_is_bound_although_the_store_lists_no_files(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """Fails if a decision does not name its binding."""
     cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
     files = Objects()
@@ -368,7 +370,7 @@ def test_a_driver_whose_commit_was_interrupted_does_not_continue(cluster: Cluste
     assert cluster.store.visible() == all_rows(0, 1)
 
 
-def test_each_sink_requests_what_its_next_attempt_needs_when_a_batch_is_swept(
+def test_when_a_batch_is_swept_each_sink_requests_in_advance_what_its_next_attempt_needs(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[str, str]] = []

@@ -49,7 +49,9 @@ def added(cluster: Cluster, tmp_path: Path) -> Cluster:
 
 
 @pytest.mark.parametrize("batches", [0, 1, 2])
-def test_an_older_copy_is_refused_before_it_fences_anybody(batches: int, added: Cluster, tmp_path: Path) -> None:
+def test_an_older_copy_of_the_checkpoint_is_refused_before_it_fences_any_driver(
+    batches: int, added: Cluster, tmp_path: Path
+) -> None:
     known = list(range(1, batches + 1))
     healthy = start(added)
     healthy.run(*known)
@@ -64,7 +66,7 @@ def test_an_older_copy_is_refused_before_it_fences_anybody(batches: int, added: 
     assert added.world.store("two").visible() == all_rows(*range(1, batches + 3))
 
 
-def test_a_copy_that_decided_the_same_batch_is_refused(added: Cluster, tmp_path: Path) -> None:
+def test_a_copy_of_the_checkpoint_that_decided_the_same_batch_is_refused(added: Cluster, tmp_path: Path) -> None:
     start(added).run(1)
     backup = LocalFiles(shutil.copytree(added.files.location, tmp_path / "backup"))
     die_at(added, start(added), "driver.decided", 2)
@@ -171,13 +173,13 @@ def test_a_query_that_ends_another_one_is_not_an_older_copy(added: Cluster) -> N
     assert [(known.first_batch, starts) for known, starts in two(query).asked] == [(0, {})] * 3
 
 
-def test_the_sink_is_asked_again_after_the_sweep(added: Cluster) -> None:
+def test_the_sink_is_asked_again_for_newer_decisions_after_the_sweep(added: Cluster) -> None:
     query = start(added)
     query.run(1, 2)
     assert [known.is_swept for known, _ in two(query).asked] == [False, False, True]
 
 
-def test_an_unproven_batch_stops_the_query_before_the_sink_is_asked_again(added: Cluster) -> None:
+def test_an_unproven_batch_stops_the_query_before_the_sink_is_asked_for_newer_decisions(added: Cluster) -> None:
     """The open transactions would hide the answer, and the error would not name them."""
     die_at(added, start(added), "driver.decided", 1)
     added.world.store("two").unreachable = True
@@ -187,7 +189,7 @@ def test_an_unproven_batch_stops_the_query_before_the_sink_is_asked_again(added:
     assert [known.is_swept for known, _ in two(query).asked] == [False, False]
 
 
-def test_a_sink_whose_log_contains_the_decisions_is_not_asked(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_sink_whose_log_contains_the_decisions_is_not_asked_for_newer_ones(cluster: Cluster, tmp_path: Path) -> None:
     cluster.world.logs |= {"one": LocalFiles(tmp_path / "own"), "two": LocalFiles(tmp_path / "other")}
     start(cluster).run(0)
     query = start(cluster)

@@ -143,7 +143,7 @@ def test_an_adopted_query_does_not_skip_its_first_batch_although_the_function_ca
     assert cluster.store.visible() == sorted(all_rows(*before) + all_rows(first, first + 1))
 
 
-def test_a_query_that_replaces_another_one_may_bring_a_new_store_even_if_its_adoption_failed(
+def test_a_query_that_replaces_another_one_may_use_a_new_store_even_if_its_adoption_failed(
     owned: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log contains the other query's decisions, and none of this query's."""
@@ -189,7 +189,7 @@ def test_end_query_id_ends_the_old_query_permanently(cluster: Cluster) -> None:
     assert fingerprint(cluster) == before
 
 
-def test_an_override_that_stays_set_still_refuses_the_next_query(cluster: Cluster) -> None:
+def test_an_override_that_stays_in_the_code_does_not_admit_the_next_query(cluster: Cluster) -> None:
     cluster.start().run(0)
     overriding = Settings(overrides=Overrides(end_query_id=QUERY_ID))
     cluster.start(settings=overriding).run(0, 1, query_id=OTHER)
@@ -210,7 +210,7 @@ def test_a_refusal_warns_that_decided_transactions_expire_if_they_can(
     assert ("will expire (kafka.transaction.timeout.ms)" in str(refused.value)) is warned
 
 
-def test_a_refusal_warns_of_nothing_if_nothing_was_decided(cluster: Cluster) -> None:
+def test_a_refusal_does_not_mention_expiry_if_nothing_was_decided(cluster: Cluster) -> None:
     sink = FakeSink(cluster.world, prepare_timeout_ms=1000.0)
     with pytest.raises(RefusedStartError) as refused:
         Coordinator([sink], cluster.files).process(batch_of(4), FakeEngine(sink))
@@ -364,7 +364,7 @@ def test_a_query_that_crashed_after_abandoning_a_batch_does_not_yet_count_as_an_
     assert owned.store.visible() == sorted(all_rows(0)[:4] + all_rows(1))
 
 
-def test_a_query_that_replaces_another_one_may_bring_a_new_store_even_if_its_first_start_crashed(
+def test_a_query_that_replaces_another_one_may_use_a_new_store_even_if_its_first_start_crashed(
     owned: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new store contains none of the other query's decisions, and loses nothing by that."""
@@ -404,7 +404,7 @@ class ChangedHandle:
     bucket: str
 
 
-def test_a_start_that_cannot_decode_the_last_decisions_handles_is_refused_and_fences_nobody(
+def test_a_start_that_cannot_decode_the_last_decisions_handles_is_refused_and_fences_no_driver(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = cluster.start()
@@ -420,7 +420,7 @@ def test_a_start_that_cannot_decode_the_last_decisions_handles_is_refused_and_fe
     assert cluster.store.visible() == all_rows(0, 1)
 
 
-def test_the_ended_querys_last_decision_is_committed_first(cluster: Cluster) -> None:
+def test_the_last_decision_of_the_ended_query_is_committed_first(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.decided", 0)
     query = cluster.start(settings=Settings(overrides=Overrides(end_query_id=QUERY_ID)))
     query.engine.rows = rows_of(7)

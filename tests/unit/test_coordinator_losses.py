@@ -160,7 +160,7 @@ def test_a_repair_that_is_lost_again_is_repaired_from_what_was_decided(cluster: 
     ]
 
 
-def test_an_engine_that_writes_more_than_the_lost_tasks_is_caught_before_the_decision(cluster: Cluster) -> None:
+def test_an_engine_that_writes_more_than_the_lost_tasks_is_detected_before_the_decision(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.committing", 0)
     cluster.store.expire(1)
     query = cluster.start()
@@ -247,7 +247,7 @@ def _staged_at_attempts(cluster: Cluster, query: Query) -> list[int]:
     return found
 
 
-def test_no_attempt_adds_its_staged_rows_to_those_of_failed_attempts(cluster: Cluster) -> None:
+def test_staged_rows_of_failed_attempts_do_not_accumulate(cluster: Cluster) -> None:
     """A query that restarts forever on the same batch would otherwise fill the file system."""
     for _ in range(3):
         query = cluster.start(staging=True)

@@ -25,7 +25,7 @@ def fail(*_: object, **__: object) -> None:
     raise LookupError("a bug")
 
 
-def test_an_error_while_a_replay_is_compared_leaves_nothing_open(
+def test_an_error_while_a_replay_is_compared_leaves_no_transaction_open(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     die_at(cluster, cluster.start(), "driver.committing", 0)
@@ -39,7 +39,7 @@ def test_an_error_while_a_replay_is_compared_leaves_nothing_open(
     assert cluster.store.visible() == all_rows(0)
 
 
-def test_an_attempt_begins_with_nothing_open(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attempt_begins_without_open_transactions(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.store.refused_confirmations = 2
     pending: list[list[str]] = []
     really = FakeEngine.prepare
@@ -72,7 +72,7 @@ def test_transactions_that_the_log_shows_as_undecided_are_ended(
 
 
 @pytest.mark.parametrize("name", ["abort", "recover_and_abort"])
-def test_if_ending_open_transactions_fails_too_the_first_error_is_raised_and_other_sinks_are_swept(
+def test_if_open_transactions_cannot_be_ended_the_first_error_is_raised_and_the_other_sinks_are_swept(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     query = cluster.start("one", "two")
@@ -106,7 +106,7 @@ def fenced_before_its_tasks(query: Query, act: Callable[[], object]) -> None:
         query.run(1)
 
 
-def test_a_fenced_driver_ends_in_every_sink_the_transactions_that_its_successor_does_not_find(cluster: Cluster) -> None:
+def test_a_fenced_driver_ends_in_each_sink_the_transactions_that_its_successor_does_not_find(cluster: Cluster) -> None:
     first, second = cluster.start("one", "two"), cluster.start("one", "two")
     first.run(0)
     fenced_before_its_tasks(first, lambda: second.coordinator.recover(batch_of(1)))

@@ -16,5 +16,5 @@ from twopc.counted import counted
         (1, ("offset is", "offsets are"), "1 offset is"),
     ],
 )
-def test_a_number_has_the_right_form_of_its_noun(number: int, noun: tuple[str, ...], said: str) -> None:
+def test_a_number_is_followed_by_the_right_form_of_its_noun(number: int, noun: tuple[str, ...], said: str) -> None:
     assert counted(number, *noun) == said

@@ -34,7 +34,7 @@ def test_an_armed_point_acts_once() -> None:
     assert crash_points._armed == {}
 
 
-def test_an_armed_point_counts_passages_down() -> None:
+def test_an_armed_point_acts_after_the_given_number_of_passages() -> None:
     passed: list[int] = []
     arm("task.began", lambda: passed.append(1), passage=3)
     for expected in (0, 0, 1, 1):
@@ -116,14 +116,14 @@ def test_a_process_that_calls_arm_from_environment_is_armed(action: str, code: i
     assert (done.returncode, done.stdout) == (code, "passed\n")
 
 
-def test_the_environment_alone_arms_nothing() -> None:
+def test_the_environment_alone_arms_no_crash_point() -> None:
     imports = [f"import {name}" for name in PRODUCT]
     loaded = "print(sorted(name for name in sys.modules if name.startswith('twopc.testing')))"
     done = run_program("import sys", *imports, PASSAGE, PASSAGE, loaded, action="kill")
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
-def test_the_listed_points_are_the_points_in_the_source() -> None:
+def test_the_listed_crash_points_are_those_in_the_source() -> None:
     sources = [path for package in ("twopc", "sinks", "integration") for path in (ROOT / package).rglob("*.py")]
     sources = [path for path in sources if ROOT / "twopc" / "testing" not in path.parents]
     text = "\n".join(path.read_text() for path in sources)

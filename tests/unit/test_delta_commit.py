@@ -55,7 +55,7 @@ def test_deltalake_does_not_compare_the_numbers_of_an_app_id(shop: Shop) -> None
     assert shop.commits() == 3
 
 
-def test_deltalake_refuses_a_commit_whose_rivals_are_no_longer_in_the_log(shop: Shop) -> None:
+def test_deltalake_refuses_a_commit_if_the_concurrent_commits_are_no_longer_in_the_log(shop: Shop) -> None:
     shop.append(9)
     stale = shop.table()
     set_app_version(shop.table(), 1)
@@ -72,7 +72,7 @@ def test_deltalake_refuses_a_commit_whose_rivals_are_no_longer_in_the_log(shop: 
 # -- one commit a batch ------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_one_version_and_a_start_is_another(shop: Shop) -> None:
+def test_a_batch_adds_one_table_version_and_a_start_adds_another(shop: Shop) -> None:
     driver = Driver(shop.sink)
     assert shop.commits() == 1
     for batch in range(3):
@@ -96,7 +96,7 @@ def test_the_history_mentions_the_sink_and_the_batch(shop: Shop) -> None:
     assert (newest["twopc.sink"], newest["twopc.batch"], newest["isBlindAppend"]) == ("orders", 7, True)
 
 
-def test_a_pointer_only_grows(shop: Shop) -> None:
+def test_a_tables_pointer_only_increases(shop: Shop) -> None:
     seen = []
     for _ in range(3):
         driver = Driver(shop.sink)
@@ -255,7 +255,7 @@ def _replace_columns(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("within", [True, False], ids=["within the commit", "before the commit"])
-def test_a_column_added_after_the_decision_does_no_harm(shop: Shop, *, within: bool) -> None:
+def test_a_column_added_after_the_decision_does_not_block_the_batch(shop: Shop, *, within: bool) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1)
@@ -315,7 +315,7 @@ def test_a_table_with_a_constraint_is_refused_at_the_start_and_in_a_task(shop: S
 
 
 @pytest.mark.parametrize("is_last", [True, False])
-def test_files_deleted_between_two_attempts_to_commit_are_lost(shop: Shop, *, is_last: bool) -> None:
+def test_files_deleted_between_two_attempts_to_commit_count_as_lost(shop: Shop, *, is_last: bool) -> None:
     """The table must never name a missing file: no one could read the table any more."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()
@@ -341,7 +341,7 @@ WIDER = pa.struct([("a", pa.int64()), ("b", pa.int64())])
 @pytest.mark.parametrize(
     "wrapped", [lambda kind: kind, pa.list_, lambda kind: pa.map_(pa.string(), kind)], ids=["struct", "list", "map"]
 )
-def test_a_field_added_to_a_struct_after_the_decision_does_no_harm(
+def test_a_field_added_to_a_struct_after_the_decision_does_not_block_the_batch(
     tmp_path: Path, wrapped: Callable[[pa.DataType], pa.DataType]
 ) -> None:
     kind, wider = wrapped(NESTED), wrapped(WIDER)

@@ -56,7 +56,9 @@ def spark_time(at_ms: int) -> str:
         ([to(1), {"datetime": "4500"}], 4),
     ],
 )
-def test_the_newest_state_is_followed_back_through_the_restores(restores: list[Any], restored: int | None) -> None:
+def test_the_origin_of_the_newest_state_is_found_through_any_restores(
+    restores: list[Any], restored: int | None
+) -> None:
     found = version_of_batch(history(*restores), "s", 3)
     assert found is not None and found == (3, restored)
 
@@ -66,7 +68,7 @@ def test_a_batch_after_a_restore_is_in_the_table() -> None:
     assert version_of_batch([after, *history(to(1))], "s", 4) == (5, None)
 
 
-def test_the_real_history_is_read(tmp_path: Path) -> None:
+def test_the_restored_batch_is_found_in_the_history_that_deltalake_writes(tmp_path: Path) -> None:
     for batch in range(3):
         said = CommitProperties(custom_metadata={"twopc.sink": "s", "twopc.batch": str(batch)})
         write_deltalake(str(tmp_path), pa.table({"x": [1]}), mode="append", commit_properties=said)
@@ -89,7 +91,7 @@ def test_the_real_history_is_read(tmp_path: Path) -> None:
     assert restored() == 3
 
 
-def test_a_decision_is_complete_if_the_log_reaches_back_before_its_first_commit() -> None:
+def test_a_decision_is_complete_if_the_log_still_contains_a_version_from_before_its_first_commit() -> None:
     """A repaired decision has two commits. The log's clean-up removes the oldest versions."""
     versions = enumerate([6, 7, 7, 8])
     commits = [{"version": at, "twopc.sink": "s", "twopc.version": one, "twopc.rows": 5} for at, one in versions][::-1]

@@ -23,7 +23,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     close_opened()
 
 
-def test_the_newest_commit_is_repeated_if_the_log_lacks_only_this_commit(shop: Shop) -> None:
+def test_the_newest_commit_is_repeated_if_only_this_commit_is_missing_from_the_log(shop: Shop) -> None:
     """All other files have outlived the crash, and the deleted file is lost permanently."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()

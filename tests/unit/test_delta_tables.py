@@ -61,7 +61,7 @@ def with_features(*writer: str, reader: tuple[str, ...] = ()) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["a b", "a#b", "a?b", "a+b", "ä", "a:b", "a*b", "[a]", "{a}", "'a\""])
 @pytest.mark.parametrize("is_uri", [True, False])
-def test_a_directorys_name_may_have_odd_characters(tmp_path: Path, name: str, *, is_uri: bool) -> None:
+def test_a_directorys_name_may_contain_unusual_characters(tmp_path: Path, name: str, *, is_uri: bool) -> None:
     path = tmp_path / name
     DeltaTable.create(str(path), SCHEMA)
     sink = DeltaSink(name="orders", table_uri=path.as_uri() if is_uri else str(path))

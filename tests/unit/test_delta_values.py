@@ -157,7 +157,7 @@ def test_the_value_of_a_partition_with_a_negative_fraction_is_in_the_log(tmp_pat
     ],
     ids=str,
 )  # fmt: skip
-def test_a_lossless_conversion_is_made(source: Any, target: Any, tmp_path: Path) -> None:
+def test_values_are_converted_if_no_information_is_lost(source: Any, target: Any, tmp_path: Path) -> None:
     batch = pa.record_batch([pa.array(range(len(source))), source], names=["row", "value"])
     fields: list[Any] = [("row", pa.int64()), ("value", target)]
     found = written(tmp_path / "orders", batch, pa.schema(fields)).to_pyarrow_table().column("value")
@@ -318,7 +318,7 @@ def test_the_bounds_of_decimals_are_never_too_narrow(values: list[Decimal]) -> N
     ],
     ids=ascii,
 )
-def test_a_filter_finds_the_value(value: Any, tmp_path: Path) -> None:
+def test_a_filter_finds_a_value_next_to_a_null(value: Any, tmp_path: Path) -> None:
     """The Arrow reader of deltalake treats a missing bound as null, and no comparison with null is true."""
     batch = pa.record_batch([pa.array([1, 2]), pa.array([value.as_py(), None], value.type)], names=["row", "v"])
     table = written(tmp_path / "orders", batch, batch.schema)
@@ -384,7 +384,7 @@ def test_a_null_in_a_nested_column_is_found_by_a_filter(
         "a b",
     ],
 )
-def test_a_filter_finds_a_row_whichever_columns_have_statistics(names: str, tmp_path: Path) -> None:
+def test_a_filter_finds_a_row_no_matter_which_columns_have_statistics(names: str, tmp_path: Path) -> None:
     """If deltalake cannot parse a list, it expects the bounds of the first 32 columns."""
     columns = ["row", "größe", "a-b", "1x", "a b", "c,d", "e`f", "last"]
     batch = pa.record_batch([pa.array([1, None])] * len(columns), names=columns)
@@ -413,7 +413,7 @@ def test_the_table_says_which_columns_have_statistics() -> None:
     assert bounds({"delta.dataSkippingStatsColumns": "b, `c`"}) == ["b", "c"]
 
 
-def test_readers_find_rows_by_their_statistics(tmp_path: Path) -> None:
+def test_readers_find_rows_by_means_of_statistics(tmp_path: Path) -> None:
     times = [dt.datetime(2024, 1, 1, 0, 0, 0, 1, UTC), dt.datetime(2024, 1, 1, 0, 0, 0, 999_999, UTC)]
     fields: list[Any] = [("row", pa.int64()), ("text", pa.string()), ("time", pa.timestamp("us", "UTC"))]
     batch = pa.record_batch(
@@ -467,7 +467,7 @@ def test_files_are_closed_when_they_are_large_or_numerous(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("is_local", [True, False], ids=["local", "remote"])
-def test_files_are_identical_through_arrow_and_through_the_storage_of_deltalake(
+def test_files_written_through_arrow_and_through_the_storage_of_deltalake_are_identical(
     tmp_path: Path, *, is_local: bool
 ) -> None:
     store = DeltaSink(name="orders", table_uri=str(tmp_path)).store()

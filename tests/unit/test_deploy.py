@@ -63,7 +63,7 @@ def exported() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("expression", [*ON_BOARD, *IN_RULES])
-def test_an_expression_is_promql_over_exported_metrics(expression: str, exported: dict[str, set[str]]) -> None:
+def test_each_expression_uses_only_exported_metrics_and_labels(expression: str, exported: dict[str, set[str]]) -> None:
     selected = list(_selected(expression))
     assert selected
     for name, labels in selected:
@@ -89,7 +89,7 @@ def test_the_rules_cover_every_state_that_needs_an_operator() -> None:
     } <= read
 
 
-def test_every_rule_has_a_summary_an_entry_in_the_runbook_and_a_test_of_both_kinds() -> None:
+def test_every_rule_has_a_summary_and_a_runbook_entry_and_tests_in_which_it_fires_and_does_not_fire() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     anchors = {line[4:].lower().replace(" ", "-") for line in text.splitlines() if line.startswith("### ")}
     tests = [

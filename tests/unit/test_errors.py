@@ -67,6 +67,6 @@ def test_a_blocked_commit_error_lists_its_transactions() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_survives_pickling(error: TwoPhaseCommitError) -> None:
+def test_an_error_is_the_same_after_it_is_pickled_and_unpickled(error: TwoPhaseCommitError) -> None:
     copied = pickle.loads(pickle.dumps(error))  # noqa: S301 - the bytes are our own
     assert (type(copied), str(copied), copied.__dict__) == (type(error), str(error), error.__dict__)

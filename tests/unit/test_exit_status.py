@@ -48,7 +48,7 @@ def test_any_other_error_has_status_1(error: BaseException) -> None:
     assert exit_status(error) == 1
 
 
-def test_a_query_asked_to_stop_is_not_restarted() -> None:
+def test_a_query_that_was_asked_to_stop_is_not_restarted() -> None:
     stopped = operate.StoppedWithSavepointError("stopped with savepoint /s/1")
     assert exit_status(stopped) == 0
     assert (

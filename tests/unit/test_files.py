@@ -50,7 +50,7 @@ def test_names_are_sorted(any_files: Files) -> None:
     assert (any_files.names("x"), any_files.names("")) == (["1", "10", "2"], ["top", "x"])
 
 
-def test_a_removed_name_can_be_put_again(any_files: Files) -> None:
+def test_a_file_can_be_created_again_after_its_removal(any_files: Files) -> None:
     any_files.put_if_absent("x", b"1")
     any_files.remove("x")
     any_files.remove("x")
@@ -88,14 +88,14 @@ def test_decisions_that_do_not_fit_into_memory_stop_the_query_and_nothing_is_vis
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_put_leaves_no_temporary_file(*, taken: bool, files: LocalFiles) -> None:
+def test_a_put_leaves_no_temporary_file_behind(*, taken: bool, files: LocalFiles) -> None:
     if taken:
         files.put_if_absent("x", b"1")
     files.put_if_absent("x", b"2")
     assert os.listdir(files.location) == ["x"]  # noqa: PTH208 - lists dot files, too
 
 
-def test_a_failed_put_leaves_no_file(files: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_put_leaves_no_file_behind(files: LocalFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "no space left", descriptor)
 

@@ -46,7 +46,7 @@ def test_each_chunk_that_may_share_a_key_has_its_own_timestamp_in_the_order_of_t
     assert top_of(handles, BASE) == BASE + 7
 
 
-def test_other_operations_take_no_further_timestamps() -> None:
+def test_operations_other_than_puts_take_no_further_timestamps() -> None:
     assert [slice_of(0, chunks=9, operation=kind).further_ms for kind in ("DELETE", "INCREMENT", "APPEND")] == [0, 0, 0]
 
 
@@ -54,7 +54,7 @@ def test_the_highest_timestamp_takes_the_progress_of_a_long_slice_into_account()
     assert top_of([slice_of(0, chunks=9, distinct=True)], BASE) == BASE + 9
 
 
-def test_a_slice_that_replaces_a_lost_slice_comes_after_all_others() -> None:
+def test_a_slice_that_replaces_a_lost_slice_is_applied_after_all_others() -> None:
     lost, kept = slice_of(0, chunks=50), slice_of(1, chunks=2)
     [_, before] = taken([lost, kept])
     again = slice_of(2, chunks=3)

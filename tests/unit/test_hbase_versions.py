@@ -24,7 +24,7 @@ def answer_to(**result: Any) -> Any:
 
 
 @pytest.mark.parametrize("held", [True, False])
-def test_the_result_of_a_condition_is_read(*, held: bool) -> None:
+def test_the_result_of_a_conditional_request_is_read(*, held: bool) -> None:
     assert answer_to(processed=held) is held
 
 

@@ -210,12 +210,12 @@ def _found(checkpoints: Iterable[Checkpoint]) -> list[Diagnosis]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
-def test_a_rule_holds_for_its_kind_and_comes_first(case: Case) -> None:
+def test_the_rule_for_a_kind_of_case_is_reported_first(case: Case) -> None:
     assert next(one.rule for one in _found(case.of_its_kind)) == case.rule
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule)
-def test_a_rule_does_not_apply_to_a_merely_similar_case(case: Case) -> None:
+def test_a_rule_does_not_apply_to_cases_that_are_merely_similar(case: Case) -> None:
     for alike in case.alike:
         assert case.rule not in {one.rule for one in _found(alike)}
 
@@ -239,7 +239,7 @@ def test_a_failed_attempt_counts_even_if_a_later_attempt_succeeds() -> None:
 @pytest.mark.parametrize(
     "text", ["KafkaError{code=_TRANSPORT,val=-195}", "_ALL_BROKERS_DOWN", "Local: Message timed out"]
 )
-def test_a_clients_own_words_for_a_silent_broker_count_in_an_error_of_any_class(text: str) -> None:
+def test_an_error_of_any_class_counts_if_it_contains_a_clients_words_for_a_silent_broker(text: str) -> None:
     found = _found([*_many(5), *_then("CommitBlockedError", f"the commit was not answered: {text}")])
     assert "unavailable" in [one.rule for one in found]
 
@@ -255,7 +255,7 @@ def test_checkpoints_that_left_the_window_are_forgotten() -> None:
     assert _found([*_then("FencedError", "a newer driver"), *[ended(number) for number in range(6, 60)]]) == []
 
 
-def test_a_large_state_is_detected_if_many_tasks_take_turns_and_the_last_record_shows_no_state() -> None:
+def test_a_large_state_is_detected_if_many_tasks_take_turns_and_the_last_record_contains_no_state() -> None:
     turns = {"tasks": 200, "median_ms": 130.0, "slowest": (vote(took_ms=140.0, read_ms=110.0, flush_ms=10.0),)}
     found = _found([*_many(9, **_slow(prepare=4_000.0), **turns, state=(_state(20_000),)), ended(9)])
     assert "large state" in [one.rule for one in found]

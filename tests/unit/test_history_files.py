@@ -86,7 +86,7 @@ def test_a_checkpoint_costs_one_write_and_no_wait_for_the_disk(tmp_path: Path, m
     assert made[PYTHON] <= 100 * 50  # most of these are the test's own calls
 
 
-def test_the_order_is_kept_if_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_keep_their_order_if_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "FILE_BYTES", 1)
     monkeypatch.setattr("time.time", lambda: 2_000.0)
     _append(tmp_path, 0)
@@ -112,7 +112,7 @@ def test_without_append_an_object_contains_many_checkpoints_and_a_failure_is_wri
     assert [one.batch_id for one in read(tmp_path / "history").checkpoints] == [3, 4, 4]
 
 
-def test_a_local_checkpoint_has_a_history_and_another_only_if_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_local_checkpoint_has_a_history_and_any_other_only_on_request(tmp_path: Path) -> None:
     local, objects = LocalFiles(tmp_path), Objects()
     found: list[Listener | None] = [writer_for(local, is_wanted=wanted) for wanted in (None, True, False)]
     assert [type(one).__name__ for one in found] == ["AppendingWriter", "AppendingWriter", "NoneType"]

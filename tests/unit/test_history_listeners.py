@@ -51,7 +51,7 @@ def registry() -> Any:
     return pytest.importorskip("prometheus_client").CollectorRegistry()
 
 
-def test_metrics_are_served_from_the_first_checkpoint_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_served_as_soon_as_the_first_checkpoint_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under Spark Connect, the client makes the object, and a copy on the server serves the metrics."""
     prometheus = pytest.importorskip("prometheus_client")
     monkeypatch.setattr(prometheus, "REGISTRY", prometheus.CollectorRegistry())

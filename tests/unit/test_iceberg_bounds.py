@@ -58,7 +58,7 @@ def test_no_text_is_outside_the_bounds(mode: str, tmp_path: Path) -> None:
         assert found["null_value_counts"].get(2, 0) == 0
 
 
-def test_a_row_group_with_a_long_text_does_not_leave_the_bounds_of_the_others(tmp_path: Path) -> None:
+def test_a_row_group_with_a_long_text_leaves_no_bounds_of_the_other_groups(tmp_path: Path) -> None:
     found = written(Shop(tmp_path).table(), [{"value": 1, "note": "a"}], [{"value": 2, "note": "z" * 5_000}])
     assert (set(found["lower_bounds"]), set(found["upper_bounds"])) == ({1}, {1})
     assert found["upper_bounds"][1] == to_bytes(LongType(), 2)

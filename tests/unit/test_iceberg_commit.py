@@ -40,7 +40,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 # -- one commit a batch ------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_one_snapshot_and_a_start_is_another(shop: Shop) -> None:
+def test_a_batch_adds_one_snapshot_and_a_start_adds_another(shop: Shop) -> None:
     driver = Driver(shop.sink)
     assert shop.commits() == 1
     for batch in range(3):
@@ -85,7 +85,7 @@ def test_the_files_of_attempts_that_did_not_reach_the_catalog_are_deleted(shop: 
     assert len(named) == shop.commits(), "the files of attempts that did not reach the catalog should be deleted"
 
 
-def test_a_repeated_commit_stays_whole_if_a_successor_moves_the_tag_at_once(shop: Shop) -> None:
+def test_a_repeated_commit_keeps_its_files_if_a_successor_moves_the_tag_at_once(shop: Shop) -> None:
     """The files of the failed tries are deleted, and the tag no longer says which try succeeded."""
     driver = Driver(shop.sink)
     scan_start = driver.begin()
@@ -102,7 +102,7 @@ def test_a_repeated_commit_stays_whole_if_a_successor_moves_the_tag_at_once(shop
     assert driver.committer.prove([handle], scan_start) == {handle: COMMITTED}
 
 
-def test_a_commit_is_refused_if_only_the_tag_has_moved(shop: Shop) -> None:
+def test_a_commit_is_refused_even_if_only_the_tag_has_moved(shop: Shop) -> None:
     """The owner rolls the branch back to where it was before a new driver's start."""
     Driver(shop.sink)
     loser = Driver(shop.sink)
@@ -122,7 +122,7 @@ def test_a_commit_is_refused_if_only_the_tag_has_moved(shop: Shop) -> None:
 # -- several drivers ---------------------------------------------------------------------------------------------------
 
 
-def test_a_start_held_back_past_a_commit_does_not_forget_it(shop: Shop) -> None:
+def test_a_start_that_arrives_after_a_commit_does_not_forget_the_commit(shop: Shop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)
@@ -138,7 +138,7 @@ def test_a_start_held_back_past_a_commit_does_not_forget_it(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("is_rolled_back", [False, True])
-def test_a_start_held_back_past_commits_of_others_does_not_set_the_sequence_number_back(
+def test_a_start_that_arrives_after_commits_of_others_does_not_lower_the_sequence_number(
     shop: Shop, *, is_rolled_back: bool
 ) -> None:
     """Rows that are appended with a number below that of an older equality delete would be hidden by it.
@@ -198,9 +198,7 @@ def test_one_of_two_drivers_that_start_on_a_table_without_a_main_branch_is_fence
 
 
 @pytest.mark.parametrize("branch", ["audit", "main"])
-def test_a_start_does_not_set_back_the_sequence_number_of_a_table_without_a_main_branch(
-    branch: str, shop: Shop
-) -> None:
+def test_a_start_does_not_lower_the_sequence_number_of_a_table_without_a_main_branch(branch: str, shop: Shop) -> None:
     Driver(shop.sink)
     snapshot = shop.table().metadata.refs[TAG].snapshot_id
     shop.change(lambda table: table.manage_snapshots().create_branch(snapshot, "audit").commit())
@@ -309,7 +307,7 @@ def test_files_are_added_unchanged_to_a_table_altered_after_the_decision(shop: S
     assert task.file.spec_id == 0
 
 
-def test_files_whose_partitioning_was_removed_from_the_table_count_as_a_proven_loss(shop: Shop) -> None:
+def test_files_whose_partitioning_was_removed_from_the_table_are_proven_lost(shop: Shop) -> None:
     """``expire_snapshots`` with ``clean_expired_metadata`` removes a partitioning that no snapshot uses.
 
     A repair writes the rows again.

@@ -148,7 +148,7 @@ def write(sink: IcebergSink, *batches: pa.RecordBatch) -> IcebergHandle:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rows_are_in_their_partition(name: str, tmp_path: Path) -> None:
+def test_each_row_is_written_to_its_partition(name: str, tmp_path: Path) -> None:
     kind, arrow, some, transforms = CASES[name]
     values = [*some, None, *some]
     for number, transform in enumerate(transforms):
@@ -265,7 +265,7 @@ def test_partition_values_that_no_manifest_can_store_are_not_decided(
         driver.committer.confirm([handle], 0)
 
 
-def test_several_fields_and_a_part_of_a_struct_make_a_partition(tmp_path: Path) -> None:
+def test_a_partition_may_consist_of_several_fields_and_of_parts_of_a_struct(tmp_path: Path) -> None:
     warehouse = Warehouse(tmp_path / "warehouse")
     address = StructType(NestedField(3, "city", StringType()), NestedField(4, "zip", IntegerType()))
     schema = Schema(NestedField(1, "row", LongType()), NestedField(2, "address", address))
@@ -337,7 +337,7 @@ def test_a_file_that_has_grown_large_enough_is_continued_in_another_file(
     assert warehouse.rows(TABLE).num_rows == 2_500
 
 
-def test_the_entries_of_very_many_files_are_in_a_file_until_they_are_committed(
+def test_the_entries_of_very_many_data_files_are_kept_in_a_file_until_they_are_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "_MOST_INLINE", 100)
@@ -349,7 +349,7 @@ def test_the_entries_of_very_many_files_are_in_a_file_until_they_are_committed(
     assert len(list(warehouse.table(TABLE).scan().plan_files())) == 50
 
 
-def test_a_handle_is_small(tmp_path: Path) -> None:
+def test_the_handle_of_a_large_task_stays_small(tmp_path: Path) -> None:
     _, sink = many(tmp_path, 0)
     handle = write(sink, some_rows(1_000, 5, 1))
     assert len(handle.entries) < 400

@@ -42,11 +42,11 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     close_opened()
 
 
-def test_the_installed_version_is_one_whose_source_was_read() -> None:
+def test_the_installed_pyiceberg_version_is_one_whose_source_has_been_checked() -> None:
     assert importlib.metadata.version("pyiceberg").startswith("0.12.")
 
 
-def test_the_signatures_are_those_that_the_sink_calls() -> None:
+def test_the_functions_of_pyiceberg_have_the_signatures_that_the_sink_calls() -> None:
     expected: dict[Any, list[str]] = {
         Catalog.commit_table: ["self", "table", "requirements", "updates"],
         Catalog._delete_old_metadata: ["io", "base", "metadata"],
@@ -176,7 +176,7 @@ def test_a_token_is_requested_as_pyiceberg_does(answer: dict[str, Any]) -> None:
         server.shutdown()
 
 
-def test_a_catalog_refuses_what_the_sink_relies_on_it_to_refuse(shop: Shop) -> None:
+def test_a_catalog_refuses_each_stale_requirement_that_the_sink_sends(shop: Shop) -> None:
     """Each requirement by itself; and on a table without snapshots none about a tag."""
     with shop.warehouse.catalog() as catalog:
         table = catalog.load_table("shop.orders")

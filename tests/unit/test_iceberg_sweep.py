@@ -42,7 +42,7 @@ def test_files_that_compaction_or_a_rollback_removed_from_the_table_are_kept(sho
     assert len(shop.files()) == 1
 
 
-def test_two_tables_may_have_their_files_in_one_directory(tmp_path: Path) -> None:
+def test_two_tables_may_keep_their_files_in_one_directory(tmp_path: Path) -> None:
     """Their sinks may also have the same name. Each sink deletes only its own files."""
     warehouse = Warehouse(tmp_path / "warehouse", timeout_s=0.2)
     shared = (tmp_path / "shared").as_uri()

@@ -216,7 +216,7 @@ def test_properties_of_the_table_are_honored_or_harmless(properties: dict[str, s
     assert shop.values() == list(range(5))
 
 
-def test_files_and_metadata_go_where_the_table_says(tmp_path: Path) -> None:
+def test_files_and_metadata_are_written_to_the_tables_configured_directories(tmp_path: Path) -> None:
     data, metadata = tmp_path / "elsewhere", tmp_path / "notes"
     shop = Shop(
         tmp_path,
@@ -363,7 +363,7 @@ def test_a_row_that_cannot_be_written_is_reported(sink: IcebergSink, column: str
         sink.check_rows(rows(**{column: values}))
 
 
-def test_rows_within_slices_and_null_parents_are_found(sink: IcebergSink) -> None:
+def test_bad_rows_in_slices_and_below_null_parents_are_found(sink: IcebergSink) -> None:
     good = [None, {"city": "Ulm", "zip": 1}, None, {"city": "Bonn", "zip": None}]
     tags = [["x"], None, [], ["y", "z"]]
     kind = pa.struct([("city", pa.string()), ("zip", pa.int32())])
@@ -376,7 +376,7 @@ def test_rows_within_slices_and_null_parents_are_found(sink: IcebergSink) -> Non
 
 
 @pytest.mark.parametrize("name", ["a b", "A B"])
-def test_a_field_that_has_a_different_name_in_the_file_is_written(tmp_path: Path, name: str) -> None:
+def test_a_field_with_a_different_name_in_the_file_is_written_correctly(tmp_path: Path, name: str) -> None:
     """In a Parquet file, the name is ``a_x20b``. The case of the DataFrame's name does not matter."""
     warehouse = Warehouse(tmp_path / "warehouse")
     warehouse.create(TABLE, Schema(NestedField(0, "address", StructType(NestedField(0, "a b", LongType())))))

@@ -145,7 +145,7 @@ def plain_part(value: Any) -> Any:
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_values_are_read_back_as_they_were(data: st.DataObject) -> None:
+def test_values_are_read_back_unchanged(data: st.DataObject) -> None:
     kind, arrow, values = data.draw(columns())
     some = data.draw(st.lists(values | st.none(), min_size=2, max_size=8))
     cut = data.draw(st.integers(0, len(some) - 1))

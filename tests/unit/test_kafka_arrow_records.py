@@ -92,7 +92,7 @@ def detailed(recorder: Any, rows: pa.RecordBatch) -> DetailedRecords:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("nulls", [0.0, 0.3, 1.0])
-def test_every_type_shows_its_bytes_with_nulls_empty_values_and_slices(
+def test_every_type_exposes_the_bytes_of_its_nulls_empty_values_and_slices(
     kind: str, nulls: float, add_summary: Callable[[str], None]
 ) -> None:
     """Caught mutations: no offset of a slice in the offsets, or in the validity bits; null is empty."""
@@ -135,7 +135,7 @@ def test_a_column_that_holds_no_bytes_is_refused() -> None:
         Spans(pa.array([1]))
 
 
-def test_the_rest_after_a_full_queue_is_enqueued_later_without_duplicates() -> None:
+def test_the_rows_left_over_from_a_full_queue_are_enqueued_later_without_duplicates() -> None:
     """Caught mutation: the rest begins one row later, or at the first row again."""
     rows = pa.record_batch({"value": pa.array([b"%d" % number for number in range(10)], pa.binary())})
     for make in (plain, detailed):
@@ -219,7 +219,7 @@ def test_a_header_without_a_key_counts_as_a_bad_record(headers: list[Any]) -> No
         records_of(recorder, rows, ["t"], None)
 
 
-def test_rows_go_together_unless_they_have_details() -> None:
+def test_rows_are_enqueued_together_unless_they_have_details() -> None:
     recorder: Any = Recorder()
     value = pa.array([b"v"], pa.binary())
     nothing = {
@@ -236,7 +236,7 @@ def test_rows_go_together_unless_they_have_details() -> None:
     assert isinstance(records_of(recorder, pa.record_batch({"value": value, **detail}), ["t"], None), DetailedRecords)
 
 
-def test_the_structures_are_those_of_the_c_header() -> None:
+def test_the_structures_have_the_layout_of_those_in_the_c_header() -> None:
     """Sizes and offsets as a C compiler lays them out for ``rdkafka.h`` where pointers have 64 bits."""
     message = {name: getattr(c.Message, name).offset for name, _ in c.Message._fields_}
     assert message == {

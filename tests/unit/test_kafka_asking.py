@@ -121,7 +121,7 @@ def test_a_missing_permission_is_reported_at_once() -> None:
     assert admin.asked == 1
 
 
-def test_the_error_is_raised_when_the_time_is_up() -> None:
+def test_the_error_is_raised_when_the_timeout_has_elapsed() -> None:
     def request() -> None:
         raise UnavailableError("silence")
 
@@ -129,7 +129,7 @@ def test_the_error_is_raised_when_the_time_is_up() -> None:
         asking.ask(SimpleNamespace(list_topics=lambda **_: None), request, timeout_ms=50)  # type: ignore[arg-type]
 
 
-def test_a_request_uses_only_part_of_the_timeout() -> None:
+def test_a_single_request_uses_only_part_of_the_timeout() -> None:
     assert asking.request_s(500) == 0.5
     assert asking.request_s(4_000) == 1
     assert asking.request_s(80_000) == 10

@@ -24,7 +24,7 @@ def test_a_columns_name_may_have_any_letter_case() -> None:
     ]
 
 
-def test_the_column_of_sparks_own_writer_is_chosen_if_two_differ_only_in_case() -> None:
+def test_the_column_of_sparks_own_writer_is_chosen_if_two_column_names_differ_only_in_case() -> None:
     for names in (("value", "Value"), ("VALUE", "value")):
         chosen = WITH_TOPIC.choose_columns(pa.schema([(name, pa.binary()) for name in names]))
         assert [column.source for column in chosen] == ["value"]
@@ -49,7 +49,7 @@ def test_two_columns_with_the_same_name_do_not_matter_if_no_record_uses_them() -
     assert [column.source for column in chosen] == ["value"]
 
 
-def test_a_missing_topic_is_an_error() -> None:
+def test_a_missing_topic_causes_an_error() -> None:
     with pytest.raises(SchemaError, match="the sink has no topic, and the DataFrame"):
         SINK.choose_columns(pa.schema([("value", pa.binary())]))
 
@@ -65,7 +65,7 @@ def test_a_missing_topic_is_an_error() -> None:
         ("timestamp", pa.timestamp("us", "UTC"), Form.EPOCH_MILLIS),
     ],
 )
-def test_each_column_has_the_form_that_the_producer_needs(name: str, kind: Any, form: Form) -> None:
+def test_each_column_is_converted_to_the_form_that_the_producer_needs(name: str, kind: Any, form: Form) -> None:
     chosen = WITH_TOPIC.choose_columns(pa.schema([("value", pa.string()), (name, kind)]))
     assert set(chosen) == {SinkColumn("value", "value", Form.BINARY), SinkColumn(name, name, form)}
 

@@ -81,7 +81,9 @@ def test_a_coordinator_that_moves_is_asked_again(passing: str) -> None:
     assert not answers
 
 
-def test_the_wait_for_a_coordinator_counts_toward_the_time_of_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_coordinator_counts_toward_the_duration_of_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The transaction must still live long enough when its coordinator has responded."""
     monkeypatch.setattr(time, "monotonic", iter([0.0, 900.0]).__next__)
     monkeypatch.setattr(prepared, "until_final", lambda ids, ask, **_: ask(list(ids)))
@@ -113,7 +115,7 @@ def test_a_response_without_an_error_proves_a_commit() -> None:
 
 
 @pytest.mark.parametrize("answer", [NO_ANSWER, *REFUSALS])
-def test_no_other_response_proves_anything(answer: str) -> None:
+def test_no_other_response_proves_a_commit(answer: str) -> None:
     """If the broker has forgotten an id, its transaction may have been aborted before, so the markers decide."""
     assert Asked(answer).commit([HANDLE], {}) == {HANDLE: Evidence.ABORTED}
 

@@ -80,7 +80,7 @@ def test_a_jaas_configuration_is_refused_with_its_equivalent_options_but_never_w
     assert [part for part in expected if part not in text] == []
 
 
-def test_the_other_name_of_the_mechanism_in_librdkafka_gets_the_same_answer() -> None:
+def test_librdkafkas_other_name_for_the_mechanism_gets_the_same_error() -> None:
     assert "generate_auth_token" in refusal(**{"sasl.mechanisms": "aws_msk_iam"})
 
 

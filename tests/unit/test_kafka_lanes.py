@@ -56,7 +56,7 @@ def opened_all(lanes: Lanes) -> None:
     assert not lanes._opening.is_alive()
 
 
-def test_few_requests_need_one_connection() -> None:
+def test_few_requests_use_only_one_connection() -> None:
     first, opened = Connection(), Opened()
     lanes = lanes_over(first, opened)
     assert lanes.send_all(MANY[: _MANY - 1]) == ANSWERS[: _MANY - 1]

@@ -31,7 +31,7 @@ def _fresh() -> Iterator[None]:
     c.library.cache_clear()
 
 
-def test_the_installed_library_is_used() -> None:
+def test_the_installed_librdkafka_is_used() -> None:
     assert c.library() is not None
 
 
@@ -61,7 +61,7 @@ def test_a_library_that_cannot_be_loaded_is_reported(
     assert "/nowhere/cimpl.so" in caplog.text
 
 
-def test_options_that_confluent_kafka_itself_serves_are_left_to_it() -> None:
+def test_options_that_confluent_kafka_itself_handles_are_not_passed_to_librdkafka() -> None:
     def accepted(**options: Any) -> bool:
         named = {f"kafka.{name.replace('_', '.')}": value for name, value in options.items()}
         return accepts(KafkaSettings(name="s", bootstrap_servers="b:1", options=named).producer_config())
@@ -90,7 +90,7 @@ def reports(*facts: tuple[int, int, int]) -> Any:
     return messages
 
 
-def test_reports_are_counted_by_error_topic_and_partition() -> None:
+def test_reports_are_counted_by_error_and_topic_and_partition() -> None:
     """Caught mutations: padding is read with the error; only the first report of an event is read."""
     kept = reports((0, 2**47, 3), (0, 2**47, 3), (-191, 2**47, 3), (0, 2**47, -1), (0, 8, 3))
     size = ctypes.sizeof(c.Message)

@@ -61,7 +61,7 @@ def test_a_marker_at_the_scan_start_is_found(monkeypatch: pytest.MonkeyPatch) ->
     assert search(Log(MARKER), monkeypatch) is Evidence.COMMITTED
 
 
-def test_a_marker_that_is_missing_before_the_barrier_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_marker_not_found_before_the_barrier_is_proven_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     assert search(Log(Row(START, b"another", b"{}")), monkeypatch) is Evidence.ABORTED
 
 
@@ -76,7 +76,7 @@ def test_a_single_deleted_record_may_have_been_the_marker(
     assert search(Log(), monkeypatch, earliest=earliest) is proven
 
 
-def test_the_reason_why_a_partition_cannot_be_read_is_quoted_and_the_others_are_not_tried(
+def test_the_error_quotes_why_a_partition_cannot_be_read_and_the_others_are_not_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each partition could take as long, while transactions expire."""
@@ -140,7 +140,7 @@ def marker(uuid: str, query_id: str, batch_id: int, *, offset: int = START) -> R
         "a barrier",
     ],
 )
-def test_a_marker_that_the_decisions_do_not_contain_reveals_another_run(
+def test_a_marker_that_belongs_to_no_decision_reveals_another_run(
     row: Row, *, is_unknown: bool, is_swept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert has_unknown(Log(row), monkeypatch, is_swept=is_swept) is is_unknown
@@ -160,7 +160,7 @@ def test_deleted_markers_of_the_last_decision_reveal_another_run(monkeypatch: py
     assert has_unknown(Log(), monkeypatch, earliest=START + 1)
 
 
-def test_a_partition_that_the_decision_does_not_list_is_read_from_its_first_record(
+def test_a_partition_that_the_decision_does_not_list_is_read_from_its_first_record_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert has_unknown(Log(marker("theirs", "query", 6)), monkeypatch, earliest=START, starts={})

@@ -224,7 +224,7 @@ def test_a_callback_that_fails_is_reported_at_once_by_both_clients() -> None:
     assert time.monotonic() - began < 10  # confluent-kafka alone waits 10 s for a token, and reports no reason
 
 
-def test_a_timeout_without_a_token_gives_the_reason_but_another_error_does_not() -> None:
+def test_the_error_for_a_timeout_says_why_no_token_was_available_but_another_error_does_not() -> None:
     from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415 - only this test needs it
 
     def error(code: int) -> str:
@@ -237,7 +237,7 @@ def test_a_timeout_without_a_token_gives_the_reason_but_another_error_does_not()
     assert "ZeroDivisionError" not in error(KafkaError.NOT_LEADER_FOR_PARTITION)
 
 
-def test_a_discarded_token_supply_is_not_reported_as_the_reason() -> None:
+def test_the_failure_of_a_discarded_token_supply_is_not_reported_as_the_reason() -> None:
     tokens = Tokens(lambda _config: None, "f")
     with contextlib.suppress(ConfigurationError):
         tokens()
@@ -282,7 +282,7 @@ def test_a_refusal_of_the_endpoint_is_reported_without_secrets(
     assert endpoint.requests == 1  # the secret is not sent to a redirect's target
 
 
-def test_the_error_of_a_task_without_a_token_from_the_endpoint_gives_the_reason(endpoint: TokenEndpoint) -> None:
+def test_the_error_of_a_task_that_receives_no_token_from_the_endpoint_gives_the_reason(endpoint: TokenEndpoint) -> None:
     endpoint.answer = (401, b"{}")
     described = sink(**oidc(endpoint.url))
     with pytest.raises(ConfigurationError, match="HTTP 401"):

@@ -55,7 +55,7 @@ def test_a_worker_keeps_the_most_recently_used_pools() -> None:
     assert len(producer_pool._pools) == producer_pool._MOST_POOLS
 
 
-def test_a_driver_that_has_ended_leaves_no_idle_producers_and_drops_no_later_ones() -> None:
+def test_an_ended_driver_leaves_no_idle_producers_behind_and_drops_none_of_a_later_driver() -> None:
     pool = pool_for(key_of("s"), timeout_ms=1)
     drop_pool(key_of("s").place, 7)
     assert pool_for(key_of("s"), timeout_ms=1) is pool

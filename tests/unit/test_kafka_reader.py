@@ -67,7 +67,7 @@ def read(*messages: Row | int, up_to: Row | None = BARRIER, end: int = 0) -> lis
     return list(CommittedReader({}).rows("t", 1, 3, last, timeout_ms=TIMEOUT_MS, end=end))
 
 
-def test_a_reader_asks_for_its_topic_once_and_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_requests_its_topics_metadata_once_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise, a consumer that was idle waits for its timer (`tests/live/test_kafka_reader.py`, where not all of them do)."""
     calls: list[str] = []
     monkeypatch.setattr(Consumer, "list_topics", lambda *_, **_timeout: calls.append("list_topics"))
@@ -105,11 +105,11 @@ def test_a_read_ends_with_the_requested_record_and_not_before() -> None:
     assert read(ROW, END, BARRIER, ROW) == [ROW, BARRIER]
 
 
-def test_a_read_without_such_a_record_ends_at_the_end_of_the_partition() -> None:
+def test_a_read_without_a_requested_record_ends_at_the_end_of_the_partition() -> None:
     assert read(ROW, END, BARRIER, up_to=None) == [ROW]
 
 
-def test_an_end_below_the_known_end_comes_from_a_lagging_broker() -> None:
+def test_an_end_offset_below_the_known_one_is_attributed_to_a_lagging_broker() -> None:
     assert read(ROW, END, BARRIER, END, up_to=None, end=6) == [ROW, BARRIER]
     with pytest.raises(RetriableError, match="up to its end"):
         read(ROW, END, up_to=None, end=6)

@@ -14,7 +14,7 @@ TIMEOUT_MS = 100.0
 IDS = [f"s.1.w.{number}" for number in range(5)]
 
 
-def test_each_final_report_restarts_the_timeout() -> None:
+def test_each_final_response_restarts_the_timeout() -> None:
     """Caught mutation: one deadline for all requests. Each takes over half of it, and together they take three times as long."""
 
     def end_first(ids: Sequence[str]) -> dict[str, str]:
@@ -24,7 +24,7 @@ def test_each_final_report_restarts_the_timeout() -> None:
     assert until_final(IDS, end_first, timeout_ms=TIMEOUT_MS) == dict.fromkeys(IDS, NONE)
 
 
-def test_silence_ends_the_wait() -> None:
+def test_a_wait_without_final_responses_ends_after_the_timeout() -> None:
     asked: list[int] = []
 
     def end_none(ids: Sequence[str]) -> dict[str, str]:

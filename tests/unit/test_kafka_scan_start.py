@@ -131,13 +131,13 @@ def test_a_response_without_offsets_counts_as_no_response(scan_start: ScanStart,
     assert scan_start.take()["markers"] == {"1": 30, "2": 30}
 
 
-def test_a_lagging_leader_lowers_no_scan_start(scan_start: ScanStart, brokers: Brokers) -> None:
+def test_a_lagging_leader_does_not_lower_the_scan_start(scan_start: ScanStart, brokers: Brokers) -> None:
     scan_start.take()
     brokers.ends = {1: 3, 2: 25}
     scan_start.request()
     assert scan_start.take()["markers"] == {"1": 10, "2": 25}
 
 
-def test_no_scan_starts_below_the_first_remaining_record(scan_start: ScanStart) -> None:
+def test_a_scan_does_not_start_below_the_first_remaining_record(scan_start: ScanStart) -> None:
     scan_start.at_least({1: 15, 2: 2})
     assert scan_start.take()["markers"] == {"1": 15, "2": 20}

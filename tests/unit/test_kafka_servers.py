@@ -61,5 +61,5 @@ def test_an_invalid_server_is_rejected_at_once_with_an_error_that_identifies_it(
         sink(written)
 
 
-def test_the_protocol_in_front_of_a_server_may_match_the_options() -> None:
+def test_a_protocol_prefix_of_a_server_is_accepted_if_it_matches_the_options() -> None:
     assert sink("SSL://a:1", "ssl").servers() == ("a:1",)

@@ -93,7 +93,7 @@ def test_a_driver_that_runs_for_long_forgets_the_coordinators_of_old_ids(monkeyp
     assert manager.looked_up.count("s.0.a.0") == 0
 
 
-def test_a_request_may_need_more_coordinators_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_may_need_more_coordinators_than_the_client_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "_MOST_NODES", 2)
     names = [f"s.0.a.{number}" for number in range(9)]
     client, _ = client_that_knows(dict.fromkeys(names[::2], ALIVE))
@@ -123,7 +123,7 @@ def test_a_request_is_sent_when_a_brokers_throttle_ends() -> None:
     assert (manager.waits, manager.sent) == (2, [ALIVE] * 3)
 
 
-def test_a_connection_paused_for_another_reason_is_only_reported() -> None:
+def test_a_connection_paused_for_a_reason_other_than_a_throttle_is_only_reported() -> None:
     client, manager = client_that_knows({})
     manager.paused.add("max_in_flight")
     assert isinstance(client._connection.send_all([("request", ALIVE)])[0], kafka_errors.NodeNotReadyError)

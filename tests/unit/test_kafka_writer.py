@@ -48,7 +48,7 @@ def writer_of_three(timeout_ms: int = 10_000) -> KafkaWriter:
     ],
     ids=["nothing", "no marker", "too many rows, no marker", "a row is missing", "another marker"],
 )
-def test_delivery_reports_that_do_not_cover_the_transaction_prevent_the_vote(
+def test_delivery_reports_for_only_a_part_of_the_transaction_prevent_the_vote(
     delivered: dict[tuple[str, int], int],
 ) -> None:
     with pytest.raises(RetriableError, match="fewer records than the 3"):

@@ -105,7 +105,7 @@ def run(tmp_path: Path) -> Any:
     return StandIn(str(tmp_path / "reached"))
 
 
-def test_with_the_victim_all_everything_is_killed(sessions: ConnectSessions, run: Any, tmp_path: Path) -> None:
+def test_with_the_victim_all_every_process_is_killed(sessions: ConnectSessions, run: Any, tmp_path: Path) -> None:
     with sessions.started(run, tmp_path / "log") as query:
         started = Started(query, tmp_path, ALL)
         assert query.kill(Victim.ALL) is Victim.ALL
@@ -124,7 +124,9 @@ def test_with_the_victim_worker_only_the_functions_process_is_killed(
     assert started.left == set()
 
 
-def test_a_query_without_a_function_is_killed_as_a_whole(sessions: ConnectSessions, run: Any, tmp_path: Path) -> None:
+def test_all_processes_of_a_query_without_a_function_are_killed(
+    sessions: ConnectSessions, run: Any, tmp_path: Path
+) -> None:
     with sessions.started(replace(run, has_function=False), tmp_path / "log") as query:
         started = Started(query, tmp_path, ALL - {"foreach_batch_worker"})
         assert query.kill(Victim.WORKER) is Victim.ALL
@@ -180,7 +182,7 @@ def test_a_server_that_does_not_start_shows_its_log(sessions: ConnectSessions, r
         raise AssertionError("it has started")
 
 
-def test_a_process_that_outlived_its_server_ends_with_the_loop(tmp_path: Path) -> None:
+def test_a_process_that_outlived_its_server_is_ended_with_the_loop(tmp_path: Path) -> None:
     program = f"""
 import os, pathlib, signal, sys
 sys.path[:] = {sys.path!r}

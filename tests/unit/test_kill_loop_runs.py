@@ -121,7 +121,7 @@ def test_a_run_that_fails_by_itself_ends_the_loop_and_every_process(loop_of: Cal
     assert sessions.is_closed
 
 
-def test_a_batch_of_the_present_run_wakes_what_has_outlived_its_server(
+def test_a_batch_of_the_present_run_wakes_a_process_that_outlived_its_server(
     tmp_path: Path, loop_of: Callable[[Sessions], KillLoop]
 ) -> None:
     commits = tmp_path / "checkpoint" / "commits"

@@ -41,7 +41,7 @@ def test_the_seed_decides_the_kills() -> None:
     assert {kill.moment for kill in one} == {*Moment} - {Moment.POINT, Moment.OUTSIDE}
 
 
-def test_crash_points_come_first_then_the_moments_that_always_reveal_a_bug() -> None:
+def test_crash_points_come_before_the_moments_that_always_reveal_a_bug() -> None:
     kills = planned(1, 5, moments=ALWAYS_SHOWS, crash_points=["driver.decided"])
     assert [kill.point for kill in kills] == ["driver.decided", "", "", "", ""]
     assert [kill.moment for kill in kills[:3]] == [Moment.POINT, Moment.AFTER, Moment.DURING]
@@ -73,7 +73,7 @@ def test_a_topic_is_read_in_batches_of_the_given_size() -> None:
     assert KafkaTopic("here:1", "in").reader(25).options["maxOffsetsPerTrigger"] == "25"
 
 
-def test_a_good_outcome_passes() -> None:
+def test_an_outcome_without_errors_passes() -> None:
     Outcome(**GOOD).require_exactly_once(in_order=True)
 
 
@@ -87,12 +87,12 @@ def test_a_good_outcome_passes() -> None:
         ({"kills": ()}, "no kill happened.*killed never"),
     ],
 )
-def test_a_bad_outcome_fails_with_its_seed(wrong: dict[str, Any], said: str) -> None:
+def test_an_outcome_with_an_error_fails_with_a_message_that_contains_the_seed(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(AssertionError, match=f"{said}.*repeat with seed 7"):
         Outcome(**(GOOD | wrong)).require_exactly_once(in_order=True)
 
 
-def test_order_is_required_only_on_request() -> None:
+def test_the_order_of_rows_is_checked_only_on_request() -> None:
     Outcome(**(GOOD | {"out_of_order": (2,)})).require_exactly_once()
 
 
@@ -105,9 +105,7 @@ def test_order_is_required_only_on_request() -> None:
         ({"query": "m:q", "victims": [Victim.CLIENT]}, "needs connect=True"),
     ],
 )
-def test_kill_loop_refuses_a_missing_function_too_few_rows_and_victims_without_connect(
-    given: dict[str, Any], said: str, tmp_path: Path
-) -> None:
+def test_kill_loop_refuses_invalid_combinations_of_arguments(given: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=said):
         kill_loop(list, directory=tmp_path, **given)
 

@@ -104,7 +104,7 @@ def test_a_commit_that_arrives_before_its_repetition_counts(shop: LakeShop) -> N
 
 @pytest.mark.parametrize("foreign", [0, 1], ids=["alone", "with a foreign append"])
 @pytest.mark.parametrize("recommits", [True, False], ids=["which commits the batch", "which only starts"])
-def test_a_commit_held_back_past_a_change_of_driver_is_refused(
+def test_a_commit_that_arrives_after_a_change_of_driver_is_refused(
     shop: LakeShop, foreign: int, *, recommits: bool
 ) -> None:
     """The schedule of apache/iceberg#14425: the check, a long pause, and the request."""
@@ -177,7 +177,7 @@ def test_one_of_two_drivers_that_start_on_a_new_table_is_fenced(shop: LakeShop) 
     loser.close()
 
 
-def test_versions_of_two_drivers_never_clash(shop: LakeShop) -> None:
+def test_two_drivers_never_use_the_same_version(shop: LakeShop) -> None:
     first = Driver(shop.sink)
     older = [first.begin()["base"] for _ in range(3)]
     second = Driver(shop.sink)
@@ -260,7 +260,7 @@ def test_a_file_truncated_before_the_decision_voids_the_attempt(shop: LakeShop) 
         driver.committer.confirm([handle], 0)
 
 
-def test_files_missing_after_the_decision_count_as_a_proven_loss_and_the_others_are_committed(
+def test_files_missing_after_the_decision_are_proven_lost_and_the_others_are_committed(
     shop: LakeShop,
 ) -> None:
     """ABORTED must be final, even if the files come back: their rows are written again."""
@@ -302,7 +302,7 @@ def test_an_outcome_that_the_table_does_not_record_is_unknown(shop: LakeShop) ->
     assert driver.committer.prove([handle], scan_start) == {handle: UNKNOWN}
 
 
-def test_a_transaction_missing_from_the_commit_does_not_count_as_committed(shop: LakeShop) -> None:
+def test_a_transaction_whose_rows_are_missing_from_the_commit_does_not_count_as_committed(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     first, second = prepare(driver, shop.sink, 1), prepare(driver, shop.sink, 2)

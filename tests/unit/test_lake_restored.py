@@ -72,7 +72,7 @@ def test_a_table_restored_while_a_query_runs_is_reported(shop: LakeShop, case: C
     assert shop.commits() == commits
 
 
-def test_the_loss_of_a_commit_known_only_from_its_proof_is_noticed_when_the_table_is_restored(
+def test_when_a_table_is_restored_the_loss_of_a_commit_that_only_the_table_proved_is_noticed(
     shop: LakeShop, case: Case, tmp_path: Path
 ) -> None:
     query = Query(case, tmp_path / "query")
@@ -121,7 +121,7 @@ def test_a_driver_that_decided_and_died_commits_its_batch(shop: LakeShop, case: 
     assert shop.values() == all_rows(0, 1, 2)
 
 
-def test_a_query_returns_after_another_one_took_over(shop: LakeShop, case: Case, tmp_path: Path) -> None:
+def test_a_query_may_return_after_another_one_took_over(shop: LakeShop, case: Case, tmp_path: Path) -> None:
     """The table has forgotten the first query's newest decision, but not its commit."""
     query = Query(case, tmp_path / "query")
     query.run(0, 1)

@@ -101,7 +101,7 @@ def test_every_row_is_in_a_file_of_its_partition_and_in_order() -> None:
     assert sorted(row for _, rows in entries for row in rows) == sorted(expected)
 
 
-def test_rows_of_a_small_partition_wait_while_a_large_one_is_written() -> None:
+def test_rows_of_a_small_partition_are_held_in_memory_while_a_large_one_is_written() -> None:
     files = rolling(Limits(waiting=100_000, open=4))
     for batch in range(50):
         files.write(rows_of([0] * 1_000 + [1 + batch % 20], 10_000 * batch))

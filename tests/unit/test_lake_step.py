@@ -46,7 +46,7 @@ def step(monkeypatch: pytest.MonkeyPatch) -> Step:
     return step
 
 
-def test_a_step_reads_the_table_after_the_pause_so_that_a_retry_is_on_top_of_the_newest_version(step: Step) -> None:
+def test_a_step_reads_the_table_after_the_pause_so_that_a_retry_starts_from_the_newest_version(step: Step) -> None:
     step.end(1_000)
     assert step.events == ["commit", "pause", "look", "commit", "pause", "look", "commit", "tidy"]
 

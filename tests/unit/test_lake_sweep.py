@@ -147,7 +147,7 @@ def test_a_decided_but_uncommitted_batch_is_spared(shop: LakeShop) -> None:
     assert evidence(successor, [decided], scan_start) == [Evidence.COMMITTED]
 
 
-def test_files_of_others_are_left_alone(shop: LakeShop) -> None:
+def test_files_that_the_sink_did_not_write_are_left_alone(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     prepare(driver, shop.sink, 1)
     [own] = shop.files()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_a_null_struct_hides_is_neither_checked_nor_converted() -> None:
+def test_values_hidden_below_a_null_struct_are_neither_checked_nor_converted() -> None:
     """Arrow allows any value below a null."""
     known = uuid.UUID(int=7)
     ids = pa.array(["", str(known)])
@@ -77,7 +77,7 @@ LEAVES: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("leaf", LEAVES)
 @pytest.mark.parametrize("parent", ["struct", "list", "map", "deep"])
-def test_a_null_above_a_required_field_is_written(leaf: str, parent: str, tmp_path: Path) -> None:
+def test_a_null_in_place_of_a_struct_with_a_required_field_is_written(leaf: str, parent: str, tmp_path: Path) -> None:
     """Parquet refuses a null in a required field even below a null."""
     kind, value = LEAVES[leaf]
     inner: Any = struct(required("a", kind), pa.field("n", pa.int64()))
@@ -112,7 +112,7 @@ def test_a_missing_struct_with_a_required_field_is_null(leaf: str, given: list[s
 
 
 @pytest.mark.parametrize("format_", ["delta", "iceberg"])
-def test_rows_that_pyarrow_refuses_are_not_written_repeatedly(
+def test_an_attempt_to_write_rows_that_pyarrow_refuses_is_not_repeated(
     format_: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema = pa.schema({"row": pa.int64(), "v": struct(required("a", pa.int64()))})

@@ -81,7 +81,7 @@ def test_a_location_on_another_file_system_is_refused_in_one_line_and_nothing_is
     assert not list((tmp_path / "cwd").iterdir())
 
 
-def test_python_also_refuses_other_file_systems(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_python_api_also_refuses_other_file_systems(checkpoint: Path, tmp_path: Path) -> None:
     url = "hdfs://nn/x"
     with pytest.raises(ConfigurationError, match="not on this machine"):
         saving(lambda *_: None, url)(0)

@@ -163,7 +163,7 @@ def test_an_interrupted_truncation_does_no_damage() -> None:
     assert (view.damage, view.highest_batch) == (None, 1)
 
 
-def test_the_highest_truncation_counts() -> None:
+def test_the_highest_truncation_applies() -> None:
     records: list[Record] = [BEGIN, decision(0), decision(1), truncation(1), decision(2), truncation(4)]
     view = view_of(*records)
     assert [offset for offset, _ in view.kept] == [4]
@@ -177,7 +177,7 @@ def test_a_query_begun_after_a_truncation_stays_the_current_one() -> None:
     assert view.ended == {"a"}
 
 
-def test_folding_appended_records_gives_the_same_view_as_reading_them() -> None:
+def test_appended_records_lead_to_the_same_view_as_if_they_were_read() -> None:
     first: list[Record] = [BEGIN, decision(0, task(0, s="x"))]
     view = fold_more(view_of(), 1, first)
     view = fold_more(view, 2, [repair(0, task(0, s="y"))])

@@ -54,7 +54,9 @@ def decided(place: Place, monkeypatch: pytest.MonkeyPatch, batch_id: int | None)
     monkeypatch.setattr(cutover, "sinks_of", lambda *_: [SINK])
 
 
-def test_a_batch_that_the_new_query_has_decided_keeps_its_bounds(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_the_new_query_has_decided_cannot_be_handed_over_with_new_bounds(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The new bounds would also contain the new query's own rows, and no replay would be the same again."""
     decided(place, monkeypatch, 1)
     with pytest.raises(ConfigurationError, match=r"Batch 1 .* decided .*Start the new query.*twopc migrate rollback"):

@@ -50,7 +50,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("name", "found"), [("ONE", ["one"]), ("SEVERAL", ["one", "two"]), ("made", ["one"])])
-def test_a_sink_several_sinks_or_a_function_can_be_imported_from_the_current_directory(
+def test_one_sink_or_several_sinks_or_a_function_can_be_imported_from_the_current_directory(
     module: str, name: str, found: list[str]
 ) -> None:
     assert [sink.name for sink in load_sinks(f"{module}:{name}")] == found
@@ -97,12 +97,12 @@ def test_a_sink_on_another_cluster_is_left_out(module: str, monkeypatch: pytest.
         Connection("here:1").bound_sinks({"k": bound["k"]})
 
 
-def test_a_missing_module_is_reported() -> None:
+def test_a_sink_reference_to_a_missing_module_is_reported() -> None:
     with pytest.raises(ConfigurationError, match="No module named 'no_such_module'"):
         load_sinks("no_such_module:SINKS")
 
 
-def test_nothing_is_compared_without_a_checkpoint() -> None:
+def test_status_for_several_sinks_is_refused_without_a_checkpoint() -> None:
     for words in (["orders"], []):
         said = command(
             "status", *words, "--bootstrap-servers", "127.0.0.1:1", "--sinks", "tests.live.stores.named:SINKS"

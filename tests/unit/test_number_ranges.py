@@ -11,7 +11,7 @@ NUMBERS = st.integers(0, 40)
 
 
 @given(st.lists(NUMBERS), NUMBERS, NUMBERS)
-def test_ranges_contain_what_was_added_and_miss_the_rest(added: list[int], start: int, end: int) -> None:
+def test_ranges_contain_exactly_the_numbers_that_were_added(added: list[int], start: int, end: int) -> None:
     ranges = NumberRanges()
     for number in added:
         ranges.add(number)

@@ -23,7 +23,7 @@ from twopc.integration.spark.hadoop_files import open_files
         ("new", True, False),
     ],
 )
-def test_only_an_atomic_rename_is_relied_upon(scheme: str, has_acls: bool, is_atomic: bool) -> None:  # noqa: FBT001
+def test_a_rename_is_relied_upon_only_where_it_is_atomic(scheme: str, has_acls: bool, is_atomic: bool) -> None:  # noqa: FBT001
     context = MagicMock()
     file_system = context._gateway.jvm.org.apache.hadoop.fs.Path.return_value.getFileSystem.return_value
     file_system.makeQualified.return_value.toUri.return_value.getScheme.return_value = scheme

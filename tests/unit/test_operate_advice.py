@@ -83,7 +83,7 @@ def one(standing: Standing, **changes: Any) -> OpenTransaction:
         ("s.other", description(), [], Standing.FOREIGN),  # an id of no task
     ],
 )
-def test_an_open_transaction_is_judged_by_the_decision_record(
+def test_an_open_transaction_is_judged_by_the_decision_record_that_contains_it(
     tid: str, found: Description, decided: list[Decided], standing: Standing
 ) -> None:
     [judgement] = judged(tid, found, *decided)
@@ -91,7 +91,7 @@ def test_an_open_transaction_is_judged_by_the_decision_record(
     assert (judgement.age_s, judgement.expires_in_s) == (10.0, 50.0)
 
 
-def test_without_a_decision_log_nothing_is_judged() -> None:
+def test_without_a_decision_log_no_transaction_is_judged() -> None:
     [judgement] = judged("s.1.w.0", description(), is_known=False)
     assert judgement.standing is Standing.UNJUDGED
     [foreign] = judged("s.other", description(), is_known=False)
@@ -103,7 +103,7 @@ def test_a_transaction_that_has_ended_is_not_open() -> None:
     assert judged("s.driver", Description("TransactionalIdNotFoundError")) == ()
 
 
-def test_a_decided_transaction_has_its_rows_and_its_batch() -> None:
+def test_a_decided_transaction_is_shown_with_its_rows_and_its_batch() -> None:
     [judgement] = judged("s.2.w.0", description(), decision())
     assert (judgement.batch, judgement.task, judgement.rows) == (4, 1, 5)
     assert "batch 4" in judgement.evidence
@@ -138,7 +138,7 @@ def test_a_transaction_that_may_still_be_decided_is_aborted_only_with_force(stan
     require_abortable([one(standing)], is_forced=True)
 
 
-def test_without_the_decisions_force_is_not_enough() -> None:
+def test_force_is_not_enough_if_the_decisions_are_missing() -> None:
     blind = replace(STATE, problem="the topic does not exist")
     with pytest.raises(ForbiddenError, match=r"its rows are lost.*add --without-decisions"):
         require_decisions_read(blind, [one(Standing.UNJUDGED)], is_blind=False)
@@ -146,7 +146,7 @@ def test_without_the_decisions_force_is_not_enough() -> None:
     require_decisions_read(STATE, [one(Standing.RUNNING)], is_blind=False)
 
 
-def test_force_is_not_enough_for_a_transaction_that_another_ledger_may_have_decided() -> None:
+def test_force_is_not_enough_for_a_transaction_that_may_be_decided_in_another_ledger() -> None:
     with pytest.raises(
         ForbiddenError, match=r"missing from twopc-ledger-s\. .*--ledger-topic.*add --without-decisions"
     ):
@@ -173,7 +173,9 @@ def test_orphans_may_be_aborted() -> None:
         ("NotCoordinatorError", "not aborted: the coordinator returned NotCoordinatorError."),
     ],
 )
-def test_a_failed_abort_says_why(monkeypatch: pytest.MonkeyPatch, report: str, expected: str) -> None:
+def test_the_error_for_a_failed_abort_gives_the_reason(
+    monkeypatch: pytest.MonkeyPatch, report: str, expected: str
+) -> None:
     orphan = one(Standing.ORPHAN)
     monkeypatch.setattr(acts, "TransactionClient", lambda _: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(acts, "fence", lambda *_, **__: {orphan.transactional_id: report})
@@ -245,7 +247,7 @@ def test_the_advice_says_when_the_first_transaction_expires() -> None:
         ("other", 4, 4, "the checkpoint belongs to query other"),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_reported(
+def test_a_checkpoint_that_does_not_match_the_sink_is_reported(
     query_id: str, planned: int, finished: int, what: str | None
 ) -> None:
     checkpoint = CheckpointState(location="c", query_id=query_id, planned=planned, finished=finished, log="l", sinks={})
@@ -260,7 +262,7 @@ def test_every_recovery_step_that_may_need_a_person_has_its_advice() -> None:
     assert set(resolve_module._NEXT) == set(Step) - {Step.ABANDON, Step.REFUSE, Step.DAMAGED}
 
 
-def test_every_link_to_the_runbook_has_its_entry() -> None:
+def test_every_link_to_the_runbook_leads_to_an_entry() -> None:
     root = Path(__file__).parents[2]
     named = set()
     for module in (root / "integration" / "operate").glob("*.py"):

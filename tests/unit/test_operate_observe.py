@@ -32,7 +32,7 @@ def test_sinks_are_observed_together_and_returned_in_their_order(monkeypatch: py
     ]
 
 
-def test_a_cluster_that_does_not_respond_gives_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_state_is_returned_for_a_cluster_that_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> None:
     def look(_: KafkaSink) -> SinkState:
         raise RetriableError("no broker")
 

@@ -63,7 +63,7 @@ def listing() -> Answer:
         (listing, {"problem": "they are on another cluster", "is_elsewhere": True}, 0),
     ],
 )
-def test_an_act_that_finds_nothing_to_end_succeeds_only_if_nothing_is_left(
+def test_a_command_that_finds_no_transaction_to_end_succeeds_only_if_none_is_left_open(
     act: Callable[[], Answer], found: dict[str, Any], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = SinkState(sink="s", ledger="twopc-ledger-s", last_decided=4, **found)

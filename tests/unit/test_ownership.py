@@ -90,7 +90,7 @@ def test_a_log_with_decisions_cannot_be_replaced_by_another_log(query_id: str) -
 
 
 @pytest.mark.parametrize(("cluster", "is_refused"), [(CLUSTER, False), ("", False), (ANOTHER, True)])
-def test_a_log_of_the_same_name_on_another_cluster_is_another_log(cluster: str, *, is_refused: bool) -> None:
+def test_a_log_with_the_same_name_on_another_cluster_counts_as_another_log(cluster: str, *, is_refused: bool) -> None:
     """Its decisions are not in the sink's own log, so a start that only reads this log would sweep what is decided."""
     with refused(when=is_refused):
         start(acquired(THEIRS, LOG, cluster), is_deciding=True)

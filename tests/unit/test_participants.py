@@ -25,7 +25,7 @@ def test_a_retried_start_fences_only_the_driver_found_by_its_first_check(monkeyp
     assert fenced == [Owner("q", 1)]
 
 
-def test_the_first_check_of_a_sink_counts_even_if_another_sink_did_not_respond_then(
+def test_the_first_check_of_a_sink_counts_even_if_another_sink_did_not_respond_at_that_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one, other, newer = Owner("q", 1), Owner("q", 5), Owner("q", 2)

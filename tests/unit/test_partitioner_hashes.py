@@ -21,7 +21,7 @@ PARTITIONS = 7
 
 
 @pytest.mark.parametrize("partitioner", ["murmur2", "consistent", "fnv1a"])
-def test_a_hash_equals_that_of_librdkafka(partitioner: str) -> None:
+def test_each_partitioner_hash_equals_that_of_librdkafka(partitioner: str) -> None:
     place = getattr(ctypes.CDLL(confluent_kafka.cimpl.__file__), f"rd_kafka_msg_partitioner_{partitioner}")
     place.restype = ctypes.c_int32
     place.argtypes = [

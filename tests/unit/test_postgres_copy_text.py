@@ -45,7 +45,7 @@ _VALUES = {
 
 
 @pytest.mark.parametrize(("written", "values"), _VALUES.values(), ids=_VALUES.keys())
-def test_the_text_of_a_slice_is_the_text_of_its_rows(written: RowFormat, values: Any) -> None:
+def test_a_slice_is_written_as_the_text_of_its_rows(written: RowFormat, values: Any) -> None:
     alone = [copied(written, pa.array([value], values.type)) for value in values.to_pylist()]
     assert len(set(alone)) > 2
     for first in range(0, len(values), 7):
@@ -53,7 +53,7 @@ def test_the_text_of_a_slice_is_the_text_of_its_rows(written: RowFormat, values:
             assert copied(written, values.slice(first, count)) == b"".join(alone[first : first + count])
 
 
-def test_the_hexadecimal_digits_of_a_slice_are_those_of_its_bytes() -> None:
+def test_the_hexadecimal_digits_of_a_slice_cover_only_its_own_bytes() -> None:
     column = pa.array([b"a" * 1000, b"\x0f\xf0", b"b" * 1000])
     found = hexadecimal(column.slice(1, 1))
     assert found.to_pylist() == ["0ff0"]
@@ -70,7 +70,7 @@ def test_the_hexadecimal_digits_of_a_slice_are_those_of_its_bytes() -> None:
     ],
     ids=["bytea", "large bytea", "bytea[]", "text[]"],
 )
-def test_a_piece_of_a_batch_takes_no_memory_for_the_rest(
+def test_a_piece_of_a_batch_uses_no_memory_for_the_rest_of_the_batch(
     written: RowFormat, value: Any, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch of 300 MB took 1.5 GB more for each piece."""

@@ -30,7 +30,7 @@ def test_an_error_says_what_happened_what_to_do_and_whether_data_is_at_risk(wher
     assert (type(error), str(error)) == (UnavailableError, f"sink 'orders', confirming: {_SAID}. {risk}")
 
 
-def test_the_reason_of_a_blocked_batch_says_what_to_do() -> None:
+def test_the_reason_given_for_a_blocked_batch_says_what_to_do() -> None:
     assert reason(_FULL) == _SAID
     assert reason(psycopg.OperationalError("FATAL: the database system is in recovery mode")).endswith(
         "is starting or stopping"

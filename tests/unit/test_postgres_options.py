@@ -39,7 +39,7 @@ def test_an_unescaped_password_is_refused_and_no_part_of_it_is_shown(secret: str
 @pytest.mark.parametrize(
     "dsn", ["canary", "host=db canary", "password='canary", "postgresql://u:canary@[::1", "host=db canary=x"]
 )
-def test_a_string_that_cannot_be_parsed_is_not_quoted(dsn: str) -> None:
+def test_a_connection_string_that_cannot_be_parsed_is_not_quoted(dsn: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^PostgresSink\(dsn=…\): the dsn is neither") as refused:
         Address(dsn)
     assert "canary" not in str(refused.value)

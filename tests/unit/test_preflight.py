@@ -81,7 +81,7 @@ def test_the_suggested_fix_depends_on_the_errors_kind(error: TwoPhaseCommitError
     assert failed("a", "x", error, "allow it").fix.startswith(fix)
 
 
-def test_the_stand_in_shares_the_sinks_prefixes_and_collides_with_none_of_its_names() -> None:
+def test_the_stand_in_sink_shares_the_sinks_prefixes_but_none_of_its_names() -> None:
     made, other = stand_in_for(SINK), stand_in_for(SINK)
     assert made.name.startswith(id_prefix(SINK.name))
     assert made.ledger.startswith(SINK.ledger)
@@ -140,7 +140,9 @@ def test_a_missing_request_that_the_sink_can_do_without_causes_a_warning() -> No
 @pytest.mark.parametrize(
     ("api", "offer"), [(ApiKey.FindCoordinator, (0, 0)), (ApiKey.EndTxn, (4, 5)), (ApiKey.InitProducerId, (0, 2))]
 )
-def test_a_request_without_a_common_version_is_reported(api: ApiKey, offer: tuple[int, int]) -> None:
+def test_a_request_for_which_client_and_broker_share_no_version_is_reported(
+    api: ApiKey, offer: tuple[int, int]
+) -> None:
     (found,) = apis.check_apis(target({**ALL, api: offer}))
     assert found.result is Result.FAIL
     assert found.why.startswith(f"{api.name} (")
@@ -171,7 +173,7 @@ def test_the_docs_list_every_step_of_the_trial_in_order() -> None:
     assert [name for name in listed if name in names] == names
 
 
-def test_if_an_old_message_format_hides_transactions_the_fix_is_to_finish_the_upgrade() -> None:
+def test_if_an_old_message_format_hides_transactions_the_suggested_fix_is_to_finish_the_upgrade() -> None:
     of_transactions = {ApiKey.InitProducerId, ApiKey.AddPartitionsToTxn, ApiKey.EndTxn}
     (first, *_) = apis.check_apis(target({api: offer for api, offer in ALL.items() if api not in of_transactions}))
     assert (first.result, "log.message.format.version" in first.fix) == (Result.FAIL, True)

@@ -90,14 +90,14 @@ def test_orphans_ended_at_startup_are_counted_even_if_no_batch_has_run_yet(clust
     assert pending.ended(None).orphans_ended == 3
 
 
-def test_a_repaired_checkpoint_reports_its_step(cluster: Cluster, seen: Recording) -> None:
+def test_the_report_of_a_repaired_checkpoint_names_the_repair_step(cluster: Cluster, seen: Recording) -> None:
     die_at(cluster, cluster.start(), "driver.committing", 0)
     cluster.store.expire(1)
     cluster.start(listeners=[seen]).run(0)
     assert seen.last.steps == ("repair",)
 
 
-def test_a_retried_attempt_is_in_the_record_of_the_completed_checkpoint(query: Query, seen: Recording) -> None:
+def test_a_retried_attempt_appears_in_the_record_of_the_completed_checkpoint(query: Query, seen: Recording) -> None:
     query.engine.failures = [RetriableError("a broker was away")]
     query.run(0)
     (failed,) = seen.last.failed_attempts
@@ -224,7 +224,7 @@ def test_the_limit_and_its_setting_are_part_of_the_facts() -> None:
     assert text.endswith("The checkpoint's time limit was 600.0 s, set by CheckpointConfig.timeout_ms")
 
 
-def test_the_notes_of_a_retried_attempt_do_not_count_for_the_next_one(query: Query, seen: Recording) -> None:
+def test_notes_about_an_attempt_are_not_carried_over_to_its_retry(query: Query, seen: Recording) -> None:
     prepare = query.engine.prepare
 
     def decline_first(work: Work) -> list[TaskReport]:
@@ -246,14 +246,14 @@ class NamelessError(Exception):
         raise OSError("the JVM is gone")
 
 
-def test_an_error_without_a_readable_text_is_still_raised(query: Query, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_whose_message_cannot_be_read_is_still_raised(query: Query, caplog: pytest.LogCaptureFixture) -> None:
     query.engine.failures = [NamelessError()]
     with pytest.raises(NamelessError):
         query.run(0)
     assert [record.getMessage() for record in caplog.records if "JVM is gone" in record.getMessage()]
 
 
-def test_the_facts_are_added_once_although_a_run_in_doubt_raises_the_same_error_again() -> None:
+def test_the_facts_are_added_to_an_error_once_even_if_a_run_in_doubt_raises_it_again() -> None:
     error = RetriableError("no answer")
     for batch in (3, 4):
         explain(error, Pending(batch).ended(error))

@@ -37,7 +37,7 @@ def expected_step(  # noqa: PLR0911 - the protocol in prose, case by case, indep
     return Step.REPAIR if replayed else Step.IN_DOUBT
 
 
-def test_every_combination_matches_exactly_one_row() -> None:
+def test_every_combination_of_facts_matches_exactly_one_row_of_the_table() -> None:
     assert len(COMBINATIONS) == 4 * 40 * 9 * 2 * 2
     for status, evidence, position, staged, abandoned in COMBINATIONS:
         facts = (status, outcome_of(evidence), position)
@@ -45,7 +45,7 @@ def test_every_combination_matches_exactly_one_row() -> None:
         assert len(matching) == 1, (facts, staged, abandoned, matching)
 
 
-def test_every_combination_leads_to_the_step_that_the_protocol_requires() -> None:
+def test_every_combination_of_facts_leads_to_the_step_that_the_protocol_requires() -> None:
     for status, evidence, position, staged, abandoned in COMBINATIONS:
         case = lookup(status, outcome_of(evidence), position, staged=staged, abandoned=abandoned)
         expected = expected_step(status, evidence, position, staged=staged, abandoned=abandoned)
@@ -59,7 +59,7 @@ def test_every_row_is_reachable_and_has_its_own_label() -> None:
     assert len(labels) == len(set(labels))
 
 
-def test_every_step_occurs_in_the_table() -> None:
+def test_every_step_occurs_in_the_recovery_table() -> None:
     assert {case.step for case in RECOVERY_TABLE} == set(Step)
 
 
@@ -80,7 +80,7 @@ def test_only_a_batch_that_nothing_can_complete_is_abandoned() -> None:
 
 
 @pytest.mark.parametrize("evidence", ALL_EVIDENCE)
-def test_the_outcome_depends_on_the_set_of_evidence_only(evidence: tuple[Evidence, ...]) -> None:
+def test_the_outcome_depends_only_on_the_set_of_evidence(evidence: tuple[Evidence, ...]) -> None:
     found = set(evidence)
     expected = {
         frozenset(): Outcome.COMMITTED,

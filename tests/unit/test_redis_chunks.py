@@ -33,7 +33,7 @@ def read(data: bytes) -> list[bytes]:
 
 
 @given(_COMMANDS, st.integers(1, 7), st.integers(1, 60))
-def test_cutting_keeps_all_words_in_order(commands: Commands, max_commands: int, max_bytes: int) -> None:
+def test_chunks_contain_all_words_in_their_order(commands: Commands, max_commands: int, max_bytes: int) -> None:
     chunks = list(cut(commands, max_commands=max_commands, max_bytes=max_bytes))
     assert [word for _, data in chunks for word in read(data)] == list(commands.flat)
     assert sum(count for count, _ in chunks) == commands.count
@@ -57,7 +57,7 @@ def test_all_keys_form_one_group_without_a_cluster() -> None:
     assert by_slot(commands, cluster=False) == {NO_SLOT: commands}
 
 
-def test_the_keys_made_for_a_hash_slot_are_in_it() -> None:
+def test_keys_made_for_a_hash_slot_belong_to_that_slot() -> None:
     for slot in (0, 1, 7_777, SLOTS - 1):
         assert key_slot(applied("s", slot).encode()) == key_slot(staged("s", slot, "1:x").encode()) == slot
 

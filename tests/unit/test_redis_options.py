@@ -66,7 +66,7 @@ def test_the_error_identifies_the_fault_in_a_url(url: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("password", ["pa/ss", "pa#ss", "pa?ss"])
-def test_an_unescaped_password_is_explained_but_not_shown(password: str) -> None:
+def test_the_error_for_an_unescaped_password_explains_the_fault_and_does_not_show_the_password(password: str) -> None:
     with pytest.raises(ConfigurationError, match="write '/' as %2F") as caught:
         sink(f"redis://user:{password}@h:6379")
     assert "pa" not in str(caught.value).replace("part", "").replace("password", "")

@@ -38,7 +38,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("position", "log", "batch", "history", "way_out"), CASES, ids=lambda case: str(case)[:20])
-def test_a_refusal_mentions_the_log_the_batch_and_the_literal_setting(
+def test_a_refusal_mentions_the_log_and_the_batch_and_quotes_the_setting(
     position: Position, log: LogView, batch: int, history: str, way_out: str
 ) -> None:
     mine = batch_of(batch, query_id=MINE, history=history)
@@ -71,7 +71,7 @@ def test_an_error_that_advises_a_new_checkpoint_says_where_it_begins() -> None:
 
 
 @pytest.mark.parametrize(("position", "log", "batch", "history", "way_out"), CASES, ids=lambda case: str(case)[:20])
-def test_the_quoted_setting_resolves_the_refusal(
+def test_the_setting_quoted_in_a_refusal_resolves_it(
     position: Position, log: LogView, batch: int, history: str, way_out: str
 ) -> None:
     """``EndQuery`` applies to a new checkpoint, the other settings to this one."""

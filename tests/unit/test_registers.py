@@ -56,7 +56,7 @@ def test_the_driver_epoch_is_the_number_of_the_drivers_first_register(files: Fau
     assert second.acquire(claim("two")) == 2
 
 
-def test_a_run_that_acquires_again_keeps_its_driver_epoch(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_run_that_acquires_the_log_again_keeps_its_driver_epoch(log: RegisterLog, files: FaultyFiles) -> None:
     assert log.acquire(claim("one")) == 0
     RegisterLog(files).acquire(claim("two"))
     assert log.acquire(claim("one")) == 0
@@ -105,7 +105,7 @@ def test_the_next_driver_creates_an_identity_that_a_crash_prevented(log: Registe
     assert log.identity() != ""
 
 
-def test_append_and_read_before_acquire_are_bugs(files: FaultyFiles) -> None:
+def test_append_and_read_before_acquire_are_reported_as_bugs(files: FaultyFiles) -> None:
     with pytest.raises(AssertionError):
         RegisterLog(files).append([decision(0)])
     with pytest.raises(AssertionError):
@@ -140,7 +140,7 @@ def test_a_fenced_driver_stays_fenced_and_its_error_identifies_the_successor(
     assert [type(record) for record in records(log)] == [Acquired, Acquired]
 
 
-def test_a_driver_that_keeps_appending_is_fenced_in_the_end(files: FaultyFiles) -> None:
+def test_a_driver_that_keeps_appending_is_eventually_fenced(files: FaultyFiles) -> None:
     owner = RegisterLog(LocalFiles(files.location))
     owner.acquire(claim("busy"))
 
@@ -229,7 +229,9 @@ def test_an_unanswered_write_that_is_not_found_may_be_retried(log: RegisterLog, 
     assert log.append([BEGIN, decision(0)]) == 1
 
 
-def test_an_unanswered_write_that_another_driver_preceded_is_fenced(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_driver_is_fenced_if_another_driver_preceded_its_unanswered_write(
+    log: RegisterLog, files: FaultyFiles
+) -> None:
     def lose() -> None:
         RegisterLog(LocalFiles(files.location)).acquire(claim("winner"))
         no_answer()

@@ -60,7 +60,7 @@ def test_a_truncated_log_starts_at_its_recorded_start(log: RegisterLog, files: F
 
 
 @pytest.mark.parametrize("deleted", range(5))
-def test_an_interrupted_truncation_reads_like_a_finished_one(
+def test_after_an_interrupted_truncation_the_log_reads_as_after_a_finished_one(
     deleted: int, log: RegisterLog, files: FaultyFiles
 ) -> None:
     fill(log, 6)
@@ -109,7 +109,7 @@ def test_a_log_with_nothing_but_its_identity_counts_as_damage(log: RegisterLog, 
         RegisterLog(files).inspect()
 
 
-def test_a_driver_whose_own_acquisition_is_gone_reports_damage(log: RegisterLog, files: FaultyFiles) -> None:
+def test_a_driver_whose_own_acquisition_is_missing_reports_damage(log: RegisterLog, files: FaultyFiles) -> None:
     files.remove(name(0))
     with pytest.raises(DecisionLogDamagedError):
         log.read()
@@ -220,7 +220,7 @@ def test_a_driver_paused_in_acquire_since_the_log_was_empty_checks_again(files: 
     assert fold(paused.read()).highest_batch == 8
 
 
-def test_a_fenced_drivers_leftover_below_the_truncation_is_ignored_and_then_removed(
+def test_a_fenced_drivers_register_below_the_truncation_is_ignored_and_later_removed(
     log: RegisterLog, files: FaultyFiles
 ) -> None:
     winner = run_far_ahead(files._root, truncate_to=4)

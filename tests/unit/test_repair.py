@@ -54,7 +54,7 @@ def test_matching_compares_rows_and_ignores_handles() -> None:
     assert match_rows(DECISION, replayed[:2], expected={}) is None
 
 
-def test_equal_rows_of_another_dataframe_do_not_match() -> None:
+def test_identical_rows_of_another_dataframe_do_not_match() -> None:
     decision = msgspec.structs.replace(
         DECISION, tasks=tuple(msgspec.structs.replace(task(at), frame_name=frame) for at, frame in enumerate("ab"))
     )
@@ -195,7 +195,7 @@ def test_all_staged_requires_exactly_the_staged_files_of_lost_tasks(world: World
     assert not all_staged(DECISION, LOST | {("fake", 2)}, staging)
 
 
-def test_nothing_counts_as_staged_without_a_decision_a_loss_and_a_slice(world: World) -> None:
+def test_rows_count_as_staged_only_with_a_decision_and_a_loss_and_a_slice(world: World) -> None:
     staging = FakeStaging(world)
     unstaged = msgspec.structs.replace(DECISION, tasks=(task(0), task(1, staged=False), task(2)))
     assert not all_staged(None, LOST, staging)

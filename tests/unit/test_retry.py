@@ -74,25 +74,25 @@ def run(
     return store.execute([(1,)] * calls), store.windows, store.recovered
 
 
-def test_only_unanswered_calls_are_retried() -> None:
+def test_only_calls_without_a_response_are_retried() -> None:
     answers, windows, recovered = run(lambda at, attempt: at if at != 1 or attempt == 3 else None, 4)
     assert answers == [0, 1, 2, 3]
     assert windows == [[0, 1], [2, 3], [1], [1]]
     assert recovered == [1, 1]
 
 
-def test_executing_no_calls_returns_at_once() -> None:
+def test_execute_returns_at_once_if_there_are_no_calls() -> None:
     assert run(lambda *_: None, 0) == ([], [], [])
 
 
-def test_calls_are_sent_together_up_to_each_limit_and_an_oversized_one_alone() -> None:
+def test_calls_are_sent_together_up_to_each_limit_and_an_oversized_call_is_sent_alone() -> None:
     sizes = [(1, 5), (1, 5), (1, 1), (1, 1), (1, 1), (1, 99), (1, 1)]
     store = Client(lambda *_: True, limits=(3, 10))
     store.execute(sizes)
     assert store.windows == [[0, 1], [2, 3, 4], [5], [6]]
 
 
-def test_execute_gives_up_without_progress_and_returns_the_last_responses() -> None:
+def test_execute_gives_up_if_there_is_no_progress_and_returns_the_last_responses() -> None:
     began = time.monotonic()
     answers, windows, _ = run(lambda at, _: at if at == 0 else None, 5, timeout_s=0.05)
     assert answers[:2] == [0, None]

@@ -79,7 +79,7 @@ def checkpoint(tmp_path: Path) -> Path:
     return found
 
 
-def test_a_savepoint_contains_only_what_belongs_to_its_batch(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_savepoint_contains_only_the_files_that_belong_to_its_batch(checkpoint: Path, tmp_path: Path) -> None:
     found = create_savepoint(checkpoint, tmp_path / "kept")
     names = set(found.manifest.files)
     assert {"metadata", "offsets/3", "commits/3", "state/0/0/4.delta", "state/1/0/4_0a-1b.changelog"} <= names
@@ -110,7 +110,7 @@ def while_copying(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], object])
     monkeypatch.setattr(LocalFiles, "read", read)
 
 
-def test_batches_that_finish_during_a_savepoint_are_not_part_of_it(
+def test_batches_that_finish_while_a_savepoint_is_taken_are_not_part_of_it(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def query_goes_on(name: str) -> None:
@@ -247,7 +247,7 @@ for step in kill_at_each_step(("fsync", "mkdir", "rename"), lambda name: act(sou
 
 
 @pytest.mark.parametrize("act", ["create", "restore"])
-def test_a_process_killed_at_any_step_leaves_a_good_savepoint_or_none(
+def test_a_process_killed_at_any_step_leaves_a_complete_savepoint_or_none(
     checkpoint: Path, tmp_path: Path, act: str
 ) -> None:
     source = checkpoint if act == "create" else create_savepoint(checkpoint, tmp_path / "kept").path
@@ -306,7 +306,7 @@ def test_a_query_stops_with_a_savepoint_when_asked_to(checkpoint: Path, tmp_path
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
 
 
-def test_an_unanswered_request_is_withdrawn(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_savepoint_request_without_a_response_is_withdrawn(checkpoint: Path, tmp_path: Path) -> None:
     done = command("savepoint", "stop-with-savepoint", str(checkpoint), str(tmp_path / "kept"), "--wait", "0")
     assert done.status == 2 and "did not respond" in done.error
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
@@ -397,7 +397,7 @@ def test_the_query_stops_only_if_the_requester_has_not_given_up(
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
 
 
-def test_a_response_that_arrives_as_the_wait_ends_counts(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_response_that_arrives_just_as_the_wait_ends_counts(checkpoint: Path, tmp_path: Path) -> None:
     """The query has stopped, so the command must not say that it continues."""
     each = saving(lambda *_: None, checkpoint)
     put(checkpoint / "commits/4", "v1\n{}")

@@ -93,7 +93,7 @@ def test_the_newest_savepoint_of_the_query_that_ran_last_comes_first(checkpoint:
     assert newest_good(kept).path == newest.path
 
 
-def test_the_last_good_savepoint_stays_and_so_do_those_of_other_queries(checkpoint: Path, tmp_path: Path) -> None:
+def test_the_last_complete_savepoint_stays_and_so_do_those_of_other_queries(checkpoint: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     three = taken(checkpoint, kept, 3)
     assert Retention(kept, 1).apply("another") == []
@@ -103,7 +103,7 @@ def test_the_last_good_savepoint_stays_and_so_do_those_of_other_queries(checkpoi
     assert newest_good(kept).path == three[2].path
 
 
-def test_a_retention_that_cannot_be_kept_is_refused() -> None:
+def test_an_invalid_number_of_retained_savepoints_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="num_retained must be 1 or more"):
         Savepoints(num_retained=0)
 

@@ -25,7 +25,7 @@ def test_a_sink_takes_its_listed_columns_in_the_batchs_order() -> None:
     assert TOTALS.choose_columns(pa.schema(KINDS)) == (SinkColumn("n", "n"), SinkColumn("id", "id"))
 
 
-def test_a_missing_column_is_reported_with_the_existing_ones() -> None:
+def test_the_error_for_a_missing_column_lists_the_existing_ones() -> None:
     with pytest.raises(SchemaError, match=r"no column 'id' \(columns: 'n', 'other'\)"):
         TOTALS.choose_columns(pa.schema({name: kind for name, kind in KINDS.items() if name != "id"}))
 
@@ -35,6 +35,6 @@ def test_a_column_of_the_wrong_type_is_rejected_before_any_row() -> None:
         TOTALS.choose_columns(pa.schema(KINDS | {"n": pa.string()}))
 
 
-def test_a_type_has_the_engines_name_or_else_that_of_arrow() -> None:
+def test_a_type_is_shown_under_the_engines_name_or_else_under_that_of_arrow() -> None:
     assert type_name(pa.field("n", pa.int64(), metadata={TYPE_NAME: "bigint"})) == "bigint"
     assert type_name(pa.field("n", pa.int64())) == "int64"

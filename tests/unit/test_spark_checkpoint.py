@@ -36,7 +36,7 @@ def offsets_of(root: Path, source_log: dict[str, list[int]], files: dict[int, li
     [{"1.compact": [0, 1]}, {"2.compact": [0, 1, 2]}, {"0.compact": [0], "1": [1]}, {"0": [0], "1": [1], "2": [2]}],
     ids=["into its own file", "into a later file", "before it", "not at all"],
 )
-def test_a_counter_gives_the_same_offset_wherever_its_files_were_compacted(
+def test_a_counter_leads_to_the_same_offset_no_matter_where_its_files_were_compacted(
     source_log: dict[str, list[int]], tmp_path: Path
 ) -> None:
     (tmp_path / "plain").mkdir()
@@ -86,7 +86,7 @@ def digests(files: LocalFiles) -> list[str | None]:
     return [json.loads(text[text.index("{") :]).get("digest") for text in found]
 
 
-def test_named_sources_are_compared_by_name_in_any_order(tmp_path: Path) -> None:
+def test_named_sources_are_compared_by_name_regardless_of_their_order(tmp_path: Path) -> None:
     one = checkpoint(tmp_path / "one", 'v2\n{}\na:{"logOffset":1}\nb:{"logOffset":1}', "a", "b")
     same = checkpoint(tmp_path / "same", 'v2\n{}\nb:{"logOffset":1}\na:{"logOffset":1}', "a", "b")
     other = checkpoint(tmp_path / "other", 'v2\n{}\na:{"logOffset":1}\nc:{"logOffset":1}', "a", "c")

@@ -34,13 +34,13 @@ def collected(
     return collect(rows, max_bytes=max_bytes, budget=budget, cancel=lambda: None)
 
 
-def test_what_spark_refuses_to_collect_is_left_to_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_spark_refuses_to_collect_are_left_to_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert collected(REFUSED, 10_000_000, monkeypatch) is None
     within: Any = SimpleNamespace(bounded=lambda frame, _: frame._jdf)
     assert collected(REFUSED, 10_000_000, monkeypatch, budget=within) is None
 
 
-def test_what_cannot_be_bounded_is_left_to_the_tasks_before_anything_is_evaluated(
+def test_rows_that_cannot_be_bounded_are_left_to_the_tasks_before_anything_is_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     without: Any = SimpleNamespace(bounded=lambda *_: None)
@@ -48,7 +48,7 @@ def test_what_cannot_be_bounded_is_left_to_the_tasks_before_anything_is_evaluate
 
 
 @pytest.mark.parametrize(("error", "max_bytes"), [("a task failed", 10_000_000), (REFUSED, None)])
-def test_any_other_failure_is_raised_and_so_is_a_refusal_if_the_user_allows_no_tasks(
+def test_any_other_failure_is_raised_and_so_is_a_refusal_if_only_the_driver_may_write(
     error: str, max_bytes: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A JVM that runs out of memory names no setting of ours; seen with `always` and a batch of 500 MB, at every start."""

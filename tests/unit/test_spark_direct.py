@@ -80,7 +80,7 @@ def test_a_batch_that_did_not_fit_counts_as_too_large_although_its_tasks_had_few
     assert not Way(direct, records(10)).is_direct("")
 
 
-def test_a_bound_is_needed_unless_the_records_would_fit_even_at_fifty_times_their_estimated_size() -> None:
+def test_rows_are_bounded_unless_they_would_fit_even_at_fifty_times_their_estimated_size() -> None:
     direct = Direct(DriverUpTo(LIMIT))
 
     def needs_bound(planned: BatchInput, frame: str = "", *, is_stateless: bool = True) -> bool:
@@ -101,7 +101,7 @@ def test_a_bound_is_needed_unless_the_records_would_fit_even_at_fifty_times_thei
 @pytest.mark.parametrize(
     ("way", "is_direct", "max_bytes"), [("driver", True, None), ("tasks", False, DriverUpTo().max_bytes)]
 )
-def test_the_setting_of_the_user_overrides_the_estimate(
+def test_the_users_setting_overrides_the_estimate(
     way: Literal["driver", "tasks"],
     is_direct: bool,  # noqa: FBT001 - a parameter of the test
     max_bytes: int | None,

@@ -28,7 +28,7 @@ def task(mine: str, running: str, sink: Sink, epoch: int = 0, process: str = "p"
     keep(Runs(mine, frozenset(running), process), cast("Any", [sink]), {sink.name: epoch})
 
 
-def test_a_task_releases_what_ended_runs_have_left_and_nothing_else() -> None:
+def test_a_task_releases_only_the_resources_that_ended_runs_have_left() -> None:
     first, second, third = Sink("first"), Sink("second"), Sink("third")
     task("a", "ab", first)
     task("b", "ab", second)
@@ -41,7 +41,7 @@ def test_a_task_releases_what_ended_runs_have_left_and_nothing_else() -> None:
     assert (first.released, second.released, third.released) == ([0], [0], [])
 
 
-def test_a_run_that_has_recovered_twice_leaves_nothing_behind_from_either_driver() -> None:
+def test_no_resources_are_left_of_either_driver_of_a_run_that_has_recovered_twice() -> None:
     sink = Sink("s")
     task("a", "a", sink, epoch=3)
     task("a", "a", sink, epoch=4)

@@ -22,10 +22,10 @@ def cached(error: Exception) -> MagicMock:
     return leaf
 
 
-def test_a_release_of_spark_without_the_plan_of_a_cache_is_accepted() -> None:
+def test_a_spark_release_that_does_not_expose_the_plan_of_a_cache_is_accepted() -> None:
     assert not _is_kept(cached(Py4JError("Method logicalPlan([]) does not exist")), 0, _SINCE)
 
 
-def test_an_error_of_spark_does_not_mean_that_a_cache_reads_no_kept_data() -> None:
+def test_an_error_in_spark_does_not_mean_that_a_cache_reads_no_kept_data() -> None:
     with pytest.raises(Py4JJavaError):
         _is_kept(cached(java_error("java.lang.NullPointerException")), 0, _SINCE)

@@ -24,7 +24,7 @@ def kafka_sink() -> KafkaSink:
     return KafkaSink(name="s", bootstrap_servers="x:1", topic="t")
 
 
-def test_a_misspelled_setting_is_an_error_in_the_editor_and_at_run_time(tmp_path: Path) -> None:
+def test_a_misspelled_setting_causes_an_error_in_the_editor_and_at_run_time(tmp_path: Path) -> None:
     script = tmp_path / "query.py"
     script.write_text(
         "from twopc import CheckpointConfig, KafkaSink, exactly_once\n"

@@ -144,7 +144,7 @@ def test_a_batch_whose_stages_ran_once_is_decided_without_examining_other_jobs()
     assert not store.asked
 
 
-def test_a_job_whose_rows_were_collected_is_checked_once_a_mark_behind_it_is_reported() -> None:
+def test_a_job_whose_rows_were_collected_is_checked_once_a_later_mark_has_been_reported() -> None:
     """Such rows do not show which stage they come from, so the mark shows that everything before it is reported."""
     store = Store({}, {**plain(), M2: attempts_at(M2, 2)}, marked=ONE_JOB)
     with pytest.raises(FatalError, match="Spark ran stage 1 again"):
@@ -191,7 +191,7 @@ def test_a_mark_that_is_never_reported_stops_the_query(monkeypatch: pytest.Monke
         marked(Store(dict(ONE_JOB))).check("a", ())
 
 
-def test_a_rerun_stage_that_read_a_shuffle_stops_the_query_and_every_later_call() -> None:
+def test_a_repeated_stage_that_read_a_shuffle_stops_the_query_and_every_later_call() -> None:
     watched = watching(Store(ONE_JOB, {**plain(), M2: attempts_at(M2, 2)}))
     with pytest.raises(FatalError, match=r"Spark ran stage 1 again.*Restart the query"):
         watched.check("a", {RESULT})
@@ -205,7 +205,7 @@ def test_the_query_also_stops_if_the_result_stage_ran_again() -> None:
         watching(store).check("a", {RESULT})
 
 
-def test_a_stage_without_a_shuffle_as_its_input_may_run_again() -> None:
+def test_a_stage_that_does_not_read_a_shuffle_may_run_again() -> None:
     watching(Store(ONE_JOB, {**plain(), M1: attempts_at(M1, 3)})).check("a", {RESULT})
 
 
@@ -267,11 +267,11 @@ def test_a_batch_is_decided_if_its_broadcast_ran_once_before_the_call() -> None:
     watching(broadcast_before(1)).check("b", {3}, lambda: 0)
 
 
-def test_a_rerun_job_of_another_query_does_not_stop_a_query_without_broadcasts() -> None:
+def test_a_repeated_job_of_another_query_does_not_stop_a_query_without_broadcasts() -> None:
     watching(broadcast_before(2)).check("b", {3})
 
 
-def test_plans_are_examined_only_if_another_job_ran_since_the_last_check() -> None:
+def test_plans_are_examined_only_if_another_job_has_run_since_the_last_check() -> None:
     store = Store({"a": [Job(0, (3,), is_over=True)], "b": [Job(1, (4,), is_over=True)]}, moment=NEW)
     store.stages = {stage: result(stage, stage + 10, reads=0) for stage in (3, 4)}
     watched = watching(store)
@@ -279,7 +279,7 @@ def test_plans_are_examined_only_if_another_job_ran_since_the_last_check() -> No
     watched.check("b", {4}, lambda: pytest.fail("its own job"))
 
 
-def test_jobs_before_the_batch_was_planned_are_not_examined() -> None:
+def test_jobs_that_ran_before_the_batch_was_planned_are_not_examined() -> None:
     """One of them ran again, for another batch."""
     store = broadcast_before(2)
     store.jobs[""] = [structs.replace(store.jobs[""][0], began_ms=1_000)]
@@ -288,7 +288,7 @@ def test_jobs_before_the_batch_was_planned_are_not_examined() -> None:
     watching(store).check("b", {3}, lambda: 1_500)
 
 
-def test_jobs_before_an_earlier_batch_are_not_examined_again() -> None:
+def test_jobs_that_ran_before_an_earlier_batch_are_not_examined_again() -> None:
     store = broadcast_before(2)
     watched = watching(store)
     watched.check("b", {3})
@@ -325,13 +325,13 @@ def test_two_broadcasts_whose_shuffle_was_rewritten_in_between_stop_the_query() 
         watching(Store(jobs, stages, moment=NEW)).check("b", {6}, lambda: 0)
 
 
-def test_rows_collected_by_the_driver_in_a_rerun_stage_are_repeated() -> None:
+def test_a_batch_is_repeated_if_a_stage_whose_rows_the_driver_collected_ran_again() -> None:
     store = Store({}, {**plain(), RESULT: attempts_at(RESULT, 2)}, marked=ONE_JOB)
     with pytest.raises(RetriableError, match="stage 2 was rerun"):
         marked(store).check("a", ())
 
 
-def test_two_jobs_of_the_attempt_with_a_shared_rerun_stage_stop_the_query() -> None:
+def test_two_jobs_of_the_attempt_that_share_a_repeated_stage_stop_the_query() -> None:
     """Two broadcasts at the same time. One may have read the first write, and the other one the second write."""
     jobs = [Job(0, (M1, 4), is_over=True), Job(1, (M1, 5), is_over=True), Job(2, (6,), is_over=True)]
     stages = {M1: attempts_at(M1, 2), 4: result(4, 14), 5: result(5, 15), 6: result(6, 16, reads=0)}
@@ -339,7 +339,7 @@ def test_two_jobs_of_the_attempt_with_a_shared_rerun_stage_stop_the_query() -> N
         watching(Store({"a": jobs}, stages)).check("a", {6})
 
 
-def test_merged_blocks_of_the_first_write_stop_a_batch_whose_shuffle_was_rewritten() -> None:
+def test_a_batch_with_merged_blocks_of_its_shuffles_first_write_stops_if_the_shuffle_was_rewritten() -> None:
     """With push-based shuffle, readers may still read what was merged before."""
     store = Store(ONE_JOB, {**plain(), M1: attempts_at(M1, 2)})
     watched = Watched(JobHistory(store), is_merged=True)
@@ -405,7 +405,7 @@ def test_a_shuffle_that_an_earlier_job_of_the_function_wrote_and_mixed_stops_the
         watching(Store(jobs, stages)).check("b", {5})
 
 
-def test_an_earlier_jobs_shuffle_completed_by_a_later_job_stops_the_query() -> None:
+def test_a_later_job_that_completes_the_shuffle_of_an_earlier_one_stops_the_query() -> None:
     """An executor died between the two: each stage has one attempt, with some of its tasks."""
     jobs = {"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}
     with pytest.raises(FatalError, match="Spark ran stage"):
@@ -413,7 +413,7 @@ def test_an_earlier_jobs_shuffle_completed_by_a_later_job_stops_the_query() -> N
 
 
 @pytest.mark.parametrize("tags", [("", "b"), ("b", "b")], ids=["the function's job", "another DataFrame's job"])
-def test_a_shuffle_of_an_earlier_job_completely_rewritten_by_a_later_one_stops_the_query(
+def test_a_later_job_that_completely_rewrites_the_shuffle_of_an_earlier_one_stops_the_query(
     tags: tuple[str, str],
 ) -> None:
     """An executor that had everything died, so nothing is skipped. The first job made the cache, or the other frame's shuffle."""
@@ -441,7 +441,7 @@ def test_the_jobs_of_others_are_not_examined_if_the_batch_reads_no_shared_rows()
     assert not store.asked
 
 
-def test_no_earlier_job_counts_for_rows_that_the_attempt_computed_itself() -> None:
+def test_earlier_jobs_are_ignored_if_the_attempt_itself_computed_its_rows() -> None:
     moment = Moment(0, 1)
     store = Store(
         {"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=moment
@@ -450,7 +450,7 @@ def test_no_earlier_job_counts_for_rows_that_the_attempt_computed_itself() -> No
     assert not store.asked
 
 
-def test_a_job_that_ran_during_the_attempt_may_have_computed_what_is_newer_than_the_attempt() -> None:
+def test_a_job_that_ran_during_the_attempt_is_examined_because_it_may_have_computed_newer_rows() -> None:
     """A thread of the function caches another DataFrame of the batch, while a first one is written."""
     jobs = {"": ONE_JOB["a"], "b": [Job(1, (3, 5), is_over=True)]}
     store = Store(jobs, later_job("COMPLETE", "COMPLETE"), cached={1}, moment=NEW)
@@ -485,7 +485,7 @@ def test_a_job_is_examined_once_and_its_shuffles_are_remembered() -> None:
         watched.check("d", {11})
 
 
-def test_a_job_running_at_the_same_moment_and_sharing_a_rerun_stage_stops_the_query() -> None:
+def test_a_job_running_at_the_same_moment_that_shares_a_repeated_stage_stops_the_query() -> None:
     """It may have written the shuffle again while a task of the batch had read the first write."""
     jobs = {"": [Job(0, (M1, RESULT), is_over=False)], "b": [Job(1, (M1, 5), is_over=True)]}
     store = Store(jobs, {M1: attempts_at(M1, 2), RESULT: attempts_at(RESULT), 5: result(5, 6)})
@@ -499,12 +499,12 @@ def sharing(ours: int, other: int) -> Store:
     return Store(jobs, {M1: attempts_at(M1, 2), RESULT: attempts_at(RESULT), 5: result(5, 6)})
 
 
-def test_a_job_begun_after_the_batchs_job_and_sharing_a_rerun_stage_stops_the_query() -> None:
+def test_a_job_that_began_after_the_batchs_job_and_shares_a_repeated_stage_stops_the_query() -> None:
     with pytest.raises(FatalError, match="Spark ran stage 0 again"):
         watching(sharing(ours=0, other=1)).check("b", {5})
 
 
-def test_a_job_sharing_a_rerun_stage_stops_the_query_even_if_another_query_has_examined_it() -> None:
+def test_a_job_that_shares_a_repeated_stage_stops_the_query_even_if_another_query_has_examined_the_job() -> None:
     """All queries share the history. The other query's check comes while the batch's job still runs."""
     store = sharing(ours=0, other=1)
     history = JobHistory(store)
@@ -515,7 +515,7 @@ def test_a_job_sharing_a_rerun_stage_stops_the_query_even_if_another_query_has_e
         watched.check("b", {5})
 
 
-def test_a_rerun_stage_does_not_stop_the_query_if_only_unrelated_jobs_began_later() -> None:
+def test_a_repeated_stage_does_not_stop_the_query_if_only_unrelated_jobs_began_later() -> None:
     store = Store(ONE_JOB | {"": [Job(1, (7,), is_over=True)]}, {**plain(), M1: attempts_at(M1, 3), 7: result(7, 70)})
     watching(store).check("a", {RESULT})
 
@@ -649,12 +649,12 @@ def forget(store: Store, *numbers: int) -> None:
     store.jobs = {tag: [job for job in jobs if job.job_id not in numbers] for tag, jobs in store.jobs.items()}
 
 
-def test_an_unreported_job_number_is_not_needed_as_long_as_spark_has_forgotten_no_job() -> None:
+def test_a_missing_report_of_a_job_number_does_not_matter_as_long_as_spark_has_forgotten_no_job() -> None:
     store = without_job(2, 4, retained=5)
     watching(store).check("b", {5})
 
 
-def test_an_unreported_job_number_stops_the_query_once_spark_may_have_forgotten_a_job(
+def test_a_missing_report_of_a_job_number_stops_the_query_once_spark_may_have_forgotten_a_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
@@ -662,7 +662,9 @@ def test_an_unreported_job_number_stops_the_query_once_spark_may_have_forgotten_
         watching(without_job(2, 4, retained=4)).check("b", {5})
 
 
-def test_an_unreported_job_that_began_after_a_kept_job_ended_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_report_of_a_job_that_began_after_a_kept_job_ended_does_not_matter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Spark forgets the jobs that ended first, so it has forgotten nothing that began after the kept job."""
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     store = without_job(2, 4, retained=5)
@@ -680,7 +682,7 @@ def test_an_unreported_job_that_began_after_a_kept_job_ended_is_not_needed(monke
         watched.check("d", {5})
 
 
-def test_a_job_number_assigned_after_a_kept_job_ended_is_not_needed() -> None:
+def test_a_missing_report_of_a_job_number_assigned_after_a_kept_job_ended_does_not_matter() -> None:
     store = without_job(2, 1)
     history = JobHistory(store)
     for _ in range(2):
@@ -709,7 +711,7 @@ def test_the_error_about_a_cache_older_than_the_query_says_what_to_do_before_a_r
         watching(store).check("b", {5})
 
 
-def test_jobs_before_the_rdds_of_the_batch_are_not_examined() -> None:
+def test_jobs_that_ran_before_the_batchs_rdds_were_created_are_not_examined() -> None:
     """In a session with many jobs, Spark has forgotten the first few."""
     store = Store({"b": [Job(900, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=Moment(0, 900))
     watched = watching(store)
@@ -738,13 +740,13 @@ def read_after_a_drop(store: Store) -> None:
     watched.check("b", {5})
 
 
-def test_a_report_that_spark_dropped_before_the_attempts_own_jobs_is_not_needed() -> None:
+def test_a_report_that_spark_dropped_before_the_attempts_own_jobs_does_not_matter() -> None:
     store = Store({"b": [Job(0, (3, 5), is_over=True)]}, moment=NEW)
     store.stages = {3: [attempt_of(3, 0, 20)], 5: result(5, 21)}
     read_after_a_drop(store)
 
 
-def test_a_report_dropped_by_spark_after_planning_the_attempts_shuffle_stops_the_query() -> None:
+def test_a_report_that_spark_dropped_after_the_attempts_shuffle_was_planned_stops_the_query() -> None:
     """The query planned the shuffle before its call. Another job may have written the shuffle twice."""
     store = Store({"b": [Job(0, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=NEW)
     with pytest.raises(FatalError, match="Spark has dropped 1 of its reports"):
@@ -752,7 +754,7 @@ def test_a_report_dropped_by_spark_after_planning_the_attempts_shuffle_stops_the
 
 
 @pytest.mark.parametrize("is_cached", [False, True])
-def test_a_report_dropped_by_spark_is_needed_only_for_old_cached_rows(*, is_cached: bool) -> None:
+def test_a_report_dropped_by_spark_matters_only_if_old_cached_rows_were_read(*, is_cached: bool) -> None:
     """Each batch computes the rows of a table once more, unless the table is cached."""
     store = Store({"b": [Job(0, (5,), is_over=True)]}, {5: result(5, 3, reads=0)}, moment=NEW)
     store.cached = {3} if is_cached else set()
@@ -760,7 +762,7 @@ def test_a_report_dropped_by_spark_is_needed_only_for_old_cached_rows(*, is_cach
         read_after_a_drop(store)
 
 
-def test_a_report_dropped_before_a_local_checkpoint_and_after_planning_its_shuffle_stops_the_query() -> None:
+def test_a_report_dropped_between_the_planning_of_a_shuffle_and_its_local_checkpoint_stops_the_query() -> None:
     """The attempt's jobs show only the local checkpoint, which is newer than the drop."""
     store = Store({"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (5,), is_over=True)]}, moment=NEW)
     store.stages = {M1: attempts_at(M1), 4: result(4, 13), 5: result(5, 13, reads=0)}
@@ -856,7 +858,7 @@ def test_a_stage_that_spark_has_dropped_counts_as_skipped_only_if_the_job_accoun
         pytest.param([StageAttempt("SKIPPED", 8, 0, (21,), 0, 0, 60)], id="run, then reported as new"),
     ],
 )
-def test_an_ambiguous_skip_count_does_not_account_for_a_dropped_stage(
+def test_an_ambiguous_number_of_skipped_stages_does_not_account_for_a_dropped_stage(
     monkeypatch: pytest.MonkeyPatch, shared: list[StageAttempt]
 ) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
@@ -866,7 +868,7 @@ def test_an_ambiguous_skip_count_does_not_account_for_a_dropped_stage(
         watching(store).check("a", {RESULT})
 
 
-def test_a_rerun_whose_first_attempt_spark_has_dropped_stops_the_query() -> None:
+def test_a_repeated_stage_whose_first_attempt_spark_has_dropped_stops_the_query() -> None:
     store = Store(ONE_JOB, {**plain(), M2: attempts_at(M2, 2)[1:]})
     with pytest.raises(FatalError, match="does not contain all attempts at stage 1"):
         watching(store).check("a", {RESULT})
@@ -889,7 +891,7 @@ def test_a_dropped_job_of_the_batch_is_detected_if_another_job_has_read_its_shuf
         watching(store).check("b", {5})
 
 
-def test_a_pending_stage_of_the_batch_needs_no_writing_job() -> None:
+def test_a_pending_stage_of_the_batch_needs_no_job_that_wrote_it() -> None:
     """The driver has collected the batch. A stateful batch is then evaluated once more, without output."""
     running = Job(1, (3, 5), is_over=False)
     pending = {stage: [StageAttempt("PENDING", stage, 0, (30 + stage,), 0, 0)] for stage in (3, 5)}
@@ -903,7 +905,7 @@ def test_a_shuffle_without_tasks_needs_no_job_that_wrote_it() -> None:
     watching(store).check("b", {5})
 
 
-def test_a_rerun_of_a_shared_stage_that_spark_has_reported_as_new_is_detected() -> None:
+def test_a_repeated_shared_stage_is_detected_although_spark_reports_it_as_new() -> None:
     """Another thread counts the batch. Spark loses its report of the stage once our job, which shares the stage, starts."""
     lost = StageAttempt("SKIPPED", M1, 0, RDDS[M1], 0, 0, 5)
     jobs = {"": [Job(0, (M1, RESULT), is_over=True)], "b": [Job(1, (M1, 5), is_over=True)]}
@@ -912,7 +914,7 @@ def test_a_rerun_of_a_shared_stage_that_spark_has_reported_as_new_is_detected() 
         watching(store).check("b", {5})
 
 
-def test_a_skipped_stage_of_the_batch_that_spark_has_dropped_is_read_again_by_a_retry() -> None:
+def test_a_retry_reads_the_state_of_a_skipped_stage_of_the_batch_that_spark_has_dropped() -> None:
     """The stage's RDDs are not known, so neither is the shuffle that the batch has read."""
     job = Job(0, (M1, M2, RESULT), is_over=True, skipped=1, ended_ms=95)
     store = Store({"a": [job]}, {stage: attempts_at(stage) for stage in (M2, RESULT)})
@@ -950,7 +952,7 @@ def test_a_run_started_after_spark_has_forgotten_a_job_uses_the_history_of_an_ea
         restarted.check("d", {11})
 
 
-def test_after_being_idle_a_query_examines_only_jobs_since_the_last_moment() -> None:
+def test_after_an_idle_period_a_query_examines_only_jobs_since_the_last_recorded_moment() -> None:
     """Others ran so many jobs that Spark has forgotten most of them."""
     store = Store({"b": [Job(900, (3, 4, 5), is_over=True)]}, later_job("COMPLETE", "COMPLETE"), moment=NEW)
     history = JobHistory(store)
@@ -964,7 +966,7 @@ def test_after_being_idle_a_query_examines_only_jobs_since_the_last_moment() -> 
     assert not store.asked
 
 
-def test_a_moment_never_falls_behind_an_earlier_one() -> None:
+def test_a_recorded_moment_is_never_older_than_the_previous_one() -> None:
     """A run that knows of few jobs begins after another run has recorded how many exist."""
     history = JobHistory(Store({}, moment=Moment(5, 900)))
     history.examined([3])
@@ -972,7 +974,7 @@ def test_a_moment_never_falls_behind_an_earlier_one() -> None:
     assert history.begin().job == 900
 
 
-def test_old_moments_are_thinned_and_the_newest_and_the_first_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_moments_are_thinned_out_but_the_first_and_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_history, "_MAX_MOMENTS", 16)
     store = Store({})
     history = JobHistory(store)
@@ -986,7 +988,7 @@ def test_old_moments_are_thinned_and_the_newest_and_the_first_are_kept(monkeypat
     assert 8 < len(set(found)) <= 17
 
 
-def test_reuse_of_rows_whose_stages_were_dropped_long_ago_stops_the_query(
+def test_a_query_that_reuses_rows_whose_stages_were_dropped_long_ago_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job_history, "_MAX_RDDS", 3)

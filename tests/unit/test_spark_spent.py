@@ -25,7 +25,9 @@ COUNTED: list[tuple[Any, Any, int]] = [
 
 
 @pytest.mark.parametrize(("kind", "values", "more"), COUNTED, ids=[str(kind) for kind, *_ in COUNTED])
-def test_a_column_costs_four_bytes_per_row_plus_its_bytes_and_text(kind: Any, values: list[Any], more: int) -> None:
+def test_a_column_counts_as_four_bytes_per_row_plus_its_bytes_and_its_text(
+    kind: Any, values: list[Any], more: int
+) -> None:
     batch = pa.RecordBatch.from_arrays([pa.array(values, kind)], ["c"])
     assert spent_bytes([batch, batch.slice(3)]) == 4 * 3 + more
     assert spent_bytes([batch.slice(0, 1), batch.slice(1)]) == 4 * 3 + more
@@ -43,5 +45,5 @@ def test_a_column_costs_four_bytes_per_row_plus_its_bytes_and_text(kind: Any, va
     ],
     ids=lambda column: str(column.type),
 )
-def test_a_layout_that_is_not_counted_leaves_the_batch_to_the_tasks(column: Any) -> None:
+def test_a_batch_with_a_column_layout_that_cannot_be_counted_is_left_to_the_tasks(column: Any) -> None:
     assert spent_bytes([pa.RecordBatch.from_arrays([column], ["c"])]) == math.inf

@@ -136,7 +136,7 @@ def test_a_file_system_that_refuses_staged_rows_causes_a_retriable_error_with_th
         lambda staging: staging.require_visible(["3/6/x.arrow"]),
     ],
 )
-def test_a_file_system_that_does_not_answer_causes_a_retriable_error_with_the_path(
+def test_a_file_system_that_does_not_respond_causes_a_retriable_error_with_the_path(
     ask: Callable[[Staging], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Silent:
@@ -240,7 +240,7 @@ def test_slices_that_the_driver_sees_cost_one_listing(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "file:{}", "file://{}", "file://{}/"])
-def test_a_location_is_the_same_in_every_notation(form: str, tmp_path: Path) -> None:
+def test_a_location_may_be_written_in_any_notation(form: str, tmp_path: Path) -> None:
     name = staged(form.format(tmp_path), 0, 0)
     assert (tmp_path / name).is_file()
     (rows,) = Staging(form.format(tmp_path)).read(name, "s")
@@ -261,7 +261,7 @@ def test_a_location_is_the_same_in_every_notation(form: str, tmp_path: Path) -> 
         ("/shared/what?/#1/", "/shared/what?/#1/the-id", ("type_name", "local")),
     ],
 )
-def test_each_query_has_its_own_directory_and_the_locations_options_remain(
+def test_each_query_uses_its_own_directory_and_keeps_the_options_of_the_location(
     location: str, root: str, option: tuple[str, object]
 ) -> None:
     """With one root for several queries, each query would delete the others' staged files."""

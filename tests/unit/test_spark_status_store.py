@@ -37,13 +37,15 @@ LOOKS: dict[str, tuple[Callable[[StatusStore], object], object]] = {
 
 @pytest.mark.parametrize("name", ["java.util.NoSuchElementException", "org.apache.spark.SparkNoSuchElementException"])
 @pytest.mark.parametrize(("look", "absent"), LOOKS.values(), ids=LOOKS)
-def test_an_entry_is_missing_if_spark_says_so(look: Callable[[StatusStore], object], absent: object, name: str) -> None:
+def test_an_entry_counts_as_missing_if_spark_reports_that(
+    look: Callable[[StatusStore], object], absent: object, name: str
+) -> None:
     assert look(failing(java_error(name))) == absent
 
 
 @pytest.mark.parametrize("name", ["java.lang.OutOfMemoryError", "java.lang.NullPointerException"])
 @pytest.mark.parametrize(("look", "absent"), LOOKS.values(), ids=LOOKS)
-def test_another_error_of_spark_does_not_mean_that_an_entry_is_missing(
+def test_any_other_error_in_spark_does_not_mean_that_an_entry_is_missing(
     look: Callable[[StatusStore], object], absent: object, name: str
 ) -> None:
     del absent

@@ -133,7 +133,7 @@ def test_a_vote_contains_the_tasks_waiting_times_for_its_rows_and_for_the_flush(
     assert vote.host
 
 
-def test_a_task_has_its_worker_keep_the_archives(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_makes_its_worker_keep_the_archives(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[bool] = []
     monkeypatch.setattr(task, "keep_archives", lambda: kept.append(True))
     reported(task_of(FakeSink(world)), given((1, 5)))
@@ -164,7 +164,7 @@ def test_a_task_writes_only_what_was_requested_and_reports_all_rows(world: World
     assert not world.store("other").transactions
 
 
-def test_a_task_of_a_replay_writes_the_rows_of_lost_partitions_only(world: World) -> None:
+def test_a_task_of_a_replay_writes_only_the_rows_of_lost_partitions(world: World) -> None:
     """The task may have other partitions now, and rows of two partitions in one Arrow batch."""
     sinks = FakeSink(world, "one"), FakeSink(world, "other")
     lost = {"one": frozenset({("", 4), ("", 9)}), "other": frozenset({("", 6), ("elsewhere", 4)})}
@@ -202,7 +202,7 @@ def test_a_task_publishes_the_rows_of_its_staged_file_under_its_decided_number(w
     assert report == msgspec.structs.replace(tasks[1], handles={"fake": {"transaction": name}})
 
 
-def test_each_sink_is_published_only_what_it_lost(world: World, tmp_path: Path) -> None:
+def test_for_each_sink_only_its_lost_rows_are_published(world: World, tmp_path: Path) -> None:
     sinks = FakeSink(world, "one"), FakeSink(world, "two")
     made, _tasks = publishing(tmp_path, *sinks, lost=frozenset({("one", 2), ("two", 5)}))
     assert list(reported(made, given((99, 7))).handles) == ["two"]
@@ -217,7 +217,7 @@ def test_a_failed_publication_aborts_its_own_transaction(world: World, tmp_path:
     assert {one.state for one in world.store().transactions.values()} == {"aborted"}
 
 
-def test_a_permanent_error_is_returned_and_any_other_is_left_to_spark(
+def test_a_permanent_error_is_returned_and_any_other_error_is_left_to_spark(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(error: Exception) -> None:
@@ -245,7 +245,7 @@ class FencedError(BadRecordError):  # noqa: N818, RUF100 - its name is also that
 
 
 @pytest.mark.parametrize("step", ["create_writer", "write", "pre_commit"])
-def test_an_error_of_a_sinks_own_class_reaches_the_driver_as_its_nearest_public_class(
+def test_an_error_of_a_sinks_own_class_reaches_the_driver_as_the_nearest_public_class(
     world: World, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def fail(error: Exception) -> None:

@@ -45,7 +45,7 @@ def batch(*rows: tuple[bytes | None, str | None, int]) -> pa.RecordBatch:
     )
 
 
-def test_each_sink_gets_its_columns_under_its_names() -> None:
+def test_each_sink_receives_its_columns_under_its_own_names_for_them() -> None:
     rows = batch((b"a", "x", 1), (b"b", "y", 2))
     assert VIEWS["events"].of(rows).to_pylist() == [{"value": b"a"}, {"value": b"b"}]
     assert VIEWS["totals"].of(rows).to_pylist() == [{"id": "x", "count": 1}, {"id": "y", "count": 2}]
@@ -97,7 +97,7 @@ def test_a_row_that_one_sink_cannot_store_goes_to_no_sink_and_becomes_a_dead_let
     )
 
 
-def test_a_row_that_several_sinks_cannot_store_has_the_first_sinks_reason() -> None:
+def test_the_dead_letter_of_a_row_that_several_sinks_cannot_store_gives_the_first_sinks_reason() -> None:
     screened = screen(batch((b"c" * 1001, None, 3)), [KAFKA, REDIS, LETTERS], VIEWS)
     (letter,) = VIEWS["letters"].of(screened).to_pylist()
     assert letter["headers"][0]["value"].startswith(b"sink 'events': ")
@@ -117,7 +117,7 @@ def test_nested_bytes_are_readable_in_a_dead_letter() -> None:
     }
 
 
-def test_good_rows_become_no_dead_letters() -> None:
+def test_good_rows_do_not_become_dead_letters() -> None:
     screened = screen(batch((b"a", "x", 1)), [KAFKA, REDIS, LETTERS], VIEWS)
     assert VIEWS["letters"].of(screened).num_rows == 0
     assert screened.column(CAUSE).null_count == 1
@@ -146,7 +146,7 @@ def test_a_dead_letter_shows_text_that_is_not_utf8_as_base64() -> None:
     ],
     ids=["timestamp", "timestamp_ntz", "date"],
 )
-def test_a_dead_letter_has_dates_that_python_does_not_have(
+def test_a_dead_letter_contains_dates_that_python_cannot_represent(
     kind: Any, outside: int, inside: int, expected: tuple[str, str]
 ) -> None:
     """Timestamps exceed the years 1 to 9999 if milliseconds are mistaken for seconds. That would stop the query permanently."""
@@ -188,7 +188,7 @@ def test_a_dead_letter_for_a_row_above_the_size_limit_is_small(value: Any, expec
     assert json.loads(letter or b"") == {"value": expected, "id": 7}
 
 
-def test_the_dead_letter_of_a_row_with_too_many_values_has_the_first_values() -> None:
+def test_the_dead_letter_of_a_row_with_too_many_values_contains_the_first_ones() -> None:
     rows = pa.record_batch({"many": pa.array([[1234] * 300_000]), CAUSE: pa.array(["it is large"])})
     (letter,) = View(columns=(("many", 0),), of_bad_rows=True).of(rows).column("value").to_pylist()
     text = json.loads(letter or b"")["row"]
@@ -222,7 +222,7 @@ def test_a_dead_letter_stays_within_its_own_sinks_limit(row: dict[str, Any], cau
     assert letter["headers"][0]["value"].decode()[:11] == cause[:11]
 
 
-def test_a_dead_letter_is_no_shorter_than_it_must_be() -> None:
+def test_a_dead_letter_is_cut_no_shorter_than_necessary() -> None:
     rows = pa.record_batch({"value": pa.array(["a" * 3_000, "b" * 150]), CAUSE: pa.array(["bad", "bad"])})
     view = View(columns=(("value", 0),), of_bad_rows=True)
 
@@ -243,7 +243,7 @@ def test_a_sink_without_bad_rows_is_not_asked_for_its_limit() -> None:
 
 
 @given(st.lists(st.booleans(), max_size=60))
-def test_exactly_the_bad_rows_are_found(is_bad: list[bool]) -> None:
+def test_all_bad_rows_are_found_and_no_others(is_bad: list[bool]) -> None:
     rows = pa.record_batch({"bad": pa.array(is_bad, pa.bool_())})
 
     def check(part: pa.RecordBatch) -> None:
@@ -273,7 +273,7 @@ def test_staged_rows_reach_a_sink_that_takes_no_column(tmp_path: Path) -> None:
     assert rows.num_rows == 2
 
 
-def test_a_task_stages_screened_rows(tmp_path: Path) -> None:
+def test_a_task_stages_only_screened_rows(tmp_path: Path) -> None:
     """Lost transactions are rewritten from staged rows; a bad row among them would reach every sink after all."""
     task = PrepareTask(
         runs=Runs("run", frozenset({"run"})),

@@ -107,7 +107,7 @@ def test_an_archive_that_vanishes_raises_no_error(archive: Archive) -> None:
     assert not archive.has("two")
 
 
-def test_the_loader_of_an_imported_module_stays_the_finder(archive: Archive) -> None:
+def test_the_loader_of_an_imported_module_is_still_used_to_find_modules(archive: Archive) -> None:
     worker.keep_archives()
     loader = sys.modules[f"{archive.package}.one"].__spec__.loader  # type: ignore[union-attr]
     assert loader in sys.path_importer_cache.values()

@@ -23,7 +23,7 @@ KINDS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("zone", ["GMT+8", "ACT", "EST", "+08:00", "Etc/UTC"])
-def test_the_same_instants_have_the_label_utc(kind: str, zone: str) -> None:
+def test_timestamps_are_labeled_utc_and_keep_their_instants(kind: str, zone: str) -> None:
     of, value = KINDS[kind]
     expected = pa.array([value, None, value], of(pa.timestamp("us", "UTC"))).slice(1)
     given = expected.cast(of(pa.timestamp("us", zone)))

@@ -77,7 +77,7 @@ def test_redis_waits_for_the_record_to_be_durable_unless_the_proof_of_the_rows_h
         (NoAnswerError("too late"), UnavailableError),
     ],
 )
-def test_redis_that_refuses_to_show_a_slice_is_not_reported_as_silent(
+def test_a_redis_server_that_refuses_to_show_a_slice_is_not_reported_as_silent(
     monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[TwoPhaseCommitError]
 ) -> None:
     monkeypatch.setattr(RedisClient, "execute_one", lambda *_: control.encode(OWNED))

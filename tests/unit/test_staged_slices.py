@@ -14,7 +14,7 @@ SETS = [frozenset(chosen) for size in range(1, len(ALL) + 1) for chosen in combi
 
 
 @pytest.mark.parametrize("parts", SETS, ids=lambda parts: "+".join(sorted(state.name for state in parts)))
-def test_a_slices_state_follows_from_all_its_parts(parts: frozenset[SliceState]) -> None:
+def test_a_slices_state_follows_from_the_states_of_all_its_parts(parts: frozenset[SliceState]) -> None:
     whole = combine([*parts, *parts])
     assert (whole is SliceState.COMMITTED) == (parts == {SliceState.COMMITTED})
     assert (whole is SliceState.STALE) == (SliceState.STALE in parts)

@@ -15,7 +15,7 @@ from twopc.testing.crash_points import InjectedFault, arm_from
 
 
 @pytest.mark.parametrize(("current", "to"), list(product(TransactionState, TransactionState)))
-def test_a_transaction_makes_only_allowed_transitions(current: TransactionState, to: TransactionState) -> None:
+def test_a_transaction_makes_only_allowed_state_transitions(current: TransactionState, to: TransactionState) -> None:
     if to in ALLOWED_TRANSITIONS[current]:
         assert move(current, to) is to
     else:
@@ -77,7 +77,7 @@ def test_close_aborts_a_transaction_once_unless_it_was_handed_over(
     assert (states(world), writer.state) == (["aborted"], TransactionState.ABORTED)
 
 
-def test_close_after_the_handover_ends_nothing(writer: FakeWriter, world: World) -> None:
+def test_close_ends_no_transaction_after_the_handover(writer: FakeWriter, world: World) -> None:
     writer.write_rows(record_batch([1]))
     assert writer.snapshot_state(0) is not None
     writer.hand_over()
@@ -85,7 +85,7 @@ def test_close_after_the_handover_ends_nothing(writer: FakeWriter, world: World)
     assert (states(world), writer.state) == (["prepared"], TransactionState.HANDED_OVER)
 
 
-def test_after_its_vote_a_transaction_accepts_no_row_and_no_second_vote(
+def test_after_its_vote_a_transaction_accepts_neither_a_row_nor_a_second_vote(
     writer: FakeWriter, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.write_rows(record_batch([1]))
@@ -115,7 +115,7 @@ def test_close_aborts_a_transaction_that_began_and_failed_before_its_first_row(
     assert states(world) == ["aborted"]
 
 
-def test_close_aborts_after_a_failed_pre_commit(writer: FakeWriter, world: World) -> None:
+def test_close_aborts_the_transaction_after_a_failed_pre_commit(writer: FakeWriter, world: World) -> None:
     def fail() -> None:
         raise pa.ArrowInvalid("disk full")
 

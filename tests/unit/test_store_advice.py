@@ -130,7 +130,7 @@ def test_a_checkpoint_that_has_decided_nothing_is_compared_too(
         {"is_behind": True},
     ],
 )
-def test_a_store_that_does_not_fit_says_nothing_about_the_batch(worse: dict[str, Any]) -> None:
+def test_a_store_that_does_not_match_the_checkpoint_says_nothing_about_the_batch(worse: dict[str, Any]) -> None:
     """The transactions of another history always look lost."""
     [advice] = advise_store(seen(evidence=LOST, leftovers=("a",), **worse), CHECKPOINT)
     assert advice.anchor == "the-start-is-refused"
@@ -170,12 +170,12 @@ def test_a_batch_that_waits_while_others_are_staged_has_two_findings() -> None:
         (unseen(), None),
     ],
 )
-def test_the_newest_published_batch(state: StoreState, published: int | None) -> None:
+def test_the_store_state_shows_the_newest_published_batch(state: StoreState, published: int | None) -> None:
     assert state.published == published
     assert state.facts()["last_published"] == published
 
 
-def test_leftovers_are_unknown_without_the_decisions() -> None:
+def test_the_number_of_leftovers_is_unknown_without_the_decisions() -> None:
     state = seen(leftovers=("a",))
     assert state.facts()["leftovers"] == ["a"]
     assert replace(state, is_known=False).facts()["leftovers"] is None

@@ -181,7 +181,7 @@ def test_another_store_is_reported_even_if_each_observation_is_overtaken(sink: S
     assert (advice.urgency, advice.anchor) == (Urgency.ACT, "the-start-is-refused")
 
 
-def test_a_problem_that_grows_with_each_batch_is_reported(sink: Sink, owner: Markers) -> None:
+def test_a_problem_whose_numbers_grow_with_each_batch_is_reported(sink: Sink, owner: Markers) -> None:
     """Its text differs at each look, because the query is running."""
     log = Log()
     batches = iter(range(100))
@@ -295,7 +295,7 @@ def test_a_store_that_cannot_be_read_is_observed_only_once(
     del owner
 
 
-def test_a_handle_of_another_kind_is_reported(sink: Sink, owner: Markers) -> None:
+def test_a_handle_of_a_different_kind_is_reported(sink: Sink, owner: Markers) -> None:
     log = Log()
     publish(owner, log, 0)
 
@@ -321,7 +321,7 @@ class Ledger:
         return RegisterLog(LocalFiles(self.directory))
 
 
-def test_the_decisions_are_read_where_the_checkpoint_is_bound(tmp_path: Path) -> None:
+def test_the_decisions_are_read_from_the_log_that_the_checkpoint_is_bound_to(tmp_path: Path) -> None:
     found = CheckpointState(location=str(tmp_path), query_id="q", planned=0, finished=0, log="registers", sinks={})
     for name in ("twopc", "ledger"):
         log = RegisterLog(LocalFiles(tmp_path / name))

@@ -36,7 +36,7 @@ def printed(width: int, *, is_terminal: bool) -> list[str]:
     return re.sub(r"\x1b\[\d*m", "", file.getvalue()).splitlines()
 
 
-def test_a_pipe_gets_every_column_and_whole_ids() -> None:
+def test_output_to_a_pipe_contains_every_column_and_whole_ids() -> None:
     head, *lines = printed(20, is_terminal=False)
     assert head.split()[-4:] == ["in", "batch", "rows", "evidence"]
     assert [line.split()[0] for line in lines] == [_ID.format(3), _ID.format(11)]
@@ -44,7 +44,7 @@ def test_a_pipe_gets_every_column_and_whole_ids() -> None:
 
 
 @pytest.mark.parametrize(("width", "gone"), [(108, "evidence"), (100, "evidence, rows"), (60, "evidence, rows, batch")])
-def test_a_window_too_narrow_for_the_table_omits_columns_and_lists_them(width: int, gone: str) -> None:
+def test_a_table_omits_columns_and_lists_their_names_if_the_window_is_too_narrow(width: int, gone: str) -> None:
     head, first, _, last = printed(width, is_terminal=True)
     assert last == f"Columns omitted to fit a window {width} characters wide: {gone}."
     assert _ID.format(3) in first

@@ -34,7 +34,7 @@ def _values(location: Path, name: str) -> list[object]:
     return [row["value"] for rows in Staging(str(location)).read(name, "s") for row in rows.to_pylist()]
 
 
-def test_a_whole_staged_file_gives_its_rows(tmp_path: Path, name: str) -> None:
+def test_a_complete_staged_file_yields_its_rows(tmp_path: Path, name: str) -> None:
     assert Staging(str(tmp_path)).has(name)
     assert _values(tmp_path, name) == ["one", "two", None] * 2
 

@@ -122,13 +122,13 @@ def decided(*uuids: str, of: BatchId = LAST) -> dict[str, Decided]:
 # -- decided transactions ------------------------------------------------------------------------------------------------
 
 
-def test_the_marker_of_a_decided_transaction_is_searched_from_the_start_of_its_attempt() -> None:
+def test_the_search_for_a_decided_transactions_marker_begins_at_the_start_of_its_attempt() -> None:
     made = msgspec.structs.replace(decision(0, task("u")), scan_start={"s": {"markers": {"2": 5, "3": 10}}})
     found = decided_in(history(BEGIN, made), SINK)
     assert found == {"u": Decided(FIRST, 0, handle("u"), 10)}
 
 
-def test_only_transactions_of_the_sink_are_replaced() -> None:
+def test_only_transactions_of_the_same_sink_are_replaced() -> None:
     both = TaskReport(partition=0, rows=0, checksum=0, handles={**task("u").handles, "other": {"t": "x"}})
     rewritten = history(BEGIN, decision(0, both), decision(0, task("v"), plan="rewrite"))
     assert superseded_in(rewritten, SINK) == {"u": FIRST}
@@ -147,7 +147,7 @@ def test_the_ledger_is_not_an_output_topic() -> None:
         (Description("NO_ANSWER", "Ongoing", 7, 0), False),
     ],
 )
-def test_a_transactional_id_with_another_producer_is_another_transaction(
+def test_a_transactional_id_with_another_producer_counts_as_another_transaction(
     *, description: Description, is_there: bool
 ) -> None:
     assert description.is_of(handle("u")) is is_there
@@ -156,7 +156,7 @@ def test_a_transactional_id_with_another_producer_is_another_transaction(
 # -- markers -----------------------------------------------------------------------------------------------------------
 
 
-def test_reading_markers_resumes_at_its_last_end_or_at_the_topics_new_start() -> None:
+def test_a_search_for_markers_resumes_at_its_last_end_or_at_the_topics_new_start() -> None:
     ends = [Bounds({3: start}, {3: end}, {3: end}) for start, end in ((0, 5), (0, 5), (2, 9), (20, 30))]
     cluster, found = FakeCluster(bounds=ends, visible=[[marker("u")], [marker("v")], [marker("w")]]), Markers()
     for _ in ends:
@@ -171,14 +171,14 @@ def test_only_batches_before_the_oldest_kept_one_are_forgotten() -> None:
     assert found.visible.keys() == {"v", "w"}
 
 
-def test_a_transaction_committed_while_it_was_described_is_not_missing() -> None:
+def test_a_transaction_committed_while_it_is_being_described_does_not_count_as_missing() -> None:
     cluster = FakeCluster(visible=[[], [marker("u")]], described=[{"u": COMMITTED, "v": ABORTED}])
     found = Markers()
     found.read_new(as_cluster(cluster))
     assert missing(as_cluster(cluster), found, decided("u", "v")) == {"v": ABORTED}
 
 
-def test_verify_waits_for_all_commits_of_the_last_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_waits_until_the_last_batch_is_fully_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markers, "_COMMIT_S", 60.0)
     cluster = FakeCluster(described=[{"v": COMMITTING}, {"v": COMMITTING}, {}])
     wait_for_commits(as_cluster(cluster), decided("u", "v"), LAST)

@@ -76,7 +76,7 @@ def concluded(
     return is_ok, shown.getvalue()
 
 
-def test_an_error_stays_in_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_found_by_an_earlier_check_stays_in_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     is_ok, shown = concluded(monkeypatch, (DUPLICATE,), ())
     assert not is_ok
     assert "error t: 1 duplicates" in shown
@@ -92,7 +92,7 @@ def test_an_error_stays_in_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
         ([(NOT_JUDGED,), (GAP,)], "Errors found."),
     ],
 )
-def test_each_check_judges_a_gap_again_if_possible(
+def test_each_check_reassesses_a_gap_if_it_can(
     monkeypatch: pytest.MonkeyPatch, checks: list[tuple[Finding, ...]], verdict: str
 ) -> None:
     assert verdict in concluded(monkeypatch, *checks)[1]
@@ -106,7 +106,9 @@ def test_a_temporary_failure_is_reported_and_followed_by_another_check(monkeypat
 
 
 @pytest.mark.parametrize("failure", [MOMENTARY, LASTING, ZeroDivisionError("a bug")])
-def test_found_errors_are_reported_however_the_watch_ends(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+def test_errors_that_were_found_are_reported_no_matter_how_the_watch_ends(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
     is_ok, shown = concluded(monkeypatch, (DUPLICATE,), failure)
     assert not is_ok
     assert "error t: 1 duplicates" in shown
@@ -114,14 +116,14 @@ def test_found_errors_are_reported_however_the_watch_ends(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("failure", [MOMENTARY, LASTING, ZeroDivisionError("a bug")])
-def test_a_watch_that_ends_with_a_failure_raises_it(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
+def test_a_failure_that_ends_a_watch_is_raised(monkeypatch: pytest.MonkeyPatch, failure: Exception) -> None:
     with pytest.raises(type(failure), match=str(failure)):
         concluded(monkeypatch, (), failure)
     with pytest.raises(type(failure), match=str(failure)):
         concluded(monkeypatch, failure, pace=Pace())
 
 
-def test_a_watch_interrupted_before_its_first_check_raises(
+def test_a_watch_interrupted_before_its_first_check_raises_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(RetriableError, match="nothing was compared"):

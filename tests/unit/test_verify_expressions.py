@@ -54,7 +54,7 @@ def test_a_value_without_the_path_yields_nothing(value: bytes | None) -> None:
     assert parse("json:$.n").bytes_of(message(value=value)) is None
 
 
-def test_values_of_different_types_are_different() -> None:
+def test_values_of_different_types_count_as_different() -> None:
     found = {parse("json:$.n").bytes_of(message(value=b'{"n":%s}' % one)) for one in (b"5", b'"5"', b"[5]", b"5.0")}
     assert len(found) == 4
 
@@ -87,6 +87,6 @@ def test_a_number_is_parsed_as_a_64_bit_integer_or_none(text: str, value: bytes 
 @pytest.mark.parametrize(
     "text", ["", "Key", "header:", "json:", "json:n", "json:$", "json:$.a[x]", "json:$..a", "key,", "__import__('os')"]
 )
-def test_an_invalid_expression_is_rejected_with_the_valid_forms(text: str) -> None:
+def test_the_error_for_an_invalid_expression_lists_the_valid_forms(text: str) -> None:
     with pytest.raises(ExpressionError, match="use key, value, header:NAME or json:PATH"):
         parse(text)

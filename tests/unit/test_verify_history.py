@@ -79,7 +79,7 @@ def test_a_truncated_ledger_is_not_complete() -> None:
     assert (found.is_complete, found.view.damage, len(found.batches)) == (False, None, 2)
 
 
-def test_a_new_query_is_another_history_with_the_same_numbers() -> None:
+def test_a_new_query_begins_another_history_with_the_same_batch_numbers() -> None:
     other = Begin(query_id="b", first_batch=0, prior_offsets=(), ends="a")
     found = history(BEGIN, decision(0), other, decision(0, query_id="b"))
     assert list(found.batches) == [BatchId("a", 0), BatchId("b", 0)]

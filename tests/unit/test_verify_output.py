@@ -151,13 +151,13 @@ def test_the_verdict_lists_what_was_not_compared() -> None:
     assert report().verdict == "No errors found."
 
 
-def test_findings_that_break_exactly_once_are_errors() -> None:
+def test_findings_that_violate_exactly_once_are_errors() -> None:
     errors = {kind for kind in Kind if kind.severity is Severity.ERROR}
     assert {Kind.DUPLICATES, Kind.DECIDED_LOST, Kind.UNDECIDED_VISIBLE, Kind.RECORDS_MISSING} <= errors
     assert not errors & {Kind.NOT_COMPARED, Kind.DECIDED_OPEN, Kind.DECIDED_UNKNOWN, Kind.RECORDS_EXTRA}
 
 
-def test_connection_options_on_the_command_line_override_the_file(tmp_path: Path) -> None:
+def test_connection_options_on_the_command_line_override_those_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("# a comment\n\nsasl.password = a=b \nsasl.username=ann\n")
     assert connection_options(["kafka.sasl.username=bob"], file) == {

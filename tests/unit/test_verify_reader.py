@@ -93,19 +93,19 @@ def read_new(output: Output, *lists: list[Any]) -> None:
     output.read_new(BEGINNING, lambda _: None)
 
 
-def test_a_topic_is_read_to_its_ends(tmp_path: Path) -> None:
+def test_each_partition_of_a_topic_is_read_to_its_end(tmp_path: Path) -> None:
     output = opened(tmp_path)
     read_new(output, [at(0, 0), at(1, 2), at(0, 8)], [at(1, 3, END), at(0, 10, END)])
     assert (output.records, output.unread()) == ({"out": 3}, 0)
 
 
-def test_the_lower_end_of_a_lagging_broker_is_not_the_end(tmp_path: Path) -> None:
+def test_the_lower_end_offset_of_a_lagging_broker_does_not_count_as_the_end(tmp_path: Path) -> None:
     output = opened(tmp_path)
     read_new(output, [at(1, 3, END), at(0, 5), at(0, 6, END)], [at(0, 8), at(0, 10, END)])
     assert (output.records, output.unread()) == ({"out": 2}, 0)
 
 
-def test_offsets_not_reached_by_a_read_stay_unread(tmp_path: Path) -> None:
+def test_offsets_not_reached_by_a_read_still_count_as_unread(tmp_path: Path) -> None:
     output = opened(tmp_path)
     with pytest.raises(RetriableError, match="did not respond"):
         read_new(output, [at(0, 5), at(0, 6, END)])

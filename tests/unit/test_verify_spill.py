@@ -63,7 +63,7 @@ def test_a_missing_number_between_those_of_the_same_group_counts_as_a_gap(
     assert seen.gaps()[0] == expected
 
 
-def test_examples_are_few_and_locate_the_records(tmp_path: Path) -> None:
+def test_the_listed_examples_are_few_and_give_the_positions_of_the_records(tmp_path: Path) -> None:
     seen = Spill(tmp_path / "keys")
     for offset in range(2 * EXAMPLES):
         seen.add(b"same", 3, 1, offset)
@@ -72,7 +72,7 @@ def test_examples_are_few_and_locate_the_records(tmp_path: Path) -> None:
     assert examples == [(Place(3, 1, offset), Place(3, 1, offset + 1)) for offset in range(EXAMPLES)]
 
 
-def test_an_example_lists_the_earlier_record_first(tmp_path: Path) -> None:
+def test_an_example_of_a_duplicate_lists_the_earlier_record_first(tmp_path: Path) -> None:
     seen = Spill(tmp_path / "keys")
     for partition, offset in ((1, 4), (0, 9), (1, 2), (0, 7)):
         seen.add(b"same", 0, partition, offset)

@@ -63,7 +63,7 @@ def wrote(partition: int, rows: int) -> TaskReport:
     return TaskReport(partition=partition, rows=rows, checksum=0, handles=handles)
 
 
-def test_visible_rows_are_proven_and_all_rows_are_decided() -> None:
+def test_visible_rows_are_counted_from_proofs_and_expected_rows_from_decisions() -> None:
     tally = Tally()
     whole = history(BEGIN, decision(0, wrote(0, 5), wrote(1, 7)))
     tally.record(whole, whole, SINK, {"u0"})
@@ -91,7 +91,7 @@ def test_rows_without_a_transaction_make_the_count_incomplete() -> None:
 
 
 @pytest.mark.parametrize("decided", [history(BEGIN, decision(0)), truncated(3, 5)])
-def test_records_that_may_exist_are_not_compared_without_a_topic(decided: History) -> None:
+def test_without_a_topic_records_are_not_compared_if_older_decisions_are_missing(decided: History) -> None:
     tally = Tally()
     tally.record(decided, decided, SINK, ())
     found = list(check_count(cast("Cluster", SimpleNamespace(sink=SINK)), {}, tally.expected(), sole_writer=True))

@@ -123,7 +123,7 @@ def test_transactions_decided_in_another_ledger_are_not_compared() -> None:
     assert tally.expected().incomplete == "earlier batches were decided in own"
 
 
-def test_a_query_possibly_truncated_from_its_own_ledger_is_not_compared() -> None:
+def test_a_query_whose_decisions_may_have_been_truncated_is_not_compared() -> None:
     own = log_of(decision(4), truncation(3), driven("b", "first"), start=3)
     history = history_of(log_of(Begin(query_id="b", first_batch=0, prior_offsets=())), own)
     assert not history.is_complete

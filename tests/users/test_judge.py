@@ -125,7 +125,7 @@ def test_each_query_has_its_own_batches() -> None:
     assert "lost 1" in str(judged(WRONG, Expected(calls, []), lost))
 
 
-def test_a_program_that_fails_without_the_product_may_also_fail_with_it() -> None:
+def test_a_program_that_fails_on_its_own_may_also_fail_with_the_product() -> None:
     own = Event("function", 0, 2, RAW, "ZeroDivisionError", "division by zero")
     reference = Expected(CALLS[:2], [own])
     assert judged(PROGRAM, reference, stopped_in(2, ALL - rows("2-00"), own)) == []
@@ -204,7 +204,7 @@ def function(batch, batch_id):
         (None, 'raise RuntimeError("gave up")', [RAW]),
     ],
 )
-def test_an_error_that_a_program_raises_after_a_failed_call_counts_as_the_failure_of_the_call(
+def test_an_error_that_a_program_raises_after_a_failed_call_counts_as_that_calls_failure(
     error: Exception | None, last: str, kinds: list[str]
 ) -> None:
     recorder = Recorder()

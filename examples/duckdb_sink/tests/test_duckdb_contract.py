@@ -119,7 +119,7 @@ def test_a_vote_is_not_confirmed_if_some_of_its_rows_are_missing(sink: DuckDbSin
         driver.commit([handle], scan_start)
 
 
-def test_a_transaction_that_the_file_does_not_know_proves_nothing(sink: DuckDbSink) -> None:
+def test_a_transaction_missing_from_the_file_proves_nothing(sink: DuckDbSink) -> None:
     """The transaction may be committed and forgotten, or missing from a backup. Its rows must not be written again."""
     unknown = Prepared(f"{sink.name}-1-0", 1)
     assert Driver(sink).committer.prove([unknown], {}) == {unknown: Evidence.UNKNOWN}

@@ -49,7 +49,7 @@ class TestFilesSink(SinkContract):
             seen = case.sink.create_committer().observe([], {})
         assert seen is not None and seen.record.driver_epoch == driver.driver_epoch
 
-    def test_observing_creates_nothing(self, tmp_path: Path) -> None:
+    def test_observing_a_sink_creates_no_files(self, tmp_path: Path) -> None:
         """The directory may be misspelled."""
         seen = FilesSink("sample", str(tmp_path / "absent")).create_committer().observe([], {})
         assert seen is not None and not seen.record.id
@@ -67,7 +67,7 @@ class TestFilesSink(SinkContract):
         with pytest.raises(RetriableError, match="swept"):
             writer.write_rows(case.rows([2])) if step == "write" else writer.snapshot_state(0)
 
-    def test_a_prepared_file_without_all_rows_is_not_confirmed(self, case: Case) -> None:
+    def test_an_incomplete_prepared_file_is_not_confirmed(self, case: Case) -> None:
         """The file is in the right place, but a row is missing."""
         driver = Driver(case.sink)
         handle = driver.prepare(case.rows([1, 2, 3]))

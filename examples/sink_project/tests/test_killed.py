@@ -26,7 +26,7 @@ def numbers_in(directory: Path) -> list[int]:
     return [json.loads(line)["number"] for file in directory.iterdir() for line in file.read_text().splitlines()]
 
 
-def test_the_sink_is_exactly_once(kill_loop: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_the_sink_writes_every_row_exactly_once(kill_loop: Callable[..., Outcome], tmp_path: Path) -> None:
     """The loop kills the query during a batch, and after a batch but before Spark records it."""
     sink = FilesSink("sample", str(tmp_path / "output"))
 
@@ -37,7 +37,9 @@ def test_the_sink_is_exactly_once(kill_loop: Callable[..., Outcome], tmp_path: P
     outcome.require_exactly_once()
 
 
-def test_a_function_that_appends_is_not_exactly_once(kill_loop: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_a_function_that_appends_does_not_write_rows_exactly_once(
+    kill_loop: Callable[..., Outcome], tmp_path: Path
+) -> None:
     """Spark calls the function again with a batch that the function has already written."""
     output = tmp_path / "output"
     output.mkdir()

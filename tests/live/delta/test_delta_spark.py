@@ -141,7 +141,7 @@ def test_spark_maintains_the_table_alongside_the_sink(spark: DeltaSpark, tmp_pat
     assert values(spark, table) == [0, 1, 2, 3, 4, 6, 100, 101, 102, 1000, 1001, 1002, 1003]
 
 
-def test_spark_commits_between_the_check_and_the_commit(spark: DeltaSpark, tmp_path: Path) -> None:
+def test_spark_may_commit_between_the_sinks_check_and_its_commit(spark: DeltaSpark, tmp_path: Path) -> None:
     table, sink = created(spark, tmp_path / "t", "value BIGINT NOT NULL, note STRING")
     driver = Driver(sink)
     scan_start = driver.begin()

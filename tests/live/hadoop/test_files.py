@@ -44,7 +44,7 @@ def on_s3(spark: SparkSession, s3: LateListing, directory: str) -> HadoopObjects
 
 
 @pytest.mark.whole
-def test_the_binding_is_kept_on_a_store_that_cannot_rename_and_lists_files_late(
+def test_the_binding_survives_on_a_store_that_cannot_rename_files_and_lists_them_late(
     spark: SparkSession, s3: LateListing
 ) -> None:
     """Fails if the binding is looked for in a listing, or if put-if-absent renames."""

@@ -146,7 +146,9 @@ def test_an_older_version_never_overwrites_a_newer_one(puts: HBaseSink, store: S
     assert (store.value(1), store.value(2)) == (b"new", b"old")
 
 
-def test_a_batchs_version_is_its_cells_timestamp_and_increases(puts: HBaseSink, store: Store) -> None:
+def test_the_timestamp_of_a_batchs_cells_is_its_version_and_increases_with_each_batch(
+    puts: HBaseSink, store: Store
+) -> None:
     driver = Driver(puts)
     bases = []
     for value in ("a", "b"):
@@ -197,7 +199,7 @@ def test_versions_increase_even_if_the_clock_is_behind(sink: HBaseSink) -> None:
 # -- fences ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_later_decision_replaces_a_rows_marker_which_still_stops_earlier_ones(
+def test_a_later_decision_replaces_a_rows_marker_and_earlier_decisions_are_still_not_applied_again(
     sink: HBaseSink, sleeper: Sleeper, store: Store, totals: Any
 ) -> None:
     driver = Driver(sink)

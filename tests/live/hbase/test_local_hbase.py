@@ -80,7 +80,7 @@ def test_a_port_occupied_before_the_server_binds_it_is_replaced(at: int, monkeyp
         assert server.zookeeper == f"{HOST}:{ports[5]}"
 
 
-def test_a_bad_property_fails_the_start_with_the_end_of_the_log(tmp_path: Path) -> None:
+def test_the_error_of_a_start_with_a_bad_property_contains_the_end_of_the_log(tmp_path: Path) -> None:
     with pytest.raises(
         ServiceError, match=r"^HBase [\d.]+: exited during startup[^\n]*server\.log\):\n[\s\S]*\"many\""
     ):

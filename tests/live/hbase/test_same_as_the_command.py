@@ -285,11 +285,11 @@ def test_rows_are_staged_in_as_many_cells_as_their_sizes_need(small_cells: tuple
                 driver.prepare(batch(k=list(range(rows)), n=[b"y" * size] * rows))
 
 
-def test_the_check_agrees_with_the_calls(small_cells: tuple[Store, str]) -> None:
+def test_the_check_predicts_the_outcome_of_the_calls(small_cells: tuple[Store, str]) -> None:
     _compare(small_cells, random.randrange(2**32), samples=1, states=12)
 
 
 @pytest.mark.whole
 @pytest.mark.timeout(1800)
-def test_the_check_agrees_with_the_calls_over_many_rows(small_cells: tuple[Store, str]) -> None:
+def test_the_check_predicts_the_outcome_of_the_calls_for_many_rows(small_cells: tuple[Store, str]) -> None:
     _compare(small_cells, random.randrange(2**32), samples=40)

@@ -104,7 +104,7 @@ def test_all_rows_of_a_chunk_are_applied_even_if_they_are_in_two_regions(
     assert sent_whole == [False]
 
 
-def test_a_chunk_is_not_whole_if_a_row_has_moved_to_another_region(store: Store) -> None:
+def test_a_chunk_is_not_applied_whole_if_a_row_has_moved_to_another_region(store: Store) -> None:
     split = split_of(store)
     last = split.cluster.region_of(split.table, split.row(4))
     split.cluster._regions[split.table] = [last._replace(start=b"")]  # as if the region had not been split
@@ -118,7 +118,7 @@ def test_rows_are_put_once_even_if_any_response_is_lost(store: Store, monkeypatc
     assert [store.value(number) for number in range(20)] == [b"%d" % number for number in range(20)]
 
 
-def test_a_chunk_is_whole_only_if_every_row_took_effect(store: Store) -> None:
+def test_a_chunk_counts_as_applied_whole_only_if_every_row_took_effect(store: Store) -> None:
     client = store.client
     assert client.send_whole(store.table, chunk_of(store, {1: FAMILY, 2: FAMILY}))
     assert not client.send_whole(store.table, chunk_of(store, {3: FAMILY, 4: b"absent"}))

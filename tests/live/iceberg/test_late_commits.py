@@ -117,7 +117,7 @@ cut_off = pytest.mark.parametrize(
 
 @both
 @pytest.mark.parametrize("is_cut_off", [False, True], ids=["whose driver waits", "whose driver is cut off"])
-def test_a_commit_held_back_past_its_successors_commits_is_refused(stage: Stage, *, is_cut_off: bool) -> None:
+def test_a_commit_that_arrives_after_its_successors_commits_is_refused(stage: Stage, *, is_cut_off: bool) -> None:
     late = Late(stage, stage.begin(), is_cut_off=is_cut_off)
     stage.disturb()
     successor = stage.recover(1)
@@ -130,7 +130,7 @@ def test_a_commit_held_back_past_its_successors_commits_is_refused(stage: Stage,
 
 
 @cut_off
-def test_a_commit_held_back_past_a_fence_is_refused(stage: Stage, *, is_cut_off: bool) -> None:
+def test_a_commit_that_arrives_after_a_fence_is_refused(stage: Stage, *, is_cut_off: bool) -> None:
     """The successor has not even checked whether the batch is in the table."""
     late = Late(stage, stage.begin(), is_cut_off=is_cut_off)
 
@@ -146,7 +146,7 @@ def test_a_commit_held_back_past_a_fence_is_refused(stage: Stage, *, is_cut_off:
     stage.check(0, 1, 2, next_batch=3)
 
 
-def test_the_tag_alone_refuses_a_late_commit_to_a_table_without_a_main_branch(stage: Stage) -> None:
+def test_the_tag_alone_prevents_a_late_commit_to_a_table_without_a_main_branch(stage: Stage) -> None:
     """The commit is held back past a fence. The branch is missing again, and no parent's sequence number is compared."""
     driver = stage.begin()
     stage.drop_main()
@@ -248,7 +248,7 @@ def test_a_commit_released_while_the_successors_commit_is_in_flight_is_refused(s
     stage.check(0, 1, 2, next_batch=3)
 
 
-def test_a_commit_that_lands_between_its_drivers_check_and_its_repetition_counts_once(stage: Stage) -> None:
+def test_a_commit_that_lands_after_the_drivers_check_and_before_the_repeated_commit_counts_once(stage: Stage) -> None:
     driver = stage.begin()
     first = stage.first.on(BATCH_1).strand()
     second = stage.first.on(BATCH_1, nth=2).hold()

@@ -83,7 +83,7 @@ def shop(rest_warehouse: RestWarehouse) -> Iterator[Shop]:
     close_opened()
 
 
-def test_spark_reads_deletes_compacts_and_expires_alongside_the_sink(shop: Shop, sql: Sql) -> None:
+def test_spark_reads_and_maintains_the_table_alongside_the_sink(shop: Shop, sql: Sql) -> None:
     driver = Driver(shop.sink)
     written: list[int] = []
     last: tuple[Any, Any] | None = None
@@ -135,7 +135,7 @@ def test_spark_reads_deletes_compacts_and_expires_alongside_the_sink(shop: Shop,
     assert sql(f"SELECT count(*) AS n FROM ice.{TABLE} VERSION AS OF '{TAG}'") == [{"n": len(written)}]
 
 
-def test_a_stream_that_reads_the_table_continues_past_a_querys_starts(shop: Shop, sql: Sql) -> None:
+def test_a_stream_that_reads_the_table_continues_after_each_start_of_a_query(shop: Shop, sql: Sql) -> None:
     """Each start adds an empty snapshot to the branch."""
     for batch in range(3):
         Driver(shop.sink)

@@ -42,7 +42,9 @@ def write_half_of_batch_1(pipeline: OldPipeline, spark: SparkSession, *, third: 
 
 
 @pytest.mark.whole
-def test_a_half_written_batch_is_completed_by_content(pipeline: OldPipeline, spark: SparkSession) -> None:
+def test_a_half_written_batch_is_completed_by_comparing_its_rows_with_the_output(
+    pipeline: OldPipeline, spark: SparkSession
+) -> None:
     pipeline.feed(100)
     write_half_of_batch_1(pipeline, spark)
     before, batch = pipeline.visible(), pipeline.of_batch(1)
@@ -214,7 +216,7 @@ def test_a_restored_checkpoint_is_detected(pipeline: OldPipeline, spark: SparkSe
     assert "the checkpoint was restored" in pipeline.fail_new(spark, max_offsets=30)
 
 
-def test_after_a_finished_batch_nothing_is_left_out(pipeline: OldPipeline, spark: SparkSession) -> None:
+def test_no_row_is_left_out_after_a_finished_batch(pipeline: OldPipeline, spark: SparkSession) -> None:
     pipeline.feed(50)
     pipeline.run(spark, pipeline.sink())
     pipeline.feed(50)

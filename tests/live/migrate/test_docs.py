@@ -36,7 +36,7 @@ _NUMBERS = re.compile(r"\d+")
 
 
 @pytest.mark.whole
-def test_the_page_runs_from_its_first_command_to_its_last(
+def test_all_commands_on_the_page_run_in_order(
     old_kafka: LocalOldKafka, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     pipeline = OldPipeline(old_kafka.bootstrap_servers, tmp_path, servers=kafka.bootstrap_servers)
@@ -80,7 +80,7 @@ def test_the_page_runs_from_its_first_command_to_its_last(
     assert ran == [*commands, "migrate rollback", "python"]
 
 
-def test_the_rehearsal_page_lists_the_existing_options_and_ways() -> None:
+def test_the_rehearsal_page_lists_the_options_and_the_migration_ways_of_the_command() -> None:
     """The rehearsal itself is run, and its steps are compared with the page, in test_rehearsal.py."""
     text = _REHEARSAL.read_text()
     result = CliRunner().invoke(app, ["migrate", "rehearse", "--help"], terminal_width=200)

@@ -83,7 +83,7 @@ def test_batches_that_are_missing_from_the_checkpoint_are_refused(noted: list[in
         last_batch(LocalFiles(tmp_path))
 
 
-def test_adjacent_parts_of_a_record_are_kept_apart() -> None:
+def test_adjacent_parts_of_a_record_are_not_confused_with_each_other() -> None:
     one, other = Row(b"ab", b"c", []), Row(b"a", b"bc", [])
     empty, none = Row(None, b"x", []), Row(b"", b"x", [])
     headers = Row(None, b"x", [("h", None)])
@@ -91,7 +91,7 @@ def test_adjacent_parts_of_a_record_are_kept_apart() -> None:
     assert content_of("t", one) != content_of("u", one)
 
 
-def test_a_key_expression_that_finds_nothing_identifies_nothing() -> None:
+def test_a_record_in_which_the_key_expression_finds_nothing_has_no_identity() -> None:
     key = parse("json:$.id")
     assert identity_of("t", Row(None, b'{"id": 1}', []), key) == identity_of(
         "t", Row(b"k", b'{"id": 1, "x": 2}', []), key

@@ -166,7 +166,7 @@ def killed_command(pipeline: OldPipeline, name: str, *words: str, at: str) -> No
 
 
 @pytest.mark.whole
-def test_a_killed_cutover_is_run_again(pipeline: OldPipeline, spark: SparkSession) -> None:
+def test_a_killed_cutover_can_be_repeated(pipeline: OldPipeline, spark: SparkSession) -> None:
     own = pipeline.checkpoint / "twopc"
     killed_command(pipeline, "cutover", "--topic", pipeline.topic, "--apply", at="unlinked")
     assert not list(own.glob("handover-*.json"))
@@ -182,7 +182,7 @@ def test_a_killed_cutover_is_run_again(pipeline: OldPipeline, spark: SparkSessio
 
 @pytest.mark.whole
 @pytest.mark.parametrize("stopped", [pytest.param("driver.prepared", marks=pytest.mark.whole), "driver.decided"])
-def test_a_killed_rollback_is_run_again(stopped: str, pipeline: OldPipeline, spark: SparkSession) -> None:
+def test_a_killed_rollback_can_be_repeated(stopped: str, pipeline: OldPipeline, spark: SparkSession) -> None:
     """The kills come at each step of the command's recovery, and at each step of writing its file.
 
     Meanwhile, the old query must not start.

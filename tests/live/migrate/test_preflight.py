@@ -117,7 +117,7 @@ def test_the_groups_that_read_the_output_are_listed(kafka: KafkaService) -> None
     assert "isolation.level=read_committed" in why(report, "readers")
 
 
-def test_a_quota_that_concerns_the_sink_is_found(fresh_kafka: LocalKafka) -> None:
+def test_a_quota_that_applies_to_the_sink_is_found(fresh_kafka: LocalKafka) -> None:
     servers = fresh_kafka.bootstrap_servers
     request = AlterClientQuotasRequest
     entity, op = request.EntryData.EntityData, request.EntryData.OpData

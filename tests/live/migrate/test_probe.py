@@ -112,7 +112,7 @@ def test_the_probes_own_topic_is_reported_and_deleted(kafka: KafkaService, monke
     assert found["topic"] not in AdminClient({"bootstrap.servers": servers}).list_topics(timeout=60).topics
 
 
-def test_a_group_that_commits_nothing_is_not_judged(kafka: KafkaService) -> None:
+def test_a_group_that_commits_no_offsets_is_not_judged(kafka: KafkaService) -> None:
     servers, group = kafka.bootstrap_servers, f"g{uuid.uuid4().hex[:10]}"
     topic = create_topic(servers, f"{group}-out", 1)
     status, found, _ = probed(servers, group, "--topic", topic, "--wait", "1")
@@ -120,7 +120,7 @@ def test_a_group_that_commits_nothing_is_not_judged(kafka: KafkaService) -> None
     assert "its isolation level is unknown" in found["findings"][0]["why"]
 
 
-def test_the_error_of_a_wrong_argument_says_what_to_correct(kafka: KafkaService) -> None:
+def test_the_error_for_a_wrong_argument_says_what_to_correct(kafka: KafkaService) -> None:
     status, found, said = probed(kafka.bootstrap_servers, "g", "--topic", "no-such-topic")
     assert (status, found) == (2, {})
     assert "topic no-such-topic does not exist" in said

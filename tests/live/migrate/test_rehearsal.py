@@ -91,7 +91,7 @@ class NotYetLeader:
         return 0, 10 + where.partition
 
 
-def test_a_partition_whose_leader_is_not_ready_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_for_a_partition_whose_leader_is_not_ready_yet_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """This happened in a rehearsal with seed 96907, after an upgrade of its broker."""
     consumer = NotYetLeader()
     monkeypatch.setattr(topics, "_consumer", lambda *_: contextlib.nullcontext(consumer))
@@ -188,7 +188,7 @@ def test_a_record_that_the_query_was_never_given_ends_the_rehearsal(rehearsal: R
         judged(rehearsal)
 
 
-def test_the_reader_receives_only_what_is_committed(rehearsal: Rehearsal) -> None:
+def test_the_reader_receives_only_committed_records(rehearsal: Rehearsal) -> None:
     output = rehearsal.output
     reader = LiveReader(output)
     write(output, range(5), **{"transactional.id": f"{output.topic}-a"}).abort_transaction(_TIMEOUT_S)
@@ -199,7 +199,7 @@ def test_the_reader_receives_only_what_is_committed(rehearsal: Rehearsal) -> Non
     assert sorted(seen) == sorted(output.records())
 
 
-def test_a_problem_fails_the_rehearsal_and_is_in_both_reports() -> None:
+def test_a_problem_fails_the_rehearsal_and_appears_in_both_reports() -> None:
     good = Step(name="brokers", done="started")
     bad = Step(name="the new sink, killed", done="killed", records=21, lost=0, doubled=1, problem="NOT exactly once")
     scale = Scale(seed=7, kills=1, batch_rows=10)

@@ -78,7 +78,7 @@ def sink_for(output: Output, *, topic: bool = True) -> KafkaSink:
     return KafkaSink(name="rest", bootstrap_servers=output.servers, topic=output.topic if topic else None)
 
 
-def test_the_rest_of_random_multisets_is_exact(
+def test_the_rest_is_exact_for_random_multisets_of_rows(
     output: Output, spark: SparkSession, add_summary: Callable[[str], None]
 ) -> None:
     """Few different rows, some of them written, some too often; a null is not an empty string."""
@@ -114,7 +114,7 @@ def test_the_rows_of_a_task_stay_together_and_in_order(output: Output, spark: Sp
 
 
 @pytest.mark.parametrize("key", [None, pytest.param("value", marks=pytest.mark.whole)])
-def test_a_record_from_just_before_the_batch_proves_nothing(
+def test_a_record_from_just_before_the_batch_does_not_prove_that_a_row_was_written(
     key: str | None, output: Output, spark: SparkSession
 ) -> None:
     """An earlier batch may also contain a row with the same key. The offsets that the error suggests make the rows clear."""
@@ -148,7 +148,7 @@ def test_a_key_that_occurs_once_in_each_batch_does_not_hide_missing_rows(output:
     assert (numbers.unclear, sorted(row.key for row in rest)) == (0, ["u3", "u4"])
 
 
-def test_headers_belong_to_the_content(output: Output, spark: SparkSession) -> None:
+def test_headers_are_compared_as_part_of_the_content(output: Output, spark: SparkSession) -> None:
     output.write({"value": "a", "headers": [("h", b"1")]}, {"value": "b", "headers": [("h", None)]})
     rows = [("a", [("h", b"2")]), ("a", [("h", b"1")]), ("b", None), ("b", [("h", None)])]
     numbers, rest = compared(spark, rows, f"value string, headers {_HEADERS}", sink_for(output), output.bounds())
@@ -158,7 +158,7 @@ def test_headers_belong_to_the_content(output: Output, spark: SparkSession) -> N
 
 
 @pytest.mark.whole
-def test_the_same_row_in_two_topics_is_two_rows(output: Output, spark: SparkSession) -> None:
+def test_the_same_row_in_two_topics_counts_as_two_rows(output: Output, spark: SparkSession) -> None:
     other = Output(output.servers)
     output.write({"value": "a"})
     rows = [("a", other.topic), ("a", output.topic)]
@@ -231,7 +231,7 @@ def test_text_that_is_not_utf_8_is_compared_as_sparks_own_sink_wrote_it(output: 
     assert (numbers.already, numbers.others, [bytes(row.raw) for row in rest]) == (1, 0, [b"b\xff"])
 
 
-def test_a_key_that_finds_nothing_or_is_not_unique_is_counted(output: Output, spark: SparkSession) -> None:
+def test_rows_whose_key_is_missing_or_not_unique_are_counted(output: Output, spark: SparkSession) -> None:
     output.write({"value": '{"id": 1, "at": 5}'})
     rows = [('{"id": 1, "at": 6}',), ('{"id": 2, "at": 6}',), ('{"id": 2, "at": 7}',), ("{}",)]
     numbers, _ = compared(spark, rows, "value string", sink_for(output), output.bounds(), key="json:$.id")

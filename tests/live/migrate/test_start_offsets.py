@@ -84,7 +84,7 @@ def test_start_offsets_for_a_topic_that_is_not_handed_over_are_refused(kafka: Ka
     assert "--start-offsets names misspelt, but --topic does not" in output
 
 
-def test_records_without_the_times_of_their_batches_are_refused(kafka: KafkaService, tmp_path: Path) -> None:
+def test_records_whose_timestamps_do_not_show_their_batches_are_refused(kafka: KafkaService, tmp_path: Path) -> None:
     """The old function sets event times, and its source lags.
 
     If the offsets were found by time, the output would seem to contain no row of the batch.

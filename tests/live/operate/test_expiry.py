@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.whole
-def test_decided_transactions_that_expire_are_reported_before_and_after(tmp_path: Path) -> None:
+def test_decided_transactions_are_reported_before_and_after_they_expire(tmp_path: Path) -> None:
     if chosen() != "local":
         pytest.skip("this test needs a broker with special properties")
     prompt = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}

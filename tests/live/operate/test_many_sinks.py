@@ -32,7 +32,7 @@ def other(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
         other.driver().process(other.batch(0), Tasks(other, ROWS))
 
 
-def test_a_driver_is_not_sent_the_open_transactions_of_other_sinks(
+def test_a_driver_does_not_receive_the_open_transactions_of_other_sinks(
     kafka: KafkaService, play: Play, other: Play
 ) -> None:
     with KafkaProxy(kafka.bootstrap_servers) as proxy:

@@ -133,7 +133,7 @@ def test_a_killed_mirror_repeats_records_unless_it_copies_in_transactions(
 
 @pytest.mark.whole
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_offsets_change_and_only_a_read_committed_mirror_leaves_out_aborted_records(
+def test_mirrored_offsets_differ_and_only_a_read_committed_mirror_leaves_out_aborted_records(
     fresh_kafka: LocalKafka, mirror: LocalKafka, isolation: str
 ) -> None:
     """Offsets differ after a transaction, and after records that were deleted before the mirror began."""
@@ -385,7 +385,7 @@ def test_a_planned_failover_continues_at_the_mirrors_end_offsets(failover: Failo
 @pytest.mark.whole
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("is_behind", [False, True])
-def test_a_savepoint_repeats_what_came_after_it_and_loses_what_the_mirror_lacked_before_it(
+def test_a_restored_savepoint_repeats_later_batches_and_loses_earlier_rows_that_the_mirror_lacked(
     failover: Failover, *, is_behind: bool
 ) -> None:
     """The query continues only if the mirror's source has the same offsets as the previous source.

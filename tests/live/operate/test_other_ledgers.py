@@ -86,7 +86,9 @@ def test_an_earlier_querys_ledger_does_not_turn_a_decided_transaction_into_an_or
     assert len(play.open_transactions()) == 2
 
 
-def test_another_sinks_ledger_judges_no_transaction(kafka: KafkaService, play: Play, tmp_path: Path) -> None:
+def test_no_transaction_is_judged_by_the_ledger_of_another_sink(
+    kafka: KafkaService, play: Play, tmp_path: Path
+) -> None:
     with playing(kafka, tmp_path / "other") as other:
         for batch in range(2):
             other.driver().process(other.batch(batch), Tasks(other, ROWS))

@@ -59,7 +59,7 @@ def run(
     finish(query, each)
 
 
-def test_a_consumer_group_shows_what_is_visible_and_is_never_read(
+def test_a_consumer_group_shows_the_querys_progress_and_its_offsets_are_never_read(
     spark: SparkSession, kafka: KafkaService, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, max_offsets=30)
@@ -75,7 +75,7 @@ def test_a_consumer_group_shows_what_is_visible_and_is_never_read(
     pipeline.require_exactly_once()
 
 
-def test_the_query_continues_if_the_group_cannot_be_written(
+def test_the_query_continues_if_offsets_cannot_be_committed_to_the_group(
     spark: SparkSession, kafka: KafkaService, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
@@ -86,7 +86,7 @@ def test_the_query_continues_if_the_group_cannot_be_written(
 
 
 @pytest.mark.whole
-def test_a_query_that_reads_a_topic_twice_has_progress(
+def test_a_query_that_reads_a_topic_twice_reports_its_progress(
     spark: SparkSession, kafka: KafkaService, tmp_path: Path
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path)
@@ -100,7 +100,7 @@ def test_a_query_that_reads_a_topic_twice_has_progress(
 @pytest.mark.parametrize(
     "error", [OSError("no route"), ValueError("Duplicate partitions"), RuntimeError("from the JVM")]
 )
-def test_no_error_after_a_batch_is_visible_fails_the_batch(
+def test_an_error_does_not_fail_a_batch_that_is_already_visible(
     error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:
@@ -154,13 +154,13 @@ def test_an_error_of_the_batch_itself_is_raised(caplog: pytest.LogCaptureFixture
     assert not caplog.records
 
 
-def test_a_partition_that_is_read_twice_is_as_far_as_its_slower_reader() -> None:
+def test_the_progress_of_a_partition_read_twice_is_that_of_its_slower_reader() -> None:
     given = {"0": '{"in":{"0":5,"1":7}}', "1": '{"in":{"0":6,"1":3},"other":{"0":1}}'}
     found = [(where.topic, where.partition, where.offset) for where in kafka_offsets(given)]
     assert found == [("in", 0, 5), ("in", 1, 3), ("other", 0, 1)]
 
 
-def test_only_kafkas_offsets_are_used() -> None:
+def test_only_offsets_of_kafka_sources_are_used() -> None:
     given = {"0": '{"in":{"0":5,"1":7}}', "1": '{"logOffset":3}', "orders": '{"o":{"2":1}}', "2": "17", "3": "no json"}
     found = [(where.topic, where.partition, where.offset) for where in kafka_offsets(given)]
     assert found == [("in", 0, 5), ("in", 1, 7), ("o", 2, 1)]

@@ -26,7 +26,7 @@ def written(play: Play, page: Path, *words: str) -> tuple[Said, str]:
     return said, re.sub(r"<[^>]+>", " ", page.read_text().partition('id="sinks"')[2].partition("</section>")[0])
 
 
-def test_the_page_shows_what_is_open_and_how_far_readers_are_behind(play: Play, tmp_path: Path) -> None:
+def test_the_page_shows_open_transactions_and_how_far_readers_lag(play: Play, tmp_path: Path) -> None:
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     said, sinks = written(play, tmp_path / "page.html", "--bootstrap-servers", play.bootstrap_servers)
     assert said.status == 0
@@ -43,7 +43,7 @@ def test_the_page_shows_what_is_open_and_how_far_readers_are_behind(play: Play, 
     assert f"{play.topic}[" in sinks
 
 
-def test_a_page_written_without_the_cluster_gives_the_reason(play: Play, tmp_path: Path) -> None:
+def test_a_page_written_without_contact_to_the_cluster_gives_the_reason(play: Play, tmp_path: Path) -> None:
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     said, sinks = written(play, tmp_path / "page.html")
     assert said.status == 0 and "The cluster was not contacted: add --bootstrap-servers." in sinks

@@ -90,7 +90,7 @@ def pipeline(kafka: KafkaService, tmp_path: Path) -> Pipeline:
 
 
 @pytest.mark.whole
-def test_a_savepoint_under_load_repeats_exactly_what_restore_says(
+def test_a_query_restored_from_a_savepoint_under_load_repeats_exactly_what_restore_predicts(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     pipeline.feed(800)
@@ -116,7 +116,7 @@ def test_a_savepoint_under_load_repeats_exactly_what_restore_says(
 
 
 @pytest.mark.whole
-def test_a_source_with_its_own_log_repeats_exactly_what_restore_says(
+def test_a_restored_source_with_its_own_log_repeats_exactly_what_restore_predicts(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path
 ) -> None:
     """A source of files records in the checkpoint which files it has seen, ahead of the batches, and compacts these records."""
@@ -151,7 +151,7 @@ def test_a_source_with_its_own_log_repeats_exactly_what_restore_says(
         pytest.param(_ROCKSDB, id="rocksdb", marks=pytest.mark.whole),
     ],
 )
-def test_the_state_is_that_of_the_savepoints_batch(
+def test_the_restored_state_is_that_of_the_savepoints_batch(
     spark: SparkSession, pipeline: Pipeline, tmp_path: Path, provider: dict[str, str]
 ) -> None:
     """Each key's count continues from the savepoint.
@@ -238,7 +238,7 @@ def test_a_query_whose_decisions_are_in_its_checkpoint_continues_from_a_savepoin
     assert counters(redis_server, sink.name) == {"a": 1 + 2 * 10 + 100, "b": 2 * 5}
 
 
-def test_batches_that_the_ledger_lacks_are_in_no_savepoint_and_no_restored_checkpoint(
+def test_batches_missing_from_the_ledger_are_in_no_savepoint_and_no_restored_checkpoint(
     play: Play, tmp_path: Path
 ) -> None:
     """From batch 1, the function swallowed the toolkit's errors, and Spark continued."""
@@ -259,7 +259,7 @@ def test_batches_that_the_ledger_lacks_are_in_no_savepoint_and_no_restored_check
 
 @pytest.mark.whole
 @pytest.mark.parametrize("removed", ["kafka", "redis"])
-def test_a_sink_is_removed_with_a_savepoint_and_the_other_sink_has_every_row_once(
+def test_a_sink_is_removed_with_a_savepoint_and_the_other_sink_receives_every_row_once(
     removed: str, spark: SparkSession, kafka: KafkaService, redis_server: RedisService, tmp_path: Path
 ) -> None:
     """Without the Kafka sink, the decisions move from its ledger to the checkpoint."""

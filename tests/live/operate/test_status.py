@@ -150,7 +150,7 @@ def test_a_lost_transaction_is_reported(play: Play) -> None:
     assert (found.status, anchors(found.facts, play)) == (1, ["a-decided-transaction-is-lost"])
 
 
-def test_a_sink_is_watched(play: Play) -> None:
+def test_status_watches_a_sink_for_the_given_time(play: Play) -> None:
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     found = ask(play, "status", play.name, "--watch", "--interval", "0.1", "--seconds", "0.1", "--json")
     looks = [json.loads(line) for line in found.out.splitlines()]

@@ -105,7 +105,7 @@ def test_an_undecided_transaction_is_not_committed(play: Play, force: tuple[str,
     assert play.visible() == Counter()
 
 
-def test_a_command_asks_before_it_acts(play: Play) -> None:
+def test_a_command_asks_for_confirmation_before_it_acts(play: Play) -> None:
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     said = ask(play, "transactions", "commit", play.name, answer="n\n")
     assert (said.status, "nothing was done" in said.error) == (2, True)
@@ -159,7 +159,7 @@ def test_an_abort_notices_that_the_driver_has_decided_in_the_meantime(play: Play
     require_next_batch(play, 1, BOTH)
 
 
-def test_without_a_ledger_nothing_is_judged_and_an_abort_needs_force(play: Play, tmp_path: Path) -> None:
+def test_without_a_ledger_no_transaction_is_judged_and_an_abort_needs_force(play: Play, tmp_path: Path) -> None:
     crash(play.driver(), play, 0, ROWS, "driver.confirmed")
     delete_topic(play.bootstrap_servers, play.sink.ledger)
     listed = ask(play, "transactions", "list", play.name, "--json")

@@ -145,7 +145,7 @@ def test_a_healthy_query_on_two_clusters_raises_no_alarm(pair: Pair) -> None:
 
 
 @pytest.mark.whole
-def test_a_driver_that_died_before_the_commit_is_started_or_its_transactions_are_committed(pair: Pair) -> None:
+def test_transactions_of_a_driver_that_died_before_the_commit_can_be_committed_by_hand(pair: Pair) -> None:
     first, second = pair.first, pair.second
     pair.crash(0, "driver.decided")
     checkpoint = pair.checkpoint(finished=-1, planned=0)
@@ -182,7 +182,7 @@ def test_a_driver_that_died_before_the_commit_is_started_or_its_transactions_are
 
 
 @pytest.mark.whole
-def test_aborting_what_a_driver_may_still_decide_names_the_sink_that_can_fence_that_driver(pair: Pair) -> None:
+def test_a_refused_abort_says_which_sink_can_fence_the_driver_that_may_still_decide(pair: Pair) -> None:
     pair.crash(0, "driver.confirmed")
     refused = command("transactions", "abort", pair.second.name, *_SINKS, *_BY_HAND)
     assert refused.status == 3 and "only that ledger's sink can fence the driver" in refused.error
@@ -190,7 +190,7 @@ def test_aborting_what_a_driver_may_still_decide_names_the_sink_that_can_fence_t
 
 
 @pytest.mark.whole
-def test_an_operator_can_abort_without_the_decisions_by_saying_so(pair: Pair) -> None:
+def test_an_operator_can_abort_with_an_option_that_accepts_missing_decisions(pair: Pair) -> None:
     pair.crash(0, "driver.confirmed")
     second = pair.second
     done = ask(second, "transactions", "abort", second.name, *_BY_HAND, "--without-decisions")
@@ -199,7 +199,7 @@ def test_an_operator_can_abort_without_the_decisions_by_saying_so(pair: Pair) ->
 
 
 @pytest.mark.whole
-def test_a_sink_bound_to_another_cluster_is_not_examined_there(pair: Pair) -> None:
+def test_a_sink_bound_to_another_cluster_is_not_examined_on_this_cluster(pair: Pair) -> None:
     """The checkpoint says which cluster a sink is on."""
     pair.process(0)
     checkpoint = pair.checkpoint(finished=0)
@@ -274,7 +274,7 @@ def test_the_checkpoint_names_the_cluster_that_an_older_version_did_not_record(
 
 
 @pytest.mark.whole
-def test_resolve_judges_a_batch_over_all_sinks_as_the_next_start_does(kafka: KafkaService, tmp_path: Path) -> None:
+def test_resolve_judges_a_batch_across_all_sinks_as_the_next_start_does(kafka: KafkaService, tmp_path: Path) -> None:
     """One sink's transactions are lost and the other's are visible, so the batch is repaired and not written again."""
     for pair in pair_on(kafka, kafka, tmp_path):
         first, second = pair.first, pair.second

@@ -110,7 +110,7 @@ def test_a_decided_batch_that_the_table_rejects_waits_until_the_cause_is_gone(
         "ALTER TABLE target ADD FOREIGN KEY (note) REFERENCES kinds",
     ],
 )
-def test_a_change_after_the_decision_stops_nothing_if_the_rows_still_fit(
+def test_a_table_change_after_the_decision_does_not_block_a_batch_whose_rows_still_fit(
     change: str, database: str, connection: Connection
 ) -> None:
     case = case_of(database, _COLUMNS)
@@ -142,7 +142,7 @@ def test_a_table_locked_by_another_session_delays_the_publish_until_the_restart(
 # -- before the decision -----------------------------------------------------------------------------------------------
 
 
-def test_a_table_altered_before_the_decision_gets_rows_that_fit_it(
+def test_a_table_altered_before_the_decision_receives_rows_that_fit_it(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = case_of(database)
@@ -172,7 +172,7 @@ def test_an_alter_table_waits_for_a_running_task_but_reads_and_writes_do_not(
     run(connection, "SET lock_timeout = '5s'", "ALTER TABLE target ADD note text")
 
 
-def test_a_table_altered_between_two_batches_gets_rows_that_fit_it(database: str, connection: Connection) -> None:
+def test_a_table_altered_between_two_batches_receives_rows_that_fit_it(database: str, connection: Connection) -> None:
     driver = Driver(case_of(database).sink)
     for number in (1, 2):
         scan_start = driver.begin()

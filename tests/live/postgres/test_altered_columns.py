@@ -80,7 +80,7 @@ def _content(connection: Connection) -> Sequence[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("change", _CHANGES)
-def test_staged_values_wait_until_the_columns_old_type_is_back(
+def test_staged_values_wait_until_the_columns_old_type_is_restored(
     change: str, staged: tuple[Driver, Any, dict[str, Any]], connection: Connection
 ) -> None:
     done, words, undone = _CHANGES[change]
@@ -97,7 +97,7 @@ def test_staged_values_wait_until_the_columns_old_type_is_back(
     assert _content(connection) == [_STAGED]
 
 
-def test_staged_values_converted_in_the_same_way_as_the_tables_are_published(
+def test_staged_values_are_published_once_they_have_been_converted_like_the_tables_values(
     staged: tuple[Driver, Any, dict[str, Any]], connection: Connection
 ) -> None:
     driver, handle, scan_start = staged
@@ -135,7 +135,7 @@ def test_staged_values_are_published_into_a_widened_column(
     assert _content(connection) == [_STAGED]
 
 
-def test_staged_values_wait_if_another_column_has_their_columns_name(
+def test_staged_values_wait_while_another_column_has_taken_their_columns_name(
     staged: tuple[Driver, Any, dict[str, Any]], connection: Connection
 ) -> None:
     driver, handle, scan_start = staged

@@ -109,7 +109,7 @@ def test_a_search_for_evidence_waits_for_a_commit_that_is_still_running(
         assert is_held
 
 
-def test_what_a_dead_backend_did_not_commit_is_published_by_the_next_driver(
+def test_the_next_driver_publishes_the_rows_that_a_dead_backend_left_uncommitted(
     local_postgres: LocalPostgres, database: str, sink: PostgresSink
 ) -> None:
     stopped = Stopped(local_postgres, sink, asked=False)
@@ -225,7 +225,7 @@ def test_a_slice_whose_stage_still_exists_is_not_published_again(
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_stage_that_lost_rows_after_the_decision_is_lost_as_a_whole_and_written_again(
+def test_a_stage_that_lost_rows_after_the_decision_counts_as_lost_and_is_written_again(
     database: str, connection: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
     case = case_of(database)
@@ -253,7 +253,7 @@ def test_a_decision_whose_markers_are_forgotten_is_not_mistaken_for_a_loss(datab
     assert values(database) == [1, 2]
 
 
-def test_markers_are_kept_until_a_newer_decision_says_that_they_were_forgotten(
+def test_markers_are_kept_until_a_newer_decision_records_that_they_may_be_forgotten(
     database: str, sink: PostgresSink
 ) -> None:
     driver = Driver(sink)

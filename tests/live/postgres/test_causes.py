@@ -37,7 +37,7 @@ _DSNS: list[tuple[dict[str, str], type[TwoPhaseCommitError], str]] = [
 
 
 @pytest.mark.parametrize(("changed", "error", "words"), _DSNS)
-def test_a_dsn_that_leads_nowhere_says_what_to_check(
+def test_the_error_for_a_dsn_that_leads_nowhere_says_what_to_check(
     changed: dict[str, str], error: type[Exception], words: str, database: str
 ) -> None:
     # An earlier driver may have decided a batch that this driver has not seen yet.

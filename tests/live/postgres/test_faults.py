@@ -52,7 +52,7 @@ class Rival:
         return self._pool.submit(self.meet)
 
 
-def test_a_deadlock_at_the_publish_is_repeated_at_once(
+def test_a_publish_that_ends_in_a_deadlock_is_repeated_at_once(
     database: str, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(connection, "CREATE TABLE target (id bigint PRIMARY KEY, n bigint)", "INSERT INTO target VALUES (1, 1), (2, 2)")
@@ -68,7 +68,7 @@ def test_a_deadlock_at_the_publish_is_repeated_at_once(
     assert connection.execute("TABLE target ORDER BY id").fetchall() == [(1, 10), (2, 20)]
 
 
-def test_a_deadlock_at_the_vote_fails_only_the_attempt(database: str, connection: Connection) -> None:
+def test_a_vote_that_ends_in_a_deadlock_fails_only_the_attempt(database: str, connection: Connection) -> None:
     run(connection, "CREATE TABLE target (id bigint PRIMARY KEY, n bigint)", "INSERT INTO target VALUES (1, 1), (2, 2)")
     driver = Driver(sink_of(database, mode="upsert", key="id", vote="prepared", timeout_ms=20_000))
     scan_start = driver.begin()

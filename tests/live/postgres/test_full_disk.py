@@ -155,7 +155,7 @@ def fat_rows(values: Sequence[int]) -> pa.RecordBatch:
 
 
 @pytest.mark.whole
-def test_a_batch_that_fills_the_log_itself_fails_and_is_written_once_space_is_free(
+def test_a_batch_that_fills_the_log_fails_and_is_written_once_space_is_free(
     server: PostgresOnSmallDisks, tmp_path: Path
 ) -> None:
     """The first task's rows fit, and the second's do not."""

@@ -131,12 +131,12 @@ def test_a_stopped_backend_keeps_its_locks_while_others_work(local_postgres: Loc
     local_postgres.execute("DROP TABLE locked")
 
 
-def test_a_process_that_is_not_the_servers_is_never_stopped(local_postgres: LocalPostgres) -> None:
+def test_a_process_that_does_not_belong_to_the_server_is_never_stopped(local_postgres: LocalPostgres) -> None:
     with pytest.raises(ServiceError, match=rf"PostgreSQL 18 has no process {os.getpid()}"):
         local_postgres.pause_backend(os.getpid())
 
 
-def test_everything_ends_with_the_owner_even_a_stopped_backend() -> None:
+def test_every_process_of_the_server_ends_with_the_owner_even_a_stopped_backend() -> None:
     with subprocess.Popen([sys.executable, "-c", _OWNER], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout
         *pids, directory = owner.stdout.readline().split()
@@ -146,7 +146,7 @@ def test_everything_ends_with_the_owner_even_a_stopped_backend() -> None:
     shutil.rmtree(directory)
 
 
-def test_data_can_be_kept_for_a_later_server(reachable: Path) -> None:
+def test_data_can_be_kept_and_used_by_a_later_server(reachable: Path) -> None:
     with LocalPostgres(data_dir=reachable / "server") as server:
         server.execute("CREATE TABLE kept AS SELECT 7 AS id")
     with LocalPostgres(data_dir=reachable / "server") as server:
@@ -160,7 +160,7 @@ def test_an_interrupted_creation_is_repeated(reachable: Path) -> None:
         assert server.execute("SELECT 1") == [(1,)]
 
 
-def test_a_bad_option_fails_the_start_with_the_end_of_the_log() -> None:
+def test_the_error_of_a_start_with_a_bad_option_contains_the_end_of_the_log() -> None:
     with pytest.raises(
         ServiceError, match=r"^PostgreSQL 18: exited during startup[^\n]*server\.log\):\n[\s\S]*invalid value"
     ):

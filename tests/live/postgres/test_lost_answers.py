@@ -71,7 +71,7 @@ def test_an_attempt_whose_beginning_got_no_response_begins_again(case: Case, pro
     assert (proxy.lost, case.visible()) == (1, all_rows(0, 1))
 
 
-def test_a_lost_response_to_an_acquisition_fences_no_newer_driver(case: Case, proxy: LossyProxy) -> None:
+def test_an_acquisition_repeated_after_a_lost_response_fences_no_newer_driver(case: Case, proxy: LossyProxy) -> None:
     first, second = Claim("query-a", "run-1", "registers"), Claim("query-a", "run-2", "registers")
     with contextlib.closing(case.sink.create_committer()) as loser:
         seen = loser.inspect()
@@ -144,7 +144,7 @@ def test_a_connection_that_closed_while_it_was_idle_costs_no_attempt(
     assert case.visible() == all_rows(0, 1)
 
 
-def test_a_publish_whose_backend_is_ended_is_repeated_at_once(
+def test_a_publish_whose_backend_is_terminated_is_repeated_at_once(
     database: str, connection: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
     case = case_of(database)

@@ -108,7 +108,7 @@ _DANGEROUS = [
 
 
 @pytest.mark.parametrize(("statements", "refused"), _DANGEROUS, ids=[refused for _, refused in _DANGEROUS])
-def test_what_can_reject_a_publish_after_the_decision_is_refused_at_the_start(
+def test_a_table_that_can_reject_a_publish_after_the_decision_is_refused_at_the_start(
     typed: Connection, statements: Sequence[str], refused: str
 ) -> None:
     run(typed, *statements)
@@ -270,7 +270,7 @@ _SAFE = [
 
 
 @pytest.mark.parametrize(("statements", "rows"), _SAFE, ids=[statements for statements, _ in _SAFE])
-def test_what_the_stage_checks_is_not_refused_because_a_bad_row_fails_before_the_vote(
+def test_a_constraint_that_the_stage_checks_is_not_refused_because_a_bad_row_fails_before_the_vote(
     typed: Connection, statements: str, rows: pa.RecordBatch
 ) -> None:
     run(typed, *statements.split("; "))
@@ -332,7 +332,7 @@ def test_an_upsert_needs_a_unique_index_on_exactly_its_key(
     assert found[0].endswith(": run CREATE UNIQUE INDEX ON public.target (id), or fix key")
 
 
-def test_an_upsert_refuses_every_other_unique_index(typed: Connection) -> None:
+def test_an_upsert_to_a_table_with_any_other_unique_index_is_refused(typed: Connection) -> None:
     run(typed, f"{_TARGET} UNIQUE, PRIMARY KEY (id))")
     [objection] = objections(typed, mode="upsert", key=("id",))
     assert objection.startswith("the unique index target_v_key on 'v' may reject a row after the decision")
@@ -382,7 +382,7 @@ def test_an_upsert_cannot_order_the_rows_of_a_key_by_a_json_column(
         ([f"{_TARGET})", "CREATE RULE r AS ON INSERT TO target DO INSTEAD NOTHING"], "the rule 'r' rewrites statements"),
     ],
 )  # fmt: skip
-def test_what_makes_a_publish_meaningless_is_refused_under_every_vote(
+def test_a_view_an_unlogged_table_and_a_rewriting_rule_are_refused_under_every_vote(
     typed: Connection, statements: Sequence[str], refused: str
 ) -> None:
     run(typed, *statements)

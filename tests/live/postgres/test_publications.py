@@ -31,7 +31,7 @@ def test_a_start_warns_if_the_sinks_own_tables_are_published(
 
 
 @pytest.mark.parametrize("published", ["TABLES IN SCHEMA public", "TABLE target"])
-def test_a_publication_of_the_users_tables_is_no_reason_to_warn(
+def test_a_publication_of_the_users_tables_causes_no_warning(
     published: str, database: str, connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     case = case_of(database)

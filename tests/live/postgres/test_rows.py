@@ -30,7 +30,7 @@ def test_a_null_in_a_column_that_must_have_a_value_counts_as_a_bad_record(typed:
 
 
 @pytest.mark.parametrize("day", [-719_163, 2_932_897])
-def test_a_date_outside_sparks_own_years_counts_as_a_bad_record(typed: Connection, day: int) -> None:
+def test_a_date_outside_the_years_that_spark_supports_counts_as_a_bad_record(typed: Connection, day: int) -> None:
     table = created(typed, "d date", "t timestamptz", "n timestamp")
     kinds: dict[str, pa.DataType] = {"d": pa.date32(), "t": pa.timestamp("us", "UTC"), "n": pa.timestamp("us")}
     good: dict[str, pa.Array[Any]] = {name: pa.array([0], kind) for name, kind in kinds.items()}

@@ -86,7 +86,7 @@ def test_each_right_is_needed_and_reported_when_it_is_missing(missing: str, role
         apply(upserting(role), _ROWS)
 
 
-def test_a_serial_column_needs_its_sequence_too(role: str, connection: Connection) -> None:
+def test_a_serial_column_needs_a_right_on_its_sequence_too(role: str, connection: Connection) -> None:
     run(connection, "ALTER TABLE app.log ADD number serial")
     granted(connection, role, *(statement.replace("target", "log") for statement in _RIGHTS))
     with pytest.raises(ConfigurationError, match="permission denied for sequence log_number_seq"):

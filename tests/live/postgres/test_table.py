@@ -57,7 +57,7 @@ def filled(request: pytest.FixtureRequest) -> Connection:
     return connection
 
 
-def test_everything_that_matters_is_read(filled: Connection) -> None:
+def test_every_fact_about_the_table_that_matters_to_the_sink_is_read(filled: Connection) -> None:
     table = read_table(filled, _NAME)
     assert (table.schema, table.name, table.kind, table.persistence) == ("My schema", 'The "table', "r", "p")
     assert table.columns == (

@@ -23,7 +23,7 @@ _KEPT = 3
 
 
 @pytest.mark.parametrize("batches", [8, pytest.param(200, marks=pytest.mark.whole)])
-def test_nothing_grows_with_the_number_of_batches(batches: int, database: str) -> None:
+def test_the_sinks_own_tables_do_not_grow_with_the_number_of_batches(batches: int, database: str) -> None:
     driver = Driver(case_of(database).sink)
     kept = []
     for number in range(batches):
@@ -63,7 +63,7 @@ def test_a_reader_of_a_stage_delays_only_that_stages_drop(
     assert case.visible() == all_rows(0, 1, 2, 3)
 
 
-def test_a_drop_waits_only_briefly_for_a_reader_that_comes_in_between(
+def test_a_drop_waits_only_briefly_for_a_reader_that_arrives_just_before_it(
     database: str,
     connection: psycopg.Connection[Any],
     monkeypatch: pytest.MonkeyPatch,

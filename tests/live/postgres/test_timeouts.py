@@ -72,7 +72,7 @@ def writer_of(sink: PostgresSink, driver: Driver) -> PostgresWriter:
     return writer
 
 
-def test_the_sinks_own_timeout_counts_for_a_publish_and_the_commit_is_durable(impatient: str) -> None:
+def test_the_sinks_own_timeout_applies_to_a_publish_and_the_commit_is_durable(impatient: str) -> None:
     """A publish that the role's timeouts end would be ended again at every restart."""
     driver = Driver(sink_of(impatient, timeout_ms=30_000))
     found = {}
@@ -163,7 +163,7 @@ def test_a_connection_that_opened_too_late_is_not_used(database: str, monkeypatc
         pytest.fail("it began a transaction")
 
 
-def test_a_commit_that_the_server_turned_into_a_rollback_is_an_error(database: str) -> None:
+def test_a_commit_that_the_server_turned_into_a_rollback_raises_an_error(database: str) -> None:
     own = Database(Address(database), "orders", timeout_ms=5_000)
 
     def fail() -> None:

@@ -42,7 +42,7 @@ def shown(connection: Connection, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "values", "literal", "column"), PAIRS)
-def test_a_value_is_stored_as_by_insert_or_counts_as_a_bad_record_if_insert_rejects_it(
+def test_a_value_is_stored_as_insert_would_store_it_or_counts_as_a_bad_record_if_insert_rejects_it(
     typed: Connection, kind: pa.DataType, values: Sequence[Any], literal: str, column: str
 ) -> None:
     _compare(typed, kind, values, literal, column)
@@ -52,7 +52,7 @@ def test_a_value_is_stored_as_by_insert_or_counts_as_a_bad_record_if_insert_reje
 @pytest.mark.parametrize(
     ("kind", "values", "literal", "column"), [pair for pair in PAIRS if pair.values[3] != "citext"]
 )
-def test_the_oldest_version_agrees(
+def test_the_oldest_postgresql_version_stores_the_same_values(
     older: Connection, kind: pa.DataType, values: Sequence[Any], literal: str, column: str
 ) -> None:
     _compare(older, kind, values, literal, column)
@@ -89,7 +89,7 @@ def _compare_arrays(connection: Connection, kind: pa.DataType, values: Sequence[
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_decimals_overflow_exactly_where_postgresql_says(typed: Connection, seed: int) -> None:
+def test_random_decimals_are_rejected_exactly_where_they_overflow_in_postgresql(typed: Connection, seed: int) -> None:
     chance = random.Random(seed)
     precision = chance.randint(1, 20)
     scale = chance.randint(0, precision)
@@ -101,7 +101,7 @@ def test_random_decimals_overflow_exactly_where_postgresql_says(typed: Connectio
     _compare(typed, pa.decimal128(38, 15), values, "numeric", f"numeric({precision},{scale})")
 
 
-def test_an_interval_has_the_days_and_seconds_that_spark_prints(typed: Connection) -> None:
+def test_an_interval_is_stored_with_the_days_and_seconds_that_spark_prints(typed: Connection) -> None:
     table = created(typed, "v interval")
     copy(typed, table, batch(v=pa.array(INTERVALS, pa.duration("us"))))
     found = typed.execute(
@@ -113,7 +113,7 @@ def test_an_interval_has_the_days_and_seconds_that_spark_prints(typed: Connectio
     assert [Decimal(row[2]) for row in found] == INTERVALS
 
 
-def test_nulls_are_nulls_in_every_type(typed: Connection) -> None:
+def test_nulls_of_every_type_are_stored_as_nulls(typed: Connection) -> None:
     columns = {f"c{n}": (kind, column) for n, (kind, _, _, [column, *_]) in enumerate(CASES)}
     table = created(typed, *(f"{name} {column}" for name, (_, column) in columns.items()), "void text")
     rows = batch(**{name: pa.array([None, None], kind) for name, (kind, _) in columns.items()}, void=pa.nulls(2))

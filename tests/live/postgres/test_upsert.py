@@ -154,7 +154,7 @@ def test_a_running_query_notices_that_a_failover_lost_only_a_repair(
         coordinator.process(batch_of(1), Tasks(sinks, rows([2], [2])))
 
 
-def test_a_batch_of_nothing_but_keys_inserts_what_is_missing(database: str, connection: Connection) -> None:
+def test_a_batch_of_key_columns_alone_inserts_the_missing_rows(database: str, connection: Connection) -> None:
     run(connection, _TARGET, "INSERT INTO target VALUES (1, 1)")
     assert apply(upserting(database), batch(id=[1, 2])) == [Evidence.COMMITTED]
     assert content(connection) == [(1, 1), (2, None)]
@@ -258,7 +258,7 @@ _MIXED = [
 
 
 @pytest.mark.parametrize(("column", "words"), _MIXED)
-def test_an_upsert_of_some_columns_is_refused_if_the_kept_columns_decide_whether_they_fit(
+def test_an_upsert_of_some_columns_is_refused_if_the_kept_columns_determine_whether_the_new_values_fit(
     column: str, words: str, database: str, connection: Connection
 ) -> None:
     """The stage contains the batch's columns and the other columns' defaults, but the table's row has other values."""

@@ -86,7 +86,7 @@ _TABLES = {
 
 
 @pytest.mark.parametrize("kind", _TABLES)
-def test_what_only_the_publish_can_check_is_refused_at_the_start_or_before_the_decision(
+def test_a_rule_that_only_the_publish_can_check_is_refused_at_the_start_or_before_the_decision(
     kind: str, database: str, connection: Connection, tmp_path: Path
 ) -> None:
     statements, staged, prepared, remedy = _TABLES[kind]
@@ -106,7 +106,7 @@ def test_what_only_the_publish_can_check_is_refused_at_the_start_or_before_the_d
     assert case.visible() == all_rows(0, 1)
 
 
-def test_an_upsert_may_have_another_unique_index(database: str, connection: Connection) -> None:
+def test_an_upsert_to_a_table_with_another_unique_index_is_accepted(database: str, connection: Connection) -> None:
     run(connection, "CREATE TABLE target (id bigint PRIMARY KEY, mail text UNIQUE, n bigint)")
     sink = sink_of(database, mode="upsert", key="id", vote="prepared")
     assert apply(sink, batch(id=[1, 2], mail=["a", "b"], n=[1, 1])) == [Evidence.COMMITTED]
@@ -116,7 +116,7 @@ def test_an_upsert_may_have_another_unique_index(database: str, connection: Conn
     assert connection.execute("TABLE target ORDER BY 1").fetchall() == [(1, "a", 1), (2, "b", 2), (3, "c", 2)]
 
 
-def test_a_batch_has_one_vote_and_is_visible_at_one_instant(
+def test_a_batch_has_one_vote_and_becomes_visible_at_one_instant(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = prepared_of(database)

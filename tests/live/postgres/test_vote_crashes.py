@@ -119,7 +119,7 @@ def test_a_restart_may_change_the_kind_of_vote(before: Any, after: Any, database
     assert case.visible() == all_rows(0, 1)
 
 
-def test_another_role_may_not_end_a_vote_and_reports_that_until_the_previous_role_is_back(
+def test_a_role_that_may_not_end_a_vote_reports_it_until_the_previous_role_returns(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = prepared_of(database)

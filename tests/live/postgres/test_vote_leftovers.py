@@ -40,7 +40,7 @@ def test_a_driver_with_staged_votes_also_rolls_back_a_late_vote(database: str, c
     assert (votes(connection), left_behind(database)["slice"]) == ([], 0)
 
 
-def test_a_vote_that_this_role_may_not_end_does_not_prevent_the_end_of_the_others(
+def test_a_vote_that_a_role_may_not_end_does_not_prevent_that_role_from_ending_the_others(
     database: str, connection: Connection
 ) -> None:
     case = prepared_of(database)
@@ -58,7 +58,7 @@ def test_a_vote_that_this_role_may_not_end_does_not_prevent_the_end_of_the_other
     assert left == [theirs]
 
 
-def test_a_statement_waiting_for_a_dead_drivers_vote_does_not_block_the_start_that_ends_it(
+def test_a_statement_waiting_for_a_dead_drivers_vote_does_not_block_the_start_that_ends_the_vote(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
     case = prepared_of(database)

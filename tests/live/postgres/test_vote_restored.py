@@ -84,7 +84,7 @@ def test_a_running_query_notices_that_a_committed_vote_is_open_again(
     assert case.visible() == all_rows(0, 1, 2)
 
 
-def test_a_start_commits_an_open_vote_decided_before_the_last_decision(
+def test_a_start_commits_an_open_vote_whose_decision_is_older_than_the_last_one(
     database: str, tmp_path: Path, restore: Callable[[int], None]
 ) -> None:
     case, query, running = begun(database, tmp_path)

@@ -93,7 +93,7 @@ def test_a_commit_that_died_after_any_chunk_resumes_after_that_chunk(
     assert totals() == TOTALS
 
 
-def test_chunks_are_applied_in_order_only(sink: RedisSink, totals: Any) -> None:
+def test_chunks_are_applied_only_in_order(sink: RedisSink, totals: Any) -> None:
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(ROWS)
@@ -222,7 +222,7 @@ def test_a_slice_that_lacks_one_chunk_is_lost_as_a_whole(sink: RedisSink, client
     assert totals() == [0, 0, 0]
 
 
-def test_an_altered_slice_is_not_decided(sink: RedisSink, client: Any) -> None:
+def test_a_batch_with_an_altered_slice_is_not_decided(sink: RedisSink, client: Any) -> None:
     driver = Driver(sink)
     driver.begin()
     handle = driver.prepare(ROWS)

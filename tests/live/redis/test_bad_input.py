@@ -126,7 +126,7 @@ def test_increments_whose_sum_overflows_stop_the_batch_before_its_decision(
     assert client.exists(key) == 0
 
 
-def test_sums_of_different_keys_and_fields_that_concatenate_alike_are_kept_apart(
+def test_sums_are_kept_apart_even_if_their_keys_and_fields_form_the_same_string(
     redis_server: RedisService, client: Any
 ) -> None:
     key, large = unique(), 3 * 2**61  # twice that exceeds 64 bits

@@ -82,7 +82,7 @@ def test_hash_set_writes_a_field_per_column_and_keeps_others(
     assert client.hgetall(f"{key}:7") == {b"other": b"stays", b"sum": b"1.50", b"day": b"2026-01-02"}
 
 
-def test_increments_add_up_once(redis_server: RedisService, client: redis.Redis, key: str) -> None:
+def test_increments_are_added_exactly_once(redis_server: RedisService, client: redis.Redis, key: str) -> None:
     write(redis_server, IncrBy(f"{key}:{{id}}", "n"), id=["a", "b", "a", "a", "b"], n=[1, 10, 2, 3, -4])
     assert (client.get(f"{key}:a"), client.get(f"{key}:b")) == (b"6", b"6")
 
@@ -97,7 +97,7 @@ def test_one_hash_can_hold_several_totals(redis_server: RedisService, client: re
     assert client.hgetall(f"{key}:a") == {b"sum": b"11", b"count": b"2"}
 
 
-def test_fractions_add_up_once(redis_server: RedisService, client: redis.Redis, key: str) -> None:
+def test_fractions_are_added_exactly_once(redis_server: RedisService, client: redis.Redis, key: str) -> None:
     write(redis_server, IncrByFloat(key, "f"), f=[0.5, 0.25, 1.0])
     assert client.get(key) == b"1.75"
 
@@ -107,7 +107,7 @@ def test_members_are_added_to_a_set(redis_server: RedisService, client: redis.Re
     assert client.smembers(key) == {b"a", b"b"}
 
 
-def test_the_last_score_of_a_member_counts(redis_server: RedisService, client: redis.Redis, key: str) -> None:
+def test_the_last_score_of_a_member_wins(redis_server: RedisService, client: redis.Redis, key: str) -> None:
     write(redis_server, SortedSetAdd(key, "s", "m"), s=[1.5, 2.0, 3.0], m=["a", "b", "a"])
     assert client.zrange(key, 0, -1, withscores=True) == [(b"b", 2.0), (b"a", 3.0)]
 
@@ -159,7 +159,7 @@ def test_a_large_row_forms_a_separate_chunk(redis_server: RedisService, client: 
         ("?protocol=3&legacy_responses=false", {"client_name": "twopc", "db": 1}),
     ],
 )
-def test_options_that_pass_the_check_do_not_change_the_fate_of_rows(
+def test_options_that_pass_the_check_do_not_change_which_rows_are_written(
     query: str, options: dict[str, Any], redis_server: RedisService, key: str
 ) -> None:
     sink = sink_of(redis_server.url + query, IncrBy(key, "n"), options=options)

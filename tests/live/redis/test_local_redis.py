@@ -46,7 +46,7 @@ def test_a_paused_server_can_be_stopped_and_restarted_with_the_same_port_and_dat
         assert (server.port, server.execute("GET", "a")) == (port, b"1")
 
 
-def test_a_bad_option_fails_the_start_with_the_end_of_the_log(tmp_path: Path) -> None:
+def test_the_error_of_a_start_with_a_bad_option_contains_the_end_of_the_log(tmp_path: Path) -> None:
     with pytest.raises(
         ServiceError, match=r"^Redis: exited during startup[^\n]*server\.log\):\n[\s\S]*argument must be"
     ):

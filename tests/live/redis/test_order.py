@@ -70,7 +70,7 @@ def show_first_as(state: SliceState, tasks: TwoTasks, patch: pytest.MonkeyPatch)
     patch.setattr(tasks.committer, "_look", changed)
 
 
-def test_a_torn_task_holds_nothing_back(
+def test_a_torn_task_does_not_hold_back_the_tasks_after_it(
     redis_server: RedisService, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only a backup can restore the first task's rows. If the user abandons it, the second task's rows must be visible."""

@@ -271,11 +271,11 @@ def test_a_value_that_only_lua_accepts_as_an_integer_stops_the_batch_before_its_
         assert not twins.refusal_of([handle], (*kind.counter, str(_MAX - 1)))
 
 
-def test_the_check_agrees_with_the_commands(redis_server: RedisService) -> None:
+def test_the_check_predicts_the_outcome_of_the_commands(redis_server: RedisService) -> None:
     _compare(redis_server, random.randrange(2**32), samples=1, states=12)
 
 
 @pytest.mark.whole
 @pytest.mark.timeout(1800)
-def test_the_check_agrees_with_the_commands_over_many_rows(redis_server: RedisService) -> None:
+def test_the_check_predicts_the_outcome_of_the_commands_for_many_rows(redis_server: RedisService) -> None:
     _compare(redis_server, random.randrange(2**32), samples=20)

@@ -203,7 +203,7 @@ class _Move:
 
 
 @pytest.mark.whole
-def test_a_slot_in_the_middle_of_a_move_delays_its_rows_and_duplicates_none(
+def test_a_slot_that_is_being_moved_delays_its_rows_and_duplicates_none(
     own_cluster: list[LocalRedis],
 ) -> None:
     key = unique()
@@ -217,7 +217,7 @@ def test_a_slot_in_the_middle_of_a_move_delays_its_rows_and_duplicates_none(
     assert totals(own_cluster, key) == TOTALS
 
 
-def test_rows_wait_while_the_staged_rows_have_moved_but_the_data_has_not(own_cluster: list[LocalRedis]) -> None:
+def test_a_commit_waits_while_the_staged_rows_have_moved_but_their_data_has_not(own_cluster: list[LocalRedis]) -> None:
     """A script on the new node would not find the data, and would create a second copy of it."""
     key = unique()
     sink = cluster_sink(own_cluster, key, timeout_ms=1_000)
@@ -389,7 +389,7 @@ def test_a_commit_succeeds_after_sentinel_has_replaced_a_hanging_primary() -> No
         assert second.execute("GET", "n") == b"200"
 
 
-def test_a_sentinel_may_have_a_password_of_its_own() -> None:
+def test_the_sentinels_may_have_their_own_password() -> None:
     with LocalRedis() as primary:
         watch = {"sentinel monitor": f"shop 127.0.0.1 {primary.port} 1"}
         with LocalRedis(options=watch, arguments=["--sentinel"]) as sentinel:

@@ -103,7 +103,7 @@ def test_a_pending_decision_is_aborted_by_the_acquisition_and_its_driver_fenced(
     assert play.visible() == seen(ONE)
 
 
-def test_a_driver_may_commit_its_decision_alongside_its_successor_but_decide_no_more(play: Play) -> None:
+def test_a_driver_may_commit_its_decision_alongside_its_successor_but_makes_no_further_decision(play: Play) -> None:
     """Both commit the same decision: nothing is torn or duplicated, and only the successor continues."""
     first, second = play.driver(), play.driver()
     replay = Tasks(play, ZERO)

@@ -30,7 +30,7 @@ def first_work(play: Play) -> Work:
     return work_of(play, 0, driver_epoch=driver.log_epoch)
 
 
-def test_a_writer_ends_nothing_after_the_handover_however_it_is_closed(play: Play) -> None:
+def test_a_writer_ends_no_transaction_after_the_handover_no_matter_how_it_is_closed(play: Play) -> None:
     """Fails if `hand_over` changes nothing: `close` would abort."""
     work = first_work(play)
     writer = writer_of(play, work, 0)
@@ -100,7 +100,7 @@ class Generators(Tasks):
             running.close()
 
 
-def test_a_task_closed_after_the_decision_aborts_nothing(play: Play) -> None:
+def test_a_task_closed_after_the_decision_aborts_no_transaction(play: Play) -> None:
     """Fails if `hand_over` changes nothing: the batch would be lost between decision and commit, and rewritten."""
     tasks = Generators(play, ROWS)
     with at("driver.decided", tasks.close):

@@ -57,7 +57,9 @@ def test_a_successor_ends_its_predecessors_prepared_transactions_when_it_starts(
 
 
 @pytest.mark.parametrize("batch", [0, 1])
-def test_a_fenced_driver_ends_what_it_prepared_after_its_successors_start(play: Play, batch: int) -> None:
+def test_a_fenced_driver_ends_transactions_that_it_prepared_after_its_successor_had_started(
+    play: Play, batch: int
+) -> None:
     """Fails if the fenced driver spares the transactions that it was about to decide: no one else would end them."""
     first, second = play.driver(), play.driver()
     for done in range(batch):
@@ -90,7 +92,7 @@ def test_a_driver_fenced_before_its_successor_has_written_a_record_leaves_its_ro
 
 
 @pytest.mark.parametrize("is_acquired", [False, True])
-def test_a_fenced_driver_spares_what_its_successor_finds_decided(
+def test_a_fenced_driver_spares_the_transactions_that_its_successor_finds_decided(
     play: Play, monkeypatch: pytest.MonkeyPatch, *, is_acquired: bool
 ) -> None:
     """The driver's decision was written, but the response said that it was fenced.
@@ -122,7 +124,7 @@ def test_a_fenced_driver_spares_what_its_successor_finds_decided(
     require_nothing_open(play)
 
 
-def test_transactions_of_a_driver_that_dies_after_its_successors_start_are_ended_with_the_next_batch(
+def test_transactions_of_a_driver_that_dies_after_its_successor_starts_are_ended_with_the_next_batch(
     play: Play,
 ) -> None:
     """No one else can end them: until then, or until they time out, they hold readers back (docs/protocol.md)."""

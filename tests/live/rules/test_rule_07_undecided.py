@@ -138,7 +138,7 @@ def test_a_decision_that_cannot_be_read_back_is_in_doubt(play: Play, monkeypatch
 
 
 @pytest.mark.parametrize(("where", "name"), [(Participants, "commit"), (DriverRun, "finish")])
-def test_an_error_after_the_decision_leaves_open_only_what_is_decided(
+def test_an_error_after_the_decision_leaves_only_decided_transactions_open(
     play: Play, monkeypatch: pytest.MonkeyPatch, where: type, name: str
 ) -> None:
     """A task's attempt that was not accepted is open. Fails if only the end of a batch sweeps it."""

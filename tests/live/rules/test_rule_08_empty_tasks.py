@@ -35,7 +35,7 @@ def test_only_tasks_with_rows_have_a_transaction_and_a_handle(play: Play) -> Non
     assert play.visible() == {"a": 1, "b": 1, "c": 1}
 
 
-def test_a_batch_of_empty_tasks_is_one_decision_without_handles(play: Play) -> None:
+def test_a_batch_of_empty_tasks_leads_to_one_decision_without_handles(play: Play) -> None:
     """Fails as above, or if a batch without handles is not decided: batch 1 would then follow a gap."""
     driver, empty = play.driver(), Tasks(play, [[], [], []])
     seen: list[tuple[str, ...]] = []
@@ -50,7 +50,7 @@ def test_a_batch_of_empty_tasks_is_one_decision_without_handles(play: Play) -> N
     assert play.visible() == {"a": 1}
 
 
-def test_a_batch_without_tasks_is_decided_and_a_restart_finds_it_done(play: Play) -> None:
+def test_a_batch_without_tasks_is_decided_and_a_restart_finds_it_complete(play: Play) -> None:
     """Fails if a batch without handles is not recorded: the restart would prepare it again."""
     play.driver().process(play.batch(0), Tasks(play, []))
     restarted, again = play.driver(), Tasks(play, [])

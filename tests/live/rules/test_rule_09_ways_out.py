@@ -54,7 +54,7 @@ def test_the_setting_in_the_error_abandons_a_lost_batch_that_was_left_behind(pla
     assert play.open_transactions() == ()
 
 
-def test_different_rows_are_evaluated_but_not_written_once_the_batch_is_abandoned(play: Play) -> None:
+def test_once_a_batch_is_abandoned_a_replay_with_different_rows_is_evaluated_but_not_written(play: Play) -> None:
     """Rule 9. Caught mutation: an abandoned batch is written again (a, b, d and e are duplicated)."""
     decide_and_die(play, 1)
     with pytest.raises(InDoubtError, match=re.escape(refusals.OTHER_ROWS)) as caught:
@@ -66,7 +66,9 @@ def test_different_rows_are_evaluated_but_not_written_once_the_batch_is_abandone
     assert play.visible() == dict.fromkeys("abdef", 1)
 
 
-def test_a_new_checkpoint_gets_past_the_expired_batch_of_the_query_that_it_ends(play: Play, tmp_path: Path) -> None:
+def test_a_query_with_a_new_checkpoint_may_abandon_the_expired_batch_of_the_query_that_it_ends(
+    play: Play, tmp_path: Path
+) -> None:
     """Rule 9. The way out of a refused checkpoint, taken after the old decision's transactions have expired."""
     decide_and_die(play, 1)
     new = Batch("new", 0, ("offset-0",), lambda _: None)

@@ -87,7 +87,7 @@ def query(play: Play, tmp_path: Path) -> Added:
 
 
 @pytest.mark.parametrize("before", [(), (1,)], ids=["from before the sink was added", "from later"])
-def test_an_older_copy_adds_no_rows_a_second_time_and_fences_nobody(
+def test_an_older_copy_adds_no_rows_a_second_time_and_fences_no_driver(
     before: tuple[int, ...], query: Added, tmp_path: Path
 ) -> None:
     healthy = query.run(*before) if before else query.driver()
@@ -99,7 +99,7 @@ def test_an_older_copy_adds_no_rows_a_second_time_and_fences_nobody(
     assert query.shows(*range(1, batch + 2))
 
 
-def test_a_driver_fenced_by_a_copy_confirms_no_batch(query: Added, tmp_path: Path) -> None:
+def test_a_driver_fenced_by_a_copy_of_its_checkpoint_confirms_no_batch(query: Added, tmp_path: Path) -> None:
     """Its own registers would accept the decision."""
     fenced = query.run(1)
     copy = query.copied(tmp_path / "copy")

@@ -190,7 +190,9 @@ def test_a_checkpoint_older_than_the_sink_is_refused_and_leaves_no_trace(play: P
     assert play.visible() == {}
 
 
-def test_adopt_query_id_continues_at_the_adopted_batch_and_guards_it(play: Play, tmp_path: Path) -> None:
+def test_adopt_query_id_continues_at_the_adopted_batch_and_refuses_any_earlier_batch(
+    play: Play, tmp_path: Path
+) -> None:
     """Fails if the begin record has no prior offsets: a copy could then replay the batch before it."""
     adopting = Settings(overrides=Overrides(adopt_query_id=play.query_id))
     play.offsets[6] = ("offset-6",)

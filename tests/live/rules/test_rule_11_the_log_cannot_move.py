@@ -228,7 +228,7 @@ def test_a_removed_sink_is_refused_and_the_running_query_continues(kept: int, pa
 
 
 @pytest.mark.parametrize("bound", [0, 1], ids=["new one sorts last", "new one sorts first"])
-def test_a_sink_joins_only_if_it_is_given_in_add_sink_and_the_deciding_log_stays(
+def test_a_sink_joins_only_if_add_sink_names_it_and_the_deciding_log_stays_the_same(
     bound: int, pair: tuple[Play, Play]
 ) -> None:
     """Fails if new sinks are always accepted, or if the log is chosen again when a new sink sorts first."""

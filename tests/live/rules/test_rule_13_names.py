@@ -149,7 +149,7 @@ def test_two_attempts_of_a_task_share_no_staged_file_and_only_the_accepted_one_i
     )
 
 
-def test_only_the_last_attempts_staged_files_are_there_at_the_decision_and_they_survive_a_restart(
+def test_only_the_last_attempts_staged_files_exist_at_the_decision_and_they_survive_a_restart(
     play: Play, tmp_path: Path
 ) -> None:
     """Otherwise, a query that restarts forever on the same batch would fill the file system."""
@@ -176,7 +176,7 @@ def test_only_the_last_attempts_staged_files_are_there_at_the_decision_and_they_
     assert not list(location.rglob("*.arrow"))
 
 
-def test_a_dead_drivers_staged_files_are_not_its_successors(play: Play, tmp_path: Path) -> None:
+def test_a_dead_drivers_staged_files_are_not_mistaken_for_its_successors(play: Play, tmp_path: Path) -> None:
     """Fails if staged files are named only after the batch: releasing them would drop a later driver's staged files, too."""
     location = tmp_path / "staging"
     staging = Staging(str(location))

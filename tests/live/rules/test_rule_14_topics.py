@@ -50,7 +50,7 @@ def play(kafka: KafkaService, tmp_path: Path) -> Iterator[Play]:
         yield play
 
 
-def test_a_row_to_the_sinks_own_ledger_stops_its_batch_and_not_every_later_start(play: Play) -> None:
+def test_a_row_sent_to_the_sinks_own_ledger_stops_its_batch_and_not_every_later_start(play: Play) -> None:
     """Rule 14. Caught mutation: ``KafkaSettings.require_topics`` lets a ledger pass (every later start is damaged)."""
     play.driver().process(play.batch(0), Addressed(play, (play.topic, "0")))
     with pytest.raises(BadRecordError, match=f"'{play.sink.ledger}' in the 'topic' column.*Fix the column"):
