@@ -24,7 +24,7 @@ def test_the_broker_has_the_settings_of_the_local_broker() -> None:
     assert compose_image("apache/kafka") == f"apache/kafka:{DEFAULT_KAFKA_VERSION}"
 
 
-def test_ports_are_published_on_this_machine_only() -> None:
+def test_ports_are_published_only_on_this_machine() -> None:
     ports = re.findall(r'^ {6}- "(\S+:\d+:\d+)"$', COMPOSE_FILE.read_text(), re.MULTILINE)
     assert ports == [f"127.0.0.1:{port}:{port}" for port in (9092, 6379, *PORTS, 5432)]
 

@@ -69,7 +69,7 @@ def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert process.exit_code is not None
 
 
-def test_a_missing_command_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_command_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="cannot execute no-such-command"):
         start(tmp_path, "no-such-command")
 

@@ -61,7 +61,7 @@ def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRegistry:
     return fake
 
 
-def test_a_set_is_downloaded_once(registry: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_jar_set_is_downloaded_once(registry: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
     first = fetch(WANTED)
     assert [path.read_bytes() for path in first] == [b"first", b"second"]
     assert "downloading Set 1 jars (2 files, once)" in capsys.readouterr().err
@@ -158,7 +158,7 @@ def test_a_patch_without_a_connector_uses_the_newest_one_of_its_minor_version(sp
     assert connector_version(spark) == connector
 
 
-def test_locking_one_set_leaves_the_others_unchanged(registry: FakeRegistry) -> None:
+def test_locking_one_jar_set_leaves_the_other_sets_unchanged(registry: FakeRegistry) -> None:
     jars.write_lock("hbase-")
     lock = jar_lock.read_lock(jar_lock.LOCK_FILE)
     assert set(lock) == {WANTED.name, hbase_set().name}

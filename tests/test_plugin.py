@@ -16,7 +16,7 @@ DUCKDB = ROOT / "examples" / "duckdb_sink"
 UNUSED = """
 import sys
 
-def test_nothing_heavy_is_imported():
+def test_no_heavy_module_is_imported():
     heavy = {"pyspark", "pyarrow", "confluent_kafka", "kafka", "redis", "psutil", "integration", "sinks"}
     assert not heavy & set(sys.modules)
     assert not [name for name in sys.modules if name.startswith("twopc.testing.") and name != "twopc.testing.plugin"]
@@ -92,7 +92,7 @@ def test_the_duckdb_sink_passes_the_contract_suite() -> None:
         (DUCKDB, {"twopc", "twopc.testing.contract"}),
     ],
 )
-def test_a_sample_project_uses_the_public_surface_only(project: Path, modules: set[str]) -> None:
+def test_a_sample_project_uses_only_the_public_surface(project: Path, modules: set[str]) -> None:
     text = "\n".join(path.read_text() for path in project.rglob("*.py"))
     packages = ("from twopc.testing", "from twopc.integration", "from twopc.sinks", "from twopc import")
     imported = {line.split()[1] for line in text.splitlines() if line.strip().startswith(packages)}

@@ -100,7 +100,7 @@ def test_code_in_the_docs_imports_only_public_names(document: Path) -> None:
 
 
 @pytest.mark.parametrize("script", _SCRIPTS, ids=lambda path: path.name)
-def test_examples_and_the_demo_import_public_names_only(script: Path) -> None:
+def test_examples_and_the_demo_import_only_public_names(script: Path) -> None:
     code = script.read_text()
     own = {module for module, _ in _imported(code) if module.startswith(_ROOMS)}
     assert _private(code, *own) == []

@@ -149,7 +149,7 @@ def pipeline_of(kafka: KafkaService, root: Path) -> Pipeline:
     return Pipeline(kafka.bootstrap_servers, root, max_offsets=20)
 
 
-def test_a_remote_client_gets_its_batches_exactly_once(kafka: KafkaService, tmp_path: Path) -> None:
+def test_a_remote_clients_batches_are_written_exactly_once(kafka: KafkaService, tmp_path: Path) -> None:
     pipeline = pipeline_of(kafka, tmp_path)
     with server(tmp_path / "server") as one:
         for number in range(2):

@@ -305,7 +305,7 @@ def test_the_judge_rejects_a_record_that_the_query_did_not_write(kafka: KafkaSer
         judged(kafka, [3000])
 
 
-def test_the_judge_reads_committed_records_only(kafka: KafkaService) -> None:
+def test_the_judge_reads_only_committed_records(kafka: KafkaService) -> None:
     topic = new_topic(kafka)
     write(kafka, topic, range(10), **{"transactional.id": f"{topic}-aborted"}).abort_transaction(TIMEOUT_S)
     write(kafka, topic, range(10), **{"transactional.id": f"{topic}-committed"}).commit_transaction(TIMEOUT_S)

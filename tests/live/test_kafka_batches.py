@@ -156,7 +156,7 @@ def test_a_dead_letter_fits_a_topic_whose_limit_was_lowered_while_the_query_runs
 
 
 @BOTH
-def test_batches_also_fit_without_transactions(
+def test_batches_also_fit_their_topic_without_transactions(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     way = Way(kafka, monkeypatch, native=native, guarantee="AT_LEAST_ONCE")

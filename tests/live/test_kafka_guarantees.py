@@ -100,7 +100,7 @@ def test_a_driver_that_dies_after_its_decision_duplicates_nothing(point: str, pl
 
 @pytest.mark.parametrize("guarantee", ["AT_LEAST_ONCE", pytest.param("NONE", marks=pytest.mark.whole)])
 @pytest.mark.parametrize("point", each([*BEFORE, *AFTER]))
-def test_a_run_with_a_weaker_guarantee_completes_what_an_exact_one_left_unfinished(
+def test_a_run_with_a_weaker_guarantee_completes_a_batch_that_an_exact_run_left_unfinished(
     point: str, guarantee: str, play: Play
 ) -> None:
     run = driver(play, "EXACTLY_ONCE")
@@ -127,7 +127,9 @@ def test_lost_transactions_are_repaired_in_transactions_even_under_another_guara
 
 
 @pytest.mark.parametrize("point", each([*BEFORE, *AFTER]))
-def test_an_exact_run_after_a_weaker_one_duplicates_at_most_the_undecided_batch(point: str, play: Play) -> None:
+def test_an_exact_run_after_one_with_a_weaker_guarantee_duplicates_at_most_the_undecided_batch(
+    point: str, play: Play
+) -> None:
     crash(driver(play, "AT_LEAST_ONCE"), play, 0, rows_of(0), point)
     left = play.visible()
     exact = driver(play, "EXACTLY_ONCE")

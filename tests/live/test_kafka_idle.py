@@ -94,7 +94,7 @@ def test_workers_that_live_for_one_batch_leave_one_id_for_each_task(kafka: Kafka
 
 
 @BOTH
-def test_nothing_is_left_of_a_dropped_pool(
+def test_no_resources_are_left_of_a_dropped_pool(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     """The thread that serves idle producers has seen the pool. Caught mutation: that thread's variable keeps the pool."""

@@ -55,7 +55,7 @@ def test_a_transaction_longer_than_the_brokers_maximum_is_refused_until_one_of_t
         assert play.visible() == {"0": 1}
 
 
-def test_a_ledger_gets_no_fewer_replicas_while_brokers_are_down_and_can_be_created_by_hand(
+def test_a_ledger_is_not_created_with_fewer_replicas_while_brokers_are_down_but_can_be_created_by_hand(
     strict: KafkaService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Caught mutation: the ledger permanently has only as many replicas as there were running brokers."""
@@ -70,7 +70,7 @@ def test_a_ledger_gets_no_fewer_replicas_while_brokers_are_down_and_can_be_creat
         assert play.visible() == {"0": 1}
 
 
-def test_a_ledger_gets_as_many_replicas_as_the_transaction_log_but_at_most_three() -> None:
+def test_a_ledger_is_created_with_as_many_replicas_as_the_transaction_log_but_at_most_three() -> None:
     def replicas(*assigned: int) -> int:
         partitions = [SimpleNamespace(replicas=[0] * count) for count in assigned]
         future = SimpleNamespace(result=lambda: SimpleNamespace(partitions=partitions))

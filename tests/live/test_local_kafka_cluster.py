@@ -37,7 +37,7 @@ def test_acknowledged_records_survive_a_killed_leader_which_catches_up_after_its
     assert consume(cluster.bootstrap_servers, topic, 2000) == [*range(1000), *range(1000)]
 
 
-def test_a_paused_node_loses_its_partitions_to_the_others(cluster: LocalKafkaCluster) -> None:
+def test_a_paused_node_loses_its_partitions_to_other_nodes(cluster: LocalKafkaCluster) -> None:
     topic = replicated_topic(cluster, f"t-{uuid.uuid4().hex[:12]}", 1)
     first = leader(cluster, topic, 0)
     cluster[first].pause()

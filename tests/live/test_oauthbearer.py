@@ -200,7 +200,7 @@ def test_credentials_that_the_endpoint_refuses_are_reported_at_once(
 
 
 @pytest.mark.whole
-def test_spark_tasks_get_tokens_from_the_users_function(
+def test_spark_tasks_obtain_tokens_from_the_users_function(
     secured: LocalKafka, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The function is pickled by value for the workers, like a function in a notebook."""

@@ -182,7 +182,7 @@ def after_a_loss_before_the_last_job(root: Path, **options: Any) -> tuple[Counte
 
 
 @pytest.mark.parametrize("plan", ["one", "two"])
-def test_a_second_job_over_the_same_batch_gets_each_row_once(plan: str, tmp_path: Path) -> None:
+def test_a_second_job_over_the_same_batch_reads_each_row_once(plan: str, tmp_path: Path) -> None:
     """Reads the shuffle again, as a retry does."""
     given, jobs = after_a_loss_before_the_last_job(tmp_path, plan=plan, jobs=2)
     assert jobs == [given, given]

@@ -297,7 +297,7 @@ def test_a_task_that_fails_after_its_last_row_is_repeated_and_its_transaction_sw
     assert "the first attempt fails after its last row" in run.text
 
 
-def test_of_a_tasks_two_attempts_the_accepted_one_is_decided_and_the_other_one_is_swept(
+def test_of_two_attempts_of_a_task_the_accepted_one_is_decided_and_the_other_one_is_swept(
     kafka: KafkaService, tmp_path: Path
 ) -> None:
     """The slow attempt has written every row, sleeps through its batch's decision, and wakes during a later batch."""

@@ -114,7 +114,7 @@ def test_staged_rows_of_many_partitions_are_published_once_whatever_the_number_o
 
 
 @pytest.mark.parametrize("point", ["driver.prepared", DECIDED, "driver.committing@2"])
-def test_a_table_contains_the_files_of_one_attempt_only(
+def test_a_table_contains_only_the_files_of_one_attempt(
     point: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
     """A Delta sink writes its files before the decision. A part of the topic's transactions is lost."""

@@ -43,7 +43,7 @@ def slowly(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pytest.param("(SELECT now())", False, marks=pytest.mark.whole),
     ],
 )
-def test_splitting_a_batch_by_the_current_time_loses_no_rows(
+def test_no_rows_are_lost_if_a_batch_is_split_by_the_current_time(
     clock: str, *, is_cached: bool, kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sinks = [kafka_sink(kafka.bootstrap_servers) for _ in range(2)]

@@ -120,7 +120,9 @@ def a_select(chance: random.Random, over_rows: Sequence[str]) -> tuple[str, ...]
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.whole)])
-def test_sinks_of_the_same_query_get_the_same_rows_as_each_would_alone(rounds: int, frame: DataFrame) -> None:
+def test_each_of_several_sinks_of_a_query_receives_the_same_rows_as_it_would_alone(
+    rounds: int, frame: DataFrame
+) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - the seed repeats the test
     chance = random.Random(seed)

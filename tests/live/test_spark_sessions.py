@@ -189,7 +189,7 @@ def run_and_require_nothing_left(session: Session, variants: Iterable[Variant], 
     require_nothing_left(session, before, queries)
 
 
-def test_nothing_is_left_of_queries_that_have_ended(session: Session) -> None:
+def test_no_resources_are_left_of_queries_that_have_ended(session: Session) -> None:
     """The driver writes all but each query's first batch, whose size it does not know."""
     run_and_require_nothing_left(session, SHORT)
 
@@ -198,13 +198,15 @@ def test_nothing_is_left_of_queries_that_have_ended(session: Session) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("direct", ["tasks", "driver"])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_nothing_is_left_of_a_dozen_queries_of_the_same_kind(session: Session, variant: Variant, direct: str) -> None:
+def test_no_resources_are_left_of_a_dozen_queries_of_the_same_kind(
+    session: Session, variant: Variant, direct: str
+) -> None:
     run_and_require_nothing_left(session, [variant] * 12, write_by=direct)
 
 
 @pytest.mark.whole
 @pytest.mark.timeout(3600)
-def test_nothing_is_left_of_a_hundred_queries(session: Session, add_summary: Callable[[str], None]) -> None:
+def test_no_resources_are_left_of_a_hundred_queries(session: Session, add_summary: Callable[[str], None]) -> None:
     figures = [measured()]
     for _ in range(4):
         run_and_require_nothing_left(session, itertools.islice(itertools.cycle(VARIANTS), 23))

@@ -179,7 +179,7 @@ def test_a_request_or_its_response_can_be_delayed(kafka: KafkaService, proxy: Ka
     assert committed(kafka.bootstrap_servers, topic) == Counter({"slow": 2})
 
 
-def test_a_replayed_request_gets_a_new_response_from_the_broker(
+def test_the_broker_sends_a_new_response_to_a_replayed_request(
     kafka: KafkaService, proxy: KafkaProxy, name: str
 ) -> None:
     topic = create_topic(kafka.bootstrap_servers, name)

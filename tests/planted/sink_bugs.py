@@ -351,7 +351,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         '    structs = [sf.col(f"__twopc_selected_{number}").alias(str(number)) for number in range(len(select))]\n'
         '    return frame.select("*", sf.struct(*structs).alias(name))\n',
         model=False,
-        whole="tests/live/test_spark_selects.py -k as_each_would_alone",
+        whole="tests/live/test_spark_selects.py -k as_it_would_alone",
     ),
     one_edit(
         "timestamps have the session's time zone",
@@ -1035,7 +1035,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "if min(marked, len(self.whole(step, handles))) < len(names):",
         "if False:",
         model=False,
-        protocol="tests/live/postgres/test_vote_crashes.py -k gets_no_vote",
+        protocol="tests/live/postgres/test_vote_crashes.py -k no_vote_is_prepared",
     ),
     one_edit(
         "PostgreSQL: a vote that is confirmed again waits for its own prepared transaction",
@@ -1496,7 +1496,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "for topic, bounds in topics.items() if topic not in wanted.starts}\n",
         "for topic, bounds in topics.items() if not wanted.starts}\n",
         model=False,
-        protocol="tests/live/migrate/test_start_offsets.py -k say_nothing",
+        protocol="tests/live/migrate/test_start_offsets.py -k do_not_imply",
     ),
     one_edit(
         "a record written during a cut-over is taken for an open transaction",

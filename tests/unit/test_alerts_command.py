@@ -58,7 +58,7 @@ def _watch(checkpoint: Path, rules: Path, *steps: Callable[[], object], state: P
     return main(watching, as_json=False)
 
 
-def test_watching_reports_each_episode_once_with_its_end(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
+def test_a_watch_reports_each_episode_once_and_its_end_once(tmp_path: Path, rules: Path, endpoint: Endpoint) -> None:
     checkpoint = write(tmp_path / "checkpoint", [ended(0)])
     lines = [ended(0), _bad(1), _bad(2), _bad(3)]
     status = _watch(

@@ -48,7 +48,7 @@ def test_the_next_run_finds_the_binding(bound: LocalFiles) -> None:
     assert binding.log == "ledger"
 
 
-def test_binding_the_same_sinks_again_writes_nothing(bound: LocalFiles) -> None:
+def test_binding_the_same_sinks_again_writes_no_file(bound: LocalFiles) -> None:
     Binding(bound).bind(BOUND, 0)
     assert bound.names("") == ["binding-000001.json"]
 
@@ -127,7 +127,7 @@ def test_add_sink_binds_one_more_sink(bound: LocalFiles) -> None:
         Binding(bound).check(BOUND, add_sink="r")
 
 
-def test_add_sink_for_one_sink_does_not_cover_another(bound: LocalFiles) -> None:
+def test_add_sink_for_one_sink_does_not_admit_another_one(bound: LocalFiles) -> None:
     with pytest.raises(RefusedStartError, match=r"override=AddSink\('r'\)"):
         Binding(bound).check(WITH_BOTH, add_sink="a")
 

@@ -303,7 +303,7 @@ def test_a_ui_that_does_not_show_our_own_job_cannot_be_used(
 
 
 @pytest.mark.parametrize(("limit", "is_at_start"), [("_JOB_TIMEOUT_S", False), ("_FIRST_JOB_TIMEOUT_S", True)])
-def test_our_own_job_is_interrupted_if_it_gets_no_slot(
+def test_our_own_job_is_interrupted_if_no_slot_becomes_free(
     limit: str, spark: Spark, address: str, monkeypatch: pytest.MonkeyPatch, *, is_at_start: bool
 ) -> None:
     """At the start, it may take less time, because Spark soon gives up the function's process."""

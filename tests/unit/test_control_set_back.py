@@ -169,7 +169,7 @@ def test_a_sweep_of_a_store_that_returned_to_an_earlier_state_logs_why_it_did_no
     ]
 
 
-def test_a_driver_fenced_by_another_one_gets_an_error_that_says_so(store: Store) -> None:
+def test_a_driver_fenced_by_another_one_raises_an_error_that_says_so(store: Store) -> None:
     owner = Markers(store, list)
     owner.acquire(FIRST, NOBODY)
     attempt: Any = owner.begin_attempt()

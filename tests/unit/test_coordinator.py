@@ -263,7 +263,7 @@ def test_two_sinks_contain_the_same_batches_after_a_crash_at_any_point(point: st
     assert cluster.world.store("two").visible() == all_rows(0, 1, 2)
 
 
-def test_a_batch_lost_in_one_sink_is_repaired_in_that_sink_only(cluster: Cluster) -> None:
+def test_a_batch_lost_in_one_sink_is_repaired_only_in_that_sink(cluster: Cluster) -> None:
     die_at(cluster, cluster.start("one", "two"), "driver.decided", 0)
     cluster.world.store("two").expire()
     query = cluster.start("one", "two")

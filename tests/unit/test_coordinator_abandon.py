@@ -95,7 +95,7 @@ def test_a_batch_that_can_never_be_proven_can_be_abandoned_and_holds_back_no_lat
 
 
 @pytest.mark.parametrize("staging", [True, False])
-def test_a_setting_that_abandons_a_batch_does_not_abandon_what_can_be_written_again(
+def test_a_setting_that_abandons_a_batch_has_no_effect_if_its_rows_can_be_written_again(
     *, staging: bool, cluster: Cluster
 ) -> None:
     die_at(cluster, cluster.start(staging=staging), "driver.decided", 0)

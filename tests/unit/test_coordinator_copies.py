@@ -126,7 +126,7 @@ def test_a_restart_after_a_repair_is_not_an_older_copy(lost: int | None, added: 
 
 
 @pytest.mark.parametrize("lost", [1, None], ids=["some", "all"])
-def test_a_driver_that_repairs_meanwhile_does_not_make_a_start_an_older_copy(
+def test_a_repair_by_another_driver_during_a_start_does_not_make_its_checkpoint_an_older_copy(
     lost: int | None, added: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails if the start reads the log again, but does not see that a repair is new."""

@@ -145,7 +145,7 @@ def test_a_replay_with_the_decided_rows_in_other_tasks_is_repaired(
     assert (cluster.store.visible(), cluster.store.pending()) == (all_rows(0), [])
 
 
-def test_a_repair_that_is_lost_again_is_repaired_from_what_was_decided(cluster: Cluster) -> None:
+def test_a_repair_that_is_lost_again_is_repaired_from_the_decided_rows(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.committing", 0)
     cluster.store.expire(1)
     for _ in range(2):

@@ -115,7 +115,9 @@ def test_a_fenced_driver_ends_in_each_sink_the_transactions_that_its_successor_d
     assert cluster.world.store("two").visible() == all_rows(0, 1)
 
 
-def test_a_fenced_driver_ends_nothing_if_the_log_no_longer_shows_what_it_may_have_decided(cluster: Cluster) -> None:
+def test_a_fenced_driver_ends_no_transaction_if_the_log_no_longer_shows_the_decisions_that_it_may_have_made(
+    cluster: Cluster,
+) -> None:
     """Its successor has truncated the log, and has a successor. Fails if a missing decision counts as never written."""
     first, second, third = cluster.start(), cluster.start(settings=Settings(keep_batches=1)), cluster.start()
     first.run(0)
@@ -130,7 +132,7 @@ def test_a_fenced_driver_ends_nothing_if_the_log_no_longer_shows_what_it_may_hav
     assert (cluster.store.pending(), cluster.store.visible()) == ([], all_rows(*range(7)))
 
 
-def test_a_fenced_driver_ends_nothing_if_it_cannot_read_the_log(
+def test_a_fenced_driver_ends_no_transaction_if_it_cannot_read_the_log(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = cluster.start(), cluster.start()

@@ -30,7 +30,7 @@ def any_files(request: pytest.FixtureRequest, files: LocalFiles) -> Files:
     return files if request.param == "local" else MemoryFiles()
 
 
-def test_reading_from_a_missing_directory_finds_nothing_and_creates_nothing(any_files: Files) -> None:
+def test_a_read_from_a_missing_directory_finds_no_file_and_creates_none(any_files: Files) -> None:
     assert (any_files.read("x/y"), any_files.names(""), any_files.names("x")) == (None, [], [])
     any_files.remove("x/y")
     assert not Path(any_files.location).exists()

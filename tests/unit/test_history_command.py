@@ -83,11 +83,11 @@ def test_history_prints_a_line_for_each_checkpoint_and_the_causes(checkpoint: Pa
     assert "Skipped 1 torn or foreign line: 00000000000001.jsonl:12." in lines
 
 
-def test_history_can_show_failures_only(checkpoint: Path) -> None:
+def test_history_can_show_only_failed_checkpoints(checkpoint: Path) -> None:
     assert [one["batch_id"] for one in _json("history", checkpoint, "--failed")["checkpoints"]] == [10]
 
 
-def test_history_as_json_has_counts_durations_and_what_is_in_progress(checkpoint: Path) -> None:
+def test_history_as_json_contains_counts_and_durations_and_the_checkpoint_in_progress(checkpoint: Path) -> None:
     (checkpoint / "offsets").mkdir()
     (checkpoint / "offsets" / "11").touch()
     found = _json("history", checkpoint)
@@ -160,7 +160,7 @@ def html(checkpoint: Path, tmp_path: Path) -> str:
     return out.read_text()
 
 
-def test_the_page_needs_nothing_else_and_escapes_what_it_shows(html: str) -> None:
+def test_the_page_loads_no_other_files_and_escapes_the_values_that_it_shows(html: str) -> None:
     assert not re.search(r"<script|<link|<img|src=|href=|url\(|@import|https?:", html)
     assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt; &amp; [bold]" in html
     assert "prefers-color-scheme: dark" in html
@@ -184,7 +184,7 @@ def test_the_timeline_has_a_bar_for_each_phase_and_a_mark_for_each_failure(html:
     assert len(str(line.get("points")).split()) == 11
 
 
-def test_a_bar_of_minutes_is_cut_and_does_not_dwarf_the_others(tmp_path: Path) -> None:
+def test_a_bar_for_several_minutes_is_cut_so_that_it_does_not_dwarf_the_other_bars(tmp_path: Path) -> None:
     slow = failed(20, "CheckpointExpiredError", "too slow", "expired", took_ms=600_000.0, phases={"prepare": 600_000.0})
     out = tmp_path / "page.html"
     _run("report", write(tmp_path / "c", [*[ended(number) for number in range(20)], slow]), "--out", out)

@@ -67,7 +67,9 @@ def test_files_are_rotated_and_the_oldest_are_deleted(tmp_path: Path, monkeypatc
     assert len(batches) >= 6
 
 
-def test_a_checkpoint_costs_one_write_and_no_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_a_checkpoint_takes_one_write_and_does_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: Counter[str] = Counter()
     for name in ("write", "open", "fsync", "fdatasync", "listdir", "scandir", "stat", "unlink"):
         real = getattr(os, name)

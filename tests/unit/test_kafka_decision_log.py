@@ -76,7 +76,7 @@ def test_a_record_that_can_be_read_back_was_committed(log: KafkaDecisionLog, mon
     assert partition.read_to == [OFFSET + 3]  # the end offset that a lagging broker reports is ignored
 
 
-def test_reading_back_waits_until_the_record_is_stable(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_is_read_back_once_it_is_stable(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator has the commit but the partition does not yet: the record is still the first unstable one."""
     partition = Partition(OURS, stable=(OFFSET - 2, OFFSET, OFFSET, OFFSET + 2))
     read_back(log, partition, monkeypatch)

@@ -116,7 +116,7 @@ def test_an_end_offset_below_the_known_one_is_attributed_to_a_lagging_broker() -
 
 
 @pytest.mark.parametrize("messages", [(), (ROW,), (ROW, END)], ids=["silence", "a part", "the end"])
-def test_an_incomplete_read_is_an_error(messages: tuple[Row | int, ...]) -> None:
+def test_an_incomplete_read_raises_an_error(messages: tuple[Row | int, ...]) -> None:
     with pytest.raises(RetriableError, match="up to the expected record"):
         read(*messages)
 

@@ -32,7 +32,7 @@ def sink(servers: str, protocol: str = "PLAINTEXT") -> KafkaSink:
         ("PLAINTEXT://[fe80::1%eth0]:9092", ["[fe80::1%eth0]:9092"]),
     ],
 )
-def test_both_clients_get_the_same_servers(written: str, read: list[str]) -> None:
+def test_both_clients_are_given_the_same_servers(written: str, read: list[str]) -> None:
     described = sink(written)
     assert described.committing_config()["bootstrap_servers"] == read
     for config in (described.producer_config(), described.connection_config(), described.plain_config()):

@@ -73,7 +73,7 @@ def client_that_knows(coordinators: dict[str, int]) -> tuple[TransactionClient, 
     return client, manager
 
 
-def test_a_coordinator_that_left_the_cluster_is_looked_up_again_without_delaying_others() -> None:
+def test_a_coordinator_that_left_the_cluster_is_looked_up_again_without_delaying_the_requests_to_others() -> None:
     client, manager = client_that_knows({"s.0.a.0": DEAD, "s.0.b.0": ALIVE})
     asked = [ProducerIdentity(name, 7, 0) for name in ("s.0.a.0", "s.0.b.0")]
     assert client.end(asked) == {"s.0.a.0": NONE, "s.0.b.0": NONE}

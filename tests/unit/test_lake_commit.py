@@ -280,7 +280,7 @@ def test_files_missing_after_the_decision_are_proven_lost_and_the_others_are_com
     assert shop.values() == [2]
 
 
-def test_a_repair_adds_only_what_was_lost(shop: LakeShop) -> None:
+def test_a_repair_adds_only_the_lost_rows(shop: LakeShop) -> None:
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     lost, kept = prepare(driver, shop.sink, 1), prepare(driver, shop.sink, 2)

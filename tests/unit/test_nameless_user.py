@@ -47,7 +47,7 @@ for what, step in (("hbase", lambda: sink.create_client().cluster and "made"), (
         ({"USER": "spark"}, "", ["hbase: made", "Set TWOPC_CACHE_DIR to a directory"]),
     ],
 )
-def test_a_user_without_a_name_gets_an_error_that_says_what_to_set(
+def test_an_error_tells_a_user_without_a_name_what_to_set(
     settings: dict[str, str], user: str, words: list[str]
 ) -> None:
     unnamed = {"HOME", "USER", "LOGNAME", "LNAME", "USERNAME", "XDG_CACHE_HOME", "TWOPC_CACHE_DIR", "HADOOP_USER_NAME"}

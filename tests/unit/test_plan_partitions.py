@@ -42,7 +42,7 @@ def test_without_the_column_all_rows_are_from_one_partition() -> None:
     lengths=st.lists(st.integers(0, 5), max_size=8),
     cuts=st.lists(st.integers(0, 40), max_size=6),
 )
-def test_no_row_is_counted_twice_or_left_out_wherever_arrow_cuts_its_batches(
+def test_no_row_is_counted_twice_or_left_out_no_matter_where_arrow_cuts_its_batches(
     lengths: list[int], cuts: list[int]
 ) -> None:
     indices = [index for index, length in enumerate(lengths) for _ in range(length)]

@@ -154,7 +154,7 @@ def test_a_silent_broker_is_reported() -> None:
     assert (silent.result, silent.subject, rest.result) == (Result.FAIL, "broker 1", Result.PASS)
 
 
-def test_a_check_that_cannot_finish_is_reported_and_the_others_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_cannot_finish_is_reported_and_the_other_checks_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(_: object) -> Iterator[Finding]:
         yield PASS
         raise RetriableError("no leader")

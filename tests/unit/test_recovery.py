@@ -63,7 +63,7 @@ def test_every_step_occurs_in_the_recovery_table() -> None:
     assert {case.step for case in RECOVERY_TABLE} == set(Step)
 
 
-def test_nothing_is_written_while_a_decided_batch_is_unknown_or_partly_lost() -> None:
+def test_no_rows_are_written_while_a_decided_batch_is_unknown_or_partly_lost() -> None:
     for status, evidence, position, staged, abandoned in COMBINATIONS:
         step = lookup(status, outcome_of(evidence), position, staged=staged, abandoned=abandoned).step
         if status in {LogStatus.DECIDED, LogStatus.REPAIRED} and step in {Step.WRITE, Step.REWRITE}:

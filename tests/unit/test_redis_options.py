@@ -104,7 +104,9 @@ def test_the_error_identifies_the_fault_in_the_options(url: str, options: dict[s
         ("redis://h?require_full_coverage=false", {}, "'require_full_coverage' cannot be written as text"),
     ],
 )
-def test_the_error_identifies_what_a_cluster_does_not_accept(url: str, options: dict[str, Any], words: str) -> None:
+def test_the_error_identifies_the_setting_that_a_cluster_does_not_accept(
+    url: str, options: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ConfigurationError, match=words):
         sink(url, options, cluster=True)
 

@@ -92,7 +92,7 @@ def test_every_refused_position_has_its_own_message() -> None:
     assert len(texts) == len(refused)
 
 
-def test_damage_and_a_blocked_commit_say_what_to_do() -> None:
+def test_the_errors_for_damage_and_for_a_blocked_commit_say_what_to_do() -> None:
     assert "it starts at 7" in str(damaged(LogView(damage="it starts at 7"), "the-log"))
     assert "new sink name" in str(damaged(LogView(damage="x"), "the-log"))
     decision = view(MINE).decision

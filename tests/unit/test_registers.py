@@ -43,7 +43,7 @@ def test_an_empty_directory_is_an_empty_log_at_offset_0(files: FaultyFiles) -> N
     assert fold(RegisterLog(files).inspect()).status is LogStatus.UNDECIDED
 
 
-def test_inspecting_a_missing_directory_creates_nothing(tmp_path: Path) -> None:
+def test_an_inspection_of_a_missing_directory_creates_no_files(tmp_path: Path) -> None:
     log = RegisterLog(LocalFiles(tmp_path / "twopc"))
     assert (log.inspect().start, log.identity()) == (0, "")
     assert not (tmp_path / "twopc").exists()
@@ -158,7 +158,7 @@ def test_a_driver_that_keeps_appending_is_eventually_fenced(files: FaultyFiles) 
         owner.append([decision(30)])
 
 
-def test_the_loser_of_a_race_for_a_register_gets_the_next_one(files: FaultyFiles) -> None:
+def test_the_loser_of_a_race_for_a_register_writes_the_next_one(files: FaultyFiles) -> None:
     first, second = RegisterLog(files), RegisterLog(files)
     files.before_put = lambda: assert_equal(second.acquire(claim("two")), 0)
     assert first.acquire(claim("one")) == 1

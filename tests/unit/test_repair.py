@@ -48,7 +48,7 @@ def world() -> World:
 # -- matching rows -----------------------------------------------------------------------------------------------------
 
 
-def test_matching_compares_rows_and_ignores_handles() -> None:
+def test_a_replay_is_matched_with_a_decision_by_its_rows_and_not_by_handles() -> None:
     replayed = [msgspec.structs.replace(task, handles={}, staged=None) for task in DECISION.tasks]
     assert match_rows(DECISION, replayed, expected={}) == {("", at): ("", at) for at in range(3)}
     assert match_rows(DECISION, replayed[:2], expected={}) is None
@@ -64,7 +64,7 @@ def test_identical_rows_of_another_dataframe_do_not_match() -> None:
 
 
 @given(order=st.permutations(range(6)), contents=st.lists(st.integers(0, 2), min_size=6, max_size=6))
-def test_rows_match_in_whichever_partition_the_replay_puts_them(order: list[int], contents: list[int]) -> None:
+def test_rows_match_no_matter_in_which_partition_the_replay_puts_them(order: list[int], contents: list[int]) -> None:
     decided = tuple(task(partition, checksum=contents[partition]) for partition in range(6))
     decision = msgspec.structs.replace(DECISION, tasks=decided)
     replayed = [msgspec.structs.replace(decided[here], partition=there) for here, there in enumerate(order)]

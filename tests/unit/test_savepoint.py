@@ -312,7 +312,7 @@ def test_a_savepoint_request_without_a_response_is_withdrawn(checkpoint: Path, t
     assert not list((checkpoint / "twopc").glob("savepoint-request*"))
 
 
-def test_a_request_withdrawn_while_it_is_served_stops_nothing_and_leaves_nothing_behind(
+def test_a_request_withdrawn_while_it_is_served_does_not_stop_the_query_and_leaves_no_files_behind(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
@@ -439,7 +439,7 @@ def test_the_commands_take_and_restore_savepoints(checkpoint: Path, tmp_path: Pa
     assert command("savepoint", "create", str(tmp_path / "none"), str(tmp_path / "x")).status == 2
 
 
-def test_a_user_without_permission_gets_a_one_line_error(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_user_without_permission_receives_a_one_line_error(checkpoint: Path, tmp_path: Path) -> None:
     put(tmp_path / "file", "")
     done = command("savepoint", "create", str(checkpoint), str(tmp_path / "file"))
     assert done.status == 2 and done.error.count("\n") == 1
@@ -491,7 +491,7 @@ def test_a_savepoint_includes_a_batch_decided_and_finished_while_the_ledger_is_r
 
 
 @pytest.mark.parametrize(("decided", "missing"), [(1, "batches 2 to 3 are"), (2, "batch 3 is")])
-def test_a_restore_is_refused_if_a_sink_lacks_batches_of_the_savepoint(
+def test_a_restore_is_refused_if_batches_of_the_savepoint_are_missing_from_a_sink(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decided: int, missing: str
 ) -> None:
     view = LogView(begin=Begin(query_id="old", first_batch=decided + 1, prior_offsets=()))

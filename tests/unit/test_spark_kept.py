@@ -57,7 +57,7 @@ def test_a_late_task_of_an_ended_run_is_followed_by_another_release() -> None:
     assert sink.released == [0, 0]
 
 
-def test_a_process_does_not_release_the_runs_of_another() -> None:
+def test_a_process_does_not_release_the_runs_of_another_process() -> None:
     """Notebooks share a JVM and its workers, and none of them knows the queries of the others."""
     sink = Sink("s")
     task("a", "a", sink, process="p")

@@ -126,7 +126,7 @@ def test_a_visible_batch_is_not_written_again_for_the_same_dataframes(caplog: py
     ],
     ids=["other", "equal", "other sink", "one more sink", "one more"],
 )
-def test_a_second_call_with_different_rows_is_refused_and_the_error_says_what_is_visible_and_what_is_not(
+def test_a_second_call_with_different_rows_is_refused_and_the_error_says_which_rows_are_visible(
     second: Call,
 ) -> None:
     writer = Writer()

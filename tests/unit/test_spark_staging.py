@@ -152,7 +152,7 @@ def test_a_file_system_that_does_not_respond_causes_a_retriable_error_with_the_p
         ask(staging)
 
 
-def test_releasing_a_location_without_staged_files_does_nothing(tmp_path: Path) -> None:
+def test_a_release_of_a_location_without_staged_files_does_nothing(tmp_path: Path) -> None:
     staging = Staging(str(tmp_path / "absent"))
     staging.release(0, 0)
     assert not staging.has("0/0/x.arrow")
@@ -230,7 +230,7 @@ def test_the_directories_of_the_next_attempt_are_not_deleted_before_it(tmp_path:
     assert (tmp_path / "4" / "7").is_dir()
 
 
-def test_slices_that_the_driver_sees_cost_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_that_the_driver_sees_require_only_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [staged(str(tmp_path), 0, 0) for _ in range(5)]
     staging = Staging(str(tmp_path))
     monkeypatch.setattr(

@@ -154,7 +154,7 @@ def test_the_checksum_depends_on_which_rows_are_bad() -> None:
     assert len({sound, first, second}) == 3
 
 
-def test_a_task_writes_only_what_was_requested_and_reports_all_rows(world: World) -> None:
+def test_a_task_writes_only_the_requested_rows_and_reports_all_of_them(world: World) -> None:
     sinks = FakeSink(world, "one"), FakeSink(world, "other")
     report = reported(
         task_of(*sinks, mode=Repair({"one": frozenset({("", 0)}), "other": frozenset({("", 1)})}, 9, frozenset())),

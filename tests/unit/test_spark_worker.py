@@ -65,7 +65,7 @@ def test_without_keep_archives_an_archive_is_read_for_each_task(archive: Archive
     assert [archive.begin_task() > 0 for _ in range(3)] == [True, True, True]
 
 
-def test_an_unchanged_archive_is_read_once_more_and_never_again(archive: Archive) -> None:
+def test_an_unchanged_archive_is_read_one_more_time_and_never_again(archive: Archive) -> None:
     worker.keep_archives()
     assert archive.begin_task() > 0  # it may have changed since it was read
     worker.keep_archives()

@@ -114,9 +114,7 @@ def test_each_state_has_its_advice(state: StoreState, expected: tuple[Urgency, s
         (replace(seen(record=OF_ANOTHER), bound=None, batch=None), REFUSED),
     ],
 )
-def test_a_checkpoint_that_has_decided_nothing_is_compared_too(
-    state: StoreState, expected: tuple[Urgency, str]
-) -> None:
+def test_a_checkpoint_without_a_decision_is_compared_too(state: StoreState, expected: tuple[Urgency, str]) -> None:
     [advice] = advise_store(state, UNBOUND)
     assert (advice.urgency, advice.anchor) == expected
 

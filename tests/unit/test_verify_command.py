@@ -152,7 +152,7 @@ def test_an_interrupted_check_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) 
     assert "twopc verify: interrupted. The sink was not checked" in done.stderr
 
 
-def test_no_check_starts_after_the_watch_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_check_starts_after_the_watch_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [1000.0]
     clock = SimpleNamespace(
         monotonic=lambda: now_s[0],

@@ -124,7 +124,7 @@ def test_decreasing_offsets_and_ranges_that_differ_from_the_rows_are_found() -> 
     assert (found_of_kept.kind, found_of_kept.where) == (Kind.NOT_COMPARED, "batches 4")
 
 
-def test_a_checkpoints_initial_offsets_apply_to_its_own_query_only() -> None:
+def test_a_checkpoints_initial_offsets_apply_only_to_its_own_query() -> None:
     (_, old), (_, new) = batch(0, 3, 3, None), batch(0, 9, 4, None)
     batches = {BatchId("a", 0): old, BatchId("b", 0): new}
     assert not list(check_sources(batches, {"b": (at(5),)}, one_to_one=False))

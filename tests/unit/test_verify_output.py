@@ -92,7 +92,7 @@ def test_extra_records_are_an_error_if_the_sink_is_the_only_writer() -> None:
         {"incomplete": "older decisions were truncated"},
     ],
 )
-def test_missing_records_are_not_an_error_if_something_else_explains_them(circumstance: dict[str, Any]) -> None:
+def test_missing_records_are_not_an_error_if_another_circumstance_explains_them(circumstance: dict[str, Any]) -> None:
     assert kinds(3, 10, 10, **circumstance) == [Kind.NOT_COMPARED]
 
 
@@ -100,7 +100,7 @@ def test_records_behind_an_open_transaction_are_not_lost() -> None:
     assert kinds(3, 10, 10, open_offsets=2) == [Kind.HELD_BACK, Kind.NOT_COMPARED]
 
 
-def test_extra_records_in_one_topic_do_not_hide_a_loss_in_another() -> None:
+def test_extra_records_in_one_topic_do_not_hide_a_loss_in_another_topic() -> None:
     rows = {ONLY: 10, OTHER: 10}
     found = count({TOPIC: 9, "other": 11}, rows, rows)
     assert [(one.kind, one.where) for one in found] == [(Kind.RECORDS_EXTRA, "other"), (Kind.RECORDS_MISSING, TOPIC)]

@@ -41,7 +41,7 @@ class TestFilesSink(SinkContract):
 
         return Case(sink, numbers, lambda: numbers_in(sink), silence=silence)
 
-    def test_observing_does_not_wait_for_a_running_driver(self, case: Case) -> None:
+    def test_observing_a_sink_does_not_wait_for_a_running_driver(self, case: Case) -> None:
         """`twopc status --sinks` reads the directory while the query is running."""
         driver = Driver(case.sink)
         assert case.silence is not None

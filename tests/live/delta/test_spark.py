@@ -150,7 +150,7 @@ def test_sparks_types_arrive_unchanged(write_by: str, spark: SparkSession, tmp_p
     ]  # fmt: skip
 
 
-def test_bad_rows_become_dead_letters_and_the_others_are_written(
+def test_bad_rows_become_dead_letters_and_good_rows_are_written(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = created(tmp_path, COLUMNS)

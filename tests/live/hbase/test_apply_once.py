@@ -110,7 +110,7 @@ def puts(store: Store) -> HBaseSink:
     return sink_of(store, Put(f"{store.prefix}:{{id}}", {"d:v": "v", "d:w": "w"}), chunk_rows=2)
 
 
-def test_the_last_row_of_a_key_wins_however_often_each_chunk_is_applied(puts: HBaseSink, store: Store) -> None:
+def test_the_last_row_of_a_key_wins_no_matter_how_often_each_chunk_is_applied(puts: HBaseSink, store: Store) -> None:
     driver = Driver(puts)
     scan_start = driver.begin()
     handle = driver.prepare(batch(id=[1, 2, 1, 3, 1], v=["a", "x", "b", "y", "c"], w=["", "", "", "", ""]))

@@ -32,7 +32,7 @@ def new_topic(kafka: LocalOldKafka) -> str:
     return create_topic(kafka.bootstrap_servers, f"t{uuid.uuid4().hex[:10]}")
 
 
-def test_a_group_consumes_what_was_produced(old_kafka: LocalOldKafka) -> None:
+def test_a_consumer_group_reads_the_produced_records(old_kafka: LocalOldKafka) -> None:
     topic = new_topic(old_kafka)
     produce(old_kafka.bootstrap_servers, topic, range(100))
     facts = {

@@ -73,7 +73,7 @@ def probed(servers: str, group: str, *words: str) -> tuple[int, dict[str, Any], 
     ],
     ids=["librdkafka's default", "librdkafka, uncommitted", "kafka-python, committed", "kafka-python's default"],
 )
-def test_a_group_is_judged_by_what_it_reads(
+def test_a_consumer_group_is_judged_by_the_records_that_it_reads(
     read: Callable[..., None], options: dict[str, Any], status: int, kafka: KafkaService
 ) -> None:
     servers, group = kafka.bootstrap_servers, f"g{uuid.uuid4().hex[:10]}"

@@ -101,7 +101,7 @@ def test_records_whose_timestamps_do_not_show_their_batches_are_refused(kafka: K
 
 
 @pytest.mark.parametrize("ends", [(0, 4), (4,)], ids=["an earlier batch without input", "no earlier batch"])
-def test_no_record_of_an_earlier_batch_is_needed_if_no_earlier_batch_has_read_input(
+def test_records_of_earlier_batches_are_not_needed_if_no_earlier_batch_has_read_input(
     ends: tuple[int, ...], kafka: KafkaService, tmp_path: Path
 ) -> None:
     planned(tmp_path, *ends)
@@ -110,7 +110,7 @@ def test_no_record_of_an_earlier_batch_is_needed_if_no_earlier_batch_has_read_in
     assert "0 records were written, 0 of them duplicates" in output
 
 
-def test_the_offsets_of_one_topic_say_nothing_about_the_times_in_another(kafka: KafkaService, tmp_path: Path) -> None:
+def test_the_offsets_of_one_topic_do_not_imply_those_of_another_topic(kafka: KafkaService, tmp_path: Path) -> None:
     servers = kafka.bootstrap_servers
     times = (at_ms(0), at_ms(1), at_ms(1) - 120_000)
     named, unnamed = topic_with(servers, *times), topic_with(servers, *times)

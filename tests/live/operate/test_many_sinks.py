@@ -49,7 +49,7 @@ def test_a_driver_does_not_receive_the_open_transactions_of_other_sinks(
     assert not [tid for tid in listed if not tid.startswith(f"{play.name}.")]
 
 
-def test_a_check_of_a_sink_does_not_ask_about_the_transactions_of_others(
+def test_a_check_of_a_sink_does_not_request_the_transactions_of_other_sinks(
     kafka: KafkaService, play: Play, other: Play
 ) -> None:
     crash(play.driver(), play, 0, ROWS, "driver.decided")

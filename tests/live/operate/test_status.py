@@ -159,7 +159,7 @@ def test_status_watches_a_sink_for_the_given_time(play: Play) -> None:
     assert "last decided batch 0" in shown.out and "\x1b" not in shown.out
 
 
-def test_an_unreadable_sink_of_a_cluster_does_not_hide_the_others(fresh_kafka: LocalKafka, tmp_path: Path) -> None:
+def test_an_unreadable_sink_of_a_cluster_does_not_hide_its_other_sinks(fresh_kafka: LocalKafka, tmp_path: Path) -> None:
     kafka = KafkaService(fresh_kafka.bootstrap_servers)
     with playing(kafka, tmp_path / "one") as one, playing(kafka, tmp_path / "other") as other:
         one.driver().process(one.batch(0), Tasks(one, ROWS))

@@ -76,7 +76,7 @@ def test_no_outcome_is_concluded_while_a_stopped_backend_may_still_commit(
     assert values(database) == [1, 2, 3]
 
 
-def test_a_driver_that_waits_for_the_lock_finds_what_the_previous_driver_committed(
+def test_a_driver_that_waits_for_the_lock_finds_the_rows_that_the_previous_driver_committed(
     local_postgres: LocalPostgres, database: str, sink: PostgresSink, connection: psycopg.Connection[Any]
 ) -> None:
     stopped = Stopped(local_postgres, sink, asked=True)

@@ -80,7 +80,7 @@ def test_a_port_occupied_before_the_server_binds_it_is_replaced(monkeypatch: pyt
         assert server.port != occupied
 
 
-def test_a_killed_server_keeps_what_was_committed_and_its_port(local_postgres: LocalPostgres) -> None:
+def test_a_killed_server_keeps_its_committed_rows_and_its_port(local_postgres: LocalPostgres) -> None:
     local_postgres.execute("CREATE TABLE kept (id int)")
     with contextlib.closing(local_postgres.connect()) as client:
         client.execute("INSERT INTO kept VALUES (1)")

@@ -148,7 +148,7 @@ def test_a_batch_too_large_for_one_piece_is_written_in_several(typed: Connection
     ]
 
 
-def test_writing_does_not_import_pandas() -> None:
+def test_a_write_does_not_import_pandas() -> None:
     script = """
 import sys
 import pyarrow as pa

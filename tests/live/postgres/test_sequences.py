@@ -52,7 +52,7 @@ def test_a_decided_batch_is_published_once_the_sequence_is_no_longer_behind_the_
 
 
 @pytest.mark.parametrize("key", _KEYS)
-def test_each_row_gets_one_number(key: str, database: str, connection: Connection) -> None:
+def test_each_row_receives_one_number_from_the_sequence(key: str, database: str, connection: Connection) -> None:
     _create(connection, key)
     for value in (7, 8):
         assert apply(sink_of(database), numbers([value]), numbers([value])) == [Evidence.COMMITTED] * 2

@@ -68,7 +68,7 @@ def test_a_table_and_a_topic_contain_every_row_once_after_a_crash_at_any_point(
     assert values(topic) == VALUES
 
 
-def test_a_table_that_only_the_publish_can_check_gets_one_vote_for_all_tasks_of_a_batch(
+def test_all_tasks_of_a_batch_share_one_vote_on_a_table_that_only_the_publish_can_check(
     kafka: KafkaService, postgres_server: PostgresService, spark: SparkSession, tmp_path: Path
 ) -> None:
     """The driver dies between the decision and the commit of the vote."""

@@ -221,7 +221,7 @@ def test_a_sink_sweeps_no_vote_of_another_sink(database: str) -> None:
     assert one.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
 
 
-def test_a_slice_aborted_in_the_meantime_gets_no_vote(database: str, connection: Connection) -> None:
+def test_no_vote_is_prepared_for_a_slice_aborted_in_the_meantime(database: str, connection: Connection) -> None:
     driver = Driver(prepared_of(database).sink)
     driver.begin()
     handle = driver.prepare(numbers([1]))

@@ -136,7 +136,7 @@ def test_increments_are_applied_once_even_if_responses_are_lost(
 # -- fences ------------------------------------------------------------------------------------------------------------
 
 
-def test_raising_the_fence_removes_older_markers(sink: RedisSink, client: Any, totals: Any) -> None:
+def test_a_higher_fence_removes_older_markers(sink: RedisSink, client: Any, totals: Any) -> None:
     driver = Driver(sink)
     scan_start = driver.begin()
     older = driver.prepare(ROWS)
@@ -209,7 +209,7 @@ def test_an_acquisition_repeated_after_a_lost_response_does_not_fence_a_newer_dr
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_slice_that_lacks_one_chunk_is_lost_as_a_whole(sink: RedisSink, client: Any, totals: Any) -> None:
+def test_a_slice_with_a_missing_chunk_counts_as_lost_as_a_whole(sink: RedisSink, client: Any, totals: Any) -> None:
     driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(ROWS)
@@ -257,7 +257,7 @@ def test_a_lost_slice_whose_first_chunk_is_partly_applied_is_never_proven_lost(
         assert not other._tombstone(handle, scan_start["base"])
 
 
-def test_nothing_is_applied_before_the_store_has_recorded_the_decision(
+def test_no_row_is_applied_before_the_store_has_recorded_the_decision(
     sink: RedisSink, totals: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver on an older copy of the checkpoint would not see the decision otherwise."""

@@ -74,7 +74,7 @@ def test_set_can_specify_a_time_to_live(redis_server: RedisService, client: redi
     assert 0 < client.pttl(key) <= 60_000
 
 
-def test_hash_set_writes_a_field_per_column_and_keeps_others(
+def test_hash_set_writes_a_field_per_column_and_keeps_other_fields(
     redis_server: RedisService, client: redis.Redis, key: str
 ) -> None:
     client.hset(f"{key}:7", "other", "stays")
@@ -117,7 +117,7 @@ def test_values_are_pushed_once_and_in_order(redis_server: RedisService, client:
     assert client.lrange(key, 0, -1) == [b"\x00", b"\xff\xfe", b"", b"c", b"d"]
 
 
-def test_a_stream_gets_an_entry_per_row(redis_server: RedisService, client: redis.Redis, key: str) -> None:
+def test_each_row_becomes_an_entry_of_a_stream(redis_server: RedisService, client: redis.Redis, key: str) -> None:
     write(redis_server, StreamAdd(key, ("a", "b")), a=[1, 2, 3], b=[True, False, True])
     entries = [fields for _, fields in client.xrange(key) or []]
     assert entries == [{b"a": b"1", b"b": b"true"}, {b"a": b"2", b"b": b"false"}, {b"a": b"3", b"b": b"true"}]

@@ -126,7 +126,7 @@ class Speculative(Tasks):
         return accepted
 
 
-def test_of_a_tasks_two_attempts_only_the_accepted_one_becomes_visible(play: Play) -> None:
+def test_of_two_attempts_of_a_task_only_the_accepted_one_becomes_visible(play: Play) -> None:
     """Speculation. Fails if ids are not unique per worker.
 
     The second attempt would initialise the first one's id, and abort its prepared transaction.

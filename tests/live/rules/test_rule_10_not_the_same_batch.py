@@ -281,7 +281,7 @@ def lists_its_files_in_another_order(checkpoint: SparkCheckpoint) -> None:
 @pytest.mark.parametrize(
     "change", [compacts_into_its_own_file, compacts_into_a_later_file, lists_its_files_in_another_order]
 )
-def test_compacting_the_sources_log_changes_no_batch(
+def test_a_compaction_of_the_sources_log_changes_no_batch(
     change: Callable[[SparkCheckpoint], Any], play: Play, tmp_path: Path
 ) -> None:
     """Fails if the digest only reads ``sources/0/<n>``, or takes the whole compacted file."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from twopc.sinks.kafka import KafkaSink
 
 
-def test_two_sinks_of_a_query_with_the_same_ledger_are_refused_until_each_has_its_own(
+def test_two_sinks_of_a_query_with_the_same_ledger_are_refused_until_each_has_its_own_ledger(
     play: Play, tmp_path: Path
 ) -> None:
     """Rule 13. Caught mutation: ``Participants.bindings`` compares nothing (the first restart is then refused forever)."""

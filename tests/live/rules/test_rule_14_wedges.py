@@ -170,7 +170,9 @@ def test_a_decision_above_the_record_limit_is_written_in_parts_and_read_as_one(p
     assert play.visible() == {"a": 1, "b": 1}
 
 
-def test_a_ledger_with_a_lower_record_limit_gets_smaller_parts(kafka: KafkaService, tmp_path: Path) -> None:
+def test_decisions_are_written_in_smaller_parts_to_a_ledger_with_a_lower_record_limit(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
     """Fails if parts have a fixed size, if a batch contains several, or if the options for rows apply to them."""
     options = {"kafka.message.max.bytes": "20000", "kafka.queue.buffering.max.kbytes": "100"}
     with playing(kafka, tmp_path, options=options) as play:
@@ -305,7 +307,7 @@ def test_the_ledger_is_truncated_below_the_kept_batches_and_a_restart_still_reco
 
 
 @pytest.mark.parametrize("deletes", [True, False])
-def test_a_start_reads_what_the_kept_batches_need_even_if_nothing_may_be_deleted(
+def test_a_start_reads_only_the_records_that_the_kept_batches_need_even_if_no_record_may_be_deleted(
     play: Play, monkeypatch: pytest.MonkeyPatch, *, deletes: bool
 ) -> None:
     """Fails if a start reads from the earliest record: without the right Delete, the amount grows every day."""
