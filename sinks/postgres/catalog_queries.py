@@ -174,9 +174,13 @@ FROM tree JOIN pg_constraint k ON k.conrelid = tree.oid
 WHERE k.contype IN ('c', 'f', 'x', 't')
 ORDER BY k.conrelid <> %(oid)s::oid, 2
 """
+#: The trigger of pg_repack (``repack.repack_trigger`` in its repack.sql.in) only copies the change to a log, and the table
+#: that replaces this one receives its rows from that log.
 TRIGGERS: Final = """
 SELECT quote_ident(t.tgname) AS name, t.tgrelid::regclass::text AS table, t.tgtype AS events
 FROM tree JOIN pg_trigger t ON t.tgrelid = tree.oid
+JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_namespace s ON s.oid = f.pronamespace
 WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgparentid = 0
+  AND (s.nspname, f.proname) <> ('repack', 'repack_trigger')
 ORDER BY t.tgrelid <> %(oid)s::oid, 1
 """

@@ -23,9 +23,13 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "08": (UnavailableError, "The server is not reachable, or the connection broke"),
     "22": (BadRecordError, "A row does not fit the table"),
     "23": (BadRecordError, "A row violates one of the table's constraints"),
+    # During a failover, a server that was the primary, or soon will be, is read-only.
     "25006": (
-        ConfigurationError,
-        "The dsn points to a standby, or the database is read-only: pass the primary's dsn",
+        UnavailableError,
+        (
+            "The dsn points to a standby, or the database is read-only. During a failover, this error ends when a primary "
+            "accepts writes. If it does not end, pass the primary's dsn"
+        ),
     ),
     "25P03": (
         UnavailableError,

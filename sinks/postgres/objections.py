@@ -166,7 +166,8 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
         if events := fired & trigger.events:
             yield (
                 f"the trigger {trigger.name} on {trigger.table} runs code on every {' and '.join(sorted(events))}, and this "
-                "code may reject rows after the decision: drop or disable the trigger"
+                "code may reject rows after the decision: drop or disable the trigger. If the trigger belongs to another tool, "
+                "such as a replication tool, stop that tool first, because the tool would miss the rows"
             )
     yield from _partitioned(table)
     if table.has_row_security:

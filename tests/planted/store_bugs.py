@@ -231,4 +231,24 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/test_security_rights.py -k commit",
         model=False,
     ),
+    one_edit(
+        "PostgreSQL: the trigger of pg_repack stops the query",
+        0,
+        "sinks/postgres/catalog_queries.py",
+        "  AND (s.nspname, f.proname) <> ('repack', 'repack_trigger')\n",
+        "",
+        model=False,
+        protocol="tests/live/postgres/test_objections.py -k pg_repack",
+    ),
+    one_edit(
+        "PostgreSQL: a failover in progress stops the query",
+        0,
+        "sinks/postgres/errors.py",
+        """    "25006": (
+        UnavailableError,""",
+        """    "25006": (
+        ConfigurationError,""",
+        model=False,
+        protocol="tests/live/postgres/test_causes.py -k standby",
+    ),
 )

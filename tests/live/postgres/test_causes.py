@@ -32,7 +32,7 @@ _DSNS: list[tuple[dict[str, str], type[TwoPhaseCommitError], str]] = [
     ({"dbname": "nowhere"}, ConfigurationError, 'database "nowhere" does not exist. Check the database in the dsn'),
     ({"sslmode": "require"}, ConfigurationError, "server does not support SSL"),
     ({"host": "no-such-host.invalid"}, UnavailableError, "no-such-host.invalid.*not reachable"),
-    ({"options": "-c default_transaction_read_only=on"}, ConfigurationError, "read-only.*pass the primary's dsn"),
+    ({"options": "-c default_transaction_read_only=on"}, UnavailableError, "read-only.*pass the primary's dsn"),
 ]
 
 
@@ -93,7 +93,7 @@ def test_a_dropped_internal_table_of_the_sink_is_reported(database: str, connect
         driver.prepare(numbers([1]))
 
 
-def test_a_standby_is_rejected_with_an_error_that_identifies_it() -> None:
+def test_a_standby_counts_as_temporarily_unavailable_and_the_error_identifies_it() -> None:
     with tempfile.TemporaryDirectory(prefix="twopc-postgres-test-") as directory:
         Path(directory).chmod(0o711)
         home = Path(directory, "server")
@@ -102,6 +102,6 @@ def test_a_standby_is_rejected_with_an_error_that_identifies_it() -> None:
         (home / "cluster" / "standby.signal").touch(0o644)
         with (
             LocalPostgres(data_dir=home) as standby,
-            pytest.raises(ConfigurationError, match=r"points to a standby.*pass the primary's dsn"),
+            pytest.raises(UnavailableError, match=r"points to a standby.*During a failover.*pass the primary's dsn"),
         ):
             Driver(sink_of(standby.dsn))
