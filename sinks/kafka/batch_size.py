@@ -18,16 +18,15 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka import KafkaError
 
-from twopc.errors import BadRecordError, RetriableError, TwoPhaseCommitError
-from twopc.sinks.kafka.client_log import client_logger
-from twopc.sinks.kafka.oauth import require_token
+from twopc.errors import BadRecordError, RetriableError
+from twopc.sinks.kafka.topic_settings import settings_of_topics
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from twopc.errors import TwoPhaseCommitError
     from twopc.sinks.kafka.settings import KafkaSettings, Place
 
 #: The librdkafka default.
@@ -36,7 +35,6 @@ _DEFAULT: Final = 1_000_000
 _CAUTIOUS: Final = 16_384
 #: The settings that limit a topic's batches. The segment size is a limit because a batch must fit in one segment.
 _LIMITS: Final = ("max.message.bytes", "segment.bytes")
-_REQUEST_S: Final = 5.0
 #: The broker's errors for a batch that is too large.
 _REFUSALS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
@@ -130,26 +128,11 @@ def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | 
 
     The result omits topics that do not exist yet.
     """
-    config = settings.connection_config()
-    found: dict[str, Limit | None] = {}
-    try:
-        require_token(config)
-        admin = AdminClient(config, logger=client_logger)
-        wanted = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        timeout_s = min(_REQUEST_S, settings.timeout_ms / 1000)
-        for resource, future in admin.describe_configs(wanted, request_timeout=timeout_s).items():
-            try:
-                entries = future.result()
-                found[resource.name] = min((int(entries[name].value), name) for name in _LIMITS if name in entries)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    found[resource.name] = None
-    except (
-        KafkaException,
-        TwoPhaseCommitError,
-    ):  # the producer runs into the same error, and describes it better
-        return dict.fromkeys(topics)
-    return found
+    found = settings_of_topics(settings, topics)
+    return {
+        topic: min((int(entries[name]), name) for name in _LIMITS if name in entries) if entries else None
+        for topic, entries in found.items()
+    }
 
 
 #: The cache has a limit because a process outlives many queries.

@@ -25,6 +25,7 @@ from twopc.sinks.kafka.errors import (
 from twopc.sinks.kafka.handle import KafkaHandle
 from twopc.sinks.kafka.look_up import LookUp
 from twopc.sinks.kafka.markers import encode_marker
+from twopc.sinks.kafka.old_rows import warn_of_old_rows
 from twopc.sinks.kafka.prepared_rows import records_of
 from twopc.sinks.kafka.producer import drop_quietly, is_for_another
 from twopc.sinks.kafka.producer_pool import PoolKey, pool_for
@@ -33,7 +34,7 @@ from twopc.sinks.kafka.sent import by_topic, ranges
 from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
     from confluent_kafka import KafkaError
@@ -109,7 +110,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def write(self, rows: pa.RecordBatch) -> None:
         """See :class:`SinkWriter`. The size of librdkafka's queue limits memory use."""
         require_exact(rows)
-        self._fit_batches(rows)
+        warn_of_old_rows(self._settings, rows, self._fit_batches(rows))
         ready = self._begun
         self._rows += rows.num_rows
         at_once = _OBJECTS if ready.native is None else _STRUCTURES
@@ -167,10 +168,13 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         if self._pool is not None:
             self._pool.replenish(self._task.committed_through)
 
-    def _fit_batches(self, rows: pa.RecordBatch) -> None:
-        """Make sure that the rows' topics accept the producer's batches. Before the first row, replace the producer if needed."""
+    def _fit_batches(self, rows: pa.RecordBatch) -> Sequence[str]:
+        """Make sure that the rows' topics, which are returned, accept the producer's batches.
+
+        Before the first row, replace the producer if needed.
+        """
         if self._topic is not None:
-            return
+            return [self._topic]
         # The column can be missing only from staged rows, because the sink has chosen the columns of all other rows.
         if "topic" not in rows.schema.names:
             raise ConfigurationError(
@@ -189,6 +193,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                 raise too_small
             self.abort()
             self.begin_transaction()
+        return topics
 
     def _enqueue_all(self, ready: ReadyProducer, records: Records) -> None:
         done, deadline = 0, None

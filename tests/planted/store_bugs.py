@@ -251,4 +251,13 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
         protocol="tests/live/postgres/test_causes.py -k standby",
     ),
+    one_edit(
+        "Kafka: no task warns of rows that the broker may delete soon",
+        0,
+        "sinks/kafka/writer.py",
+        "        warn_of_old_rows(self._settings, rows, self._fit_batches(rows))\n",
+        "        self._fit_batches(rows)\n",
+        model=False,
+        protocol="tests/live/test_kafka_old_rows.py",
+    ),
 )

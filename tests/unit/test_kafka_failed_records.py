@@ -25,7 +25,7 @@ TOO_LARGE = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
 @pytest.fixture(autouse=True)
 def _nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error asks the brokers for a topic's limit; here there are none."""
-    monkeypatch.setattr("twopc.sinks.kafka.batch_size._REQUEST_S", 0.01)
+    monkeypatch.setattr("twopc.sinks.kafka.topic_settings._REQUEST_S", 0.01)
 
 
 def reporting(*reports: Sequence[tuple[str, KafkaError]], cause: KafkaError | None = None) -> ReadyProducer:

@@ -1,0 +1,65 @@
+"""Warn of rows whose ``timestamp`` is so old that the broker may delete them soon after their commit.
+
+Kafka counts a record's age from its timestamp (``retention.ms`` in Kafka's TopicConfig.java). Spark's own sink writes no
+timestamps, so users who replace it do not expect this.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.compute as pc
+
+from twopc.sinks.kafka.topic_settings import settings_of_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import pyarrow as pa
+
+    from twopc.sinks.kafka.settings import KafkaSettings, Place
+
+logger = logging.getLogger(__name__)
+
+#: Younger rows need no look at the topics' settings. Few topics keep their records for less than an hour.
+_OLD_MS: Final = 3_600_000
+_DAY_MS: Final = 86_400_000
+#: The topics that were looked at, by process: a warning for each batch would hide other warnings.
+_looked_at: set[tuple[int, Place, str]] = set()
+
+
+def warn_of_old_rows(settings: KafkaSettings, rows: pa.RecordBatch, topics: Collection[str]) -> None:
+    """Log a warning if these rows' topics may delete a row because of its age. A process looks at a topic once."""
+    if "timestamp" not in rows.schema.names:
+        return
+    earliest_ms = pc.min(rows.column("timestamp")).as_py()
+    age_ms = 0 if earliest_ms is None else time.time() * 1000 - earliest_ms
+    new = {topic for topic in topics if (os.getpid(), settings.place, topic) not in _looked_at}
+    if age_ms < _OLD_MS or not new:
+        return
+    _looked_at.update((os.getpid(), settings.place, topic) for topic in new)
+    for topic, found in settings_of_topics(settings, sorted(new)).items():
+        retention_ms = _retention_ms(found or {})
+        if retention_ms is not None and age_ms > retention_ms:
+            logger.warning(
+                "sink %r: this task writes a row with a timestamp that is %.1f days old, but the topic %s keeps records for only "
+                "%.1f days after their timestamp (retention.ms=%d). So the broker may delete the row soon after its commit. If "
+                "the rows should carry the time when they were written, as with Spark's own sink, drop the 'timestamp' column. "
+                "Otherwise, increase retention.ms",
+                settings.name,
+                age_ms / _DAY_MS,
+                topic,
+                retention_ms / _DAY_MS,
+                retention_ms,
+            )
+
+
+def _retention_ms(found: dict[str, str]) -> int | None:
+    """Return how long a topic keeps its records, counted from their own timestamps; None if it does not count from them."""
+    if "delete" not in found.get("cleanup.policy", "") or found.get("message.timestamp.type") != "CreateTime":
+        return None
+    retention_ms = int(found.get("retention.ms", -1))
+    return retention_ms if retention_ms >= 0 else None
