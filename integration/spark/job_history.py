@@ -20,6 +20,7 @@ from twopc.errors import FatalError
 from twopc.integration.spark.number_ranges import NumberRanges
 from twopc.integration.spark.reports import BEGINNING, Moment
 from twopc.integration.spark.unbegun import Unbegun
+from twopc.integration.spark.watched_clock import WatchedClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -87,6 +88,7 @@ class JobHistory:
         self._last: int | None = None  # the last job that is known to be over
         self._examined = NumberRanges()
         self._unbegun = Unbegun(store)
+        self._clock = WatchedClock()
 
     def begin(self, *, exactly: bool = False) -> Moment:
         """Record a moment. No earlier job has computed an RDD that is created after this moment.
@@ -95,12 +97,13 @@ class JobHistory:
             exactly: whether to ask Spark for the next job's number, too, so that no job is examined needlessly later.
         """
         previous, known = self._moments[-1], None if exactly else self._last
+        set_back_ms = self._clock.set_back_ms()  # first, so that a later change counts as later than the moment
         if known is None:
             over = self._over(previous)
-            now = structs.replace(self.store.now(), over=over)
+            now = structs.replace(self.store.now(), over=over, set_back_ms=set_back_ms)
         else:  # no finished job has computed RDDs that are created later, so do not ask Spark for the next job's number
             dropped = self.store.dropped()
-            now = Moment(self.store.next_rdd(), max(known + 1, previous.job), dropped, previous.over)
+            now = Moment(self.store.next_rdd(), max(known + 1, previous.job), dropped, previous.over, set_back_ms)
         if len(self._moments) > _MAX_MOMENTS:
             del self._moments[2 : _MAX_MOMENTS // 2 : 2]  # so the gaps are wider between older moments
         self._moments.append(now)
@@ -115,6 +118,18 @@ class JobHistory:
     def before(self, rdd: int) -> Moment:
         """Return the last recorded moment before the RDD was created. No job before that moment has computed the RDD."""
         return self._moments[bisect_right(self._moments, rdd, key=lambda moment: moment.rdd) - 1]
+
+    def set_back_ms(self) -> float:
+        """Return by how much the driver's clock was set back since this history began."""
+        with self.lock:
+            return self._clock.set_back_ms()
+
+    def was_set_back_since(self, rdds: Iterable[int]) -> bool:
+        """Whether the driver's clock was set back after the oldest of the RDDs was created.
+
+        If so, the times of the stages that computed the RDDs do not show the order of these stages.
+        """
+        return self.set_back_ms() > self.before(min(rdds)).set_back_ms
 
     def is_known(self, rdds: Collection[int], own: Collection[int]) -> bool:
         """Whether all stages that may have computed any of the RDDs are known.
@@ -191,9 +206,14 @@ class JobHistory:
         def reported() -> dict[int, list[StageAttempt]] | None:
             found = {stage: self._attempts(stage) for stage in job.stages}
             missing[:] = [stage for stage, attempts in found.items() if not attempts]
-            return found if not missing or _has_skipped(self.store.job(job.job_id), found) else None
+            return found if not missing or self._has_skipped(job.job_id, found) else None
 
         return _awaited(reported, lambda: f"stage {missing[0]}")
+
+    def _has_skipped(self, number: int, found: Mapping[int, Sequence[StageAttempt]]) -> bool:
+        is_accounted_for = _has_skipped(self.store.job(number), found)
+        with self.lock:  # afterward, because the reports must be older than this look at the clock
+            return is_accounted_for and self.set_back_ms() == self._before_job(number).set_back_ms
 
     def _attempts(self, stage: int) -> list[StageAttempt]:
         last = self.store.last_attempt(stage)
@@ -262,14 +282,17 @@ class JobHistory:
         """
         if (job := self.store.job(number)) is not None:
             return job
-        earlier = self._moments[bisect_right(self._moments, number, key=lambda moment: moment.job) - 1]
         with contextlib.suppress(LookupError):
-            return self._unbegun.look(number, earlier.over, last)
+            return self._unbegun.look(number, self._before_job(number).over, last)
         return _awaited(lambda: self.store.job(number), lambda: f"job {number}")
+
+    def _before_job(self, number: int) -> Moment:
+        """Return the last recorded moment before Spark assigned the job's number."""
+        return self._moments[bisect_right(self._moments, number, key=lambda moment: moment.job) - 1]
 
 
 def _has_skipped(job: Job | None, found: Mapping[int, Sequence[StageAttempt]]) -> bool:
-    """Whether Spark skipped all of the job's stages that are missing from the store."""
+    """Whether Spark skipped all of the job's stages that are missing from the store, provided that no clock was set back."""
     if job is None or job.ended_ms is None:
         return False
     kept = [attempts for attempts in found.values() if attempts]

@@ -39,6 +39,7 @@ def judge(
     ran: Sequence[StageAttempt],
     behind: Collection[tuple[int, ...]],
     cached_rdds: Callable[[Collection[int]], set[int]],
+    was_set_back_since: Callable[[Iterable[int]], bool],
 ) -> None:
     """Check that an attempt at a batch did not mix rows from two writes of a shuffle.
 
@@ -48,6 +49,7 @@ def judge(
         behind: the shuffles that were read to compute rows that Spark keeps. Unlike the shuffles of the batch's own stages,
             they matter only for the time in which Spark computed these rows.
         cached_rdds: returns those of the given RDDs that are cached.
+        was_set_back_since: see :meth:`~twopc.integration.spark.job_history.JobHistory.was_set_back_since`.
 
     Raises:
         RetriableError: a stage that keeps no rows was rerun. A retry reads the stage's input again.
@@ -69,6 +71,8 @@ def judge(
     keeping = [one for one in readers if one.shuffle_write_records or not cached.isdisjoint(one.rdd_ids)]
     for rdd in cached:
         _require_one_filling([one for one in keeping if rdd in one.rdd_ids])
+    if keeping and rewrites and was_set_back_since(rdd for one in ran for rdd in one.rdd_ids):
+        raise _without_order(rewrites[-1].stage_id)  # the next checks compare times
     for one in keeping:
         _require_read_once(one, rewrites)
     _require_same_write(keeping, [one for one in readers if one.stage_id in own.last], rewrites)
@@ -160,14 +164,25 @@ def _require_read_once(reader: StageAttempt, rewrites: Sequence[StageAttempt]) -
             raise _mixed(run.stage_id)
 
 
-_MIXED: Final = (
+_LOST: Final = (
     "Spark ran stage {stage} again, because some of that stage's output was lost (an executor died, for example). The "
-    "new output may not match the rest of the old output, so rows could be missing or duplicated. No part of the batch "
-    "is decided or visible. Restart the query, which will then recompute the whole batch. A retry without a restart "
-    "would use the same shuffle files. If your program has cached a DataFrame outside the function, call its "
-    "unpersist() first"
+    "new output may not match the rest of the old output"
 )
+_RESTART: Final = (
+    "so rows could be missing or duplicated. No part of the batch is decided or visible. Restart the query, which will "
+    "then recompute the whole batch. A retry without a restart would use the same shuffle files. If your program has "
+    "cached a DataFrame outside the function, call its unpersist() first"
+)
+_SET_BACK: Final = (
+    "The clock of the driver's host was set back, so the times in Spark's reports do not show which stages read which "
+    "output"
+)
+_GRADUALLY: Final = "If this happens again, let the host's time service correct the clock gradually, not in steps"
 
 
 def _mixed(stage: int) -> FatalError:
-    return FatalError(_MIXED.format(stage=stage))
+    return FatalError(f"{_LOST}, {_RESTART}".format(stage=stage))
+
+
+def _without_order(stage: int) -> FatalError:
+    return FatalError(f"{_LOST}. {_SET_BACK}, and {_RESTART}. {_GRADUALLY}".format(stage=stage))

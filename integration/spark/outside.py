@@ -48,11 +48,12 @@ class OutsideJobs:
         """
         if next(self._others(end), None) is None or (since_ms := kept_since_ms()) is None:
             return
+        history = self._history
         jobs = list(self._since(since_ms, end))
-        attempts = {stage: found for job in jobs for stage, found in self._history.stages_of(job).items() if found}
+        attempts = {stage: found for job in jobs for stage, found in history.stages_of(job).items() if found}
         last = {stage: found[-1] for stage, found in attempts.items()}
         ran = [one for _, found in sorted(attempts.items()) for one in found if one.has_run]
-        judge(OwnStages(last, (), in_several(jobs)), ran, (), self._history.store.cached_rdds)
+        judge(OwnStages(last, (), in_several(jobs)), ran, (), history.store.cached_rdds, history.was_set_back_since)
 
     def pass_over(self, end: int) -> None:
         """Record that no batch after the checked attempt's batch needs the jobs before this one."""

@@ -90,12 +90,14 @@ class Moment(msgspec.Struct, frozen=True):
     Attributes:
         dropped: how many reports Spark had dropped before this moment.
         over: a job that Spark had reported as over before this moment; None if unknown.
+        set_back_ms: by how much the driver's clock had been set back before this moment, as far as the history knows.
     """
 
     rdd: int
     job: int
     dropped: int = 0
     over: int | None = None
+    set_back_ms: float = 0.0
 
 
 #: Spark's status for a stage that has not run any tasks.

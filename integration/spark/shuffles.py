@@ -203,7 +203,7 @@ class Shuffles:
         behind = history.behind(shared)
         ran = history.of(seen.lineage.union(*behind))
         stages = OwnStages(seen.stages, results, self._may_be_read_during_rewrite(seen, own), self._is_merged)
-        judge(stages, ran, behind, self._store.cached_rdds)
+        judge(stages, ran, behind, self._store.cached_rdds, history.was_set_back_since)
         return behind
 
     def _may_be_read_during_rewrite(self, seen: _Seen, own: Collection[int]) -> Collection[int]:

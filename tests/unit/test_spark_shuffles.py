@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -585,6 +586,91 @@ def test_a_batch_is_decided_if_its_rows_were_cached_before_another_job_rewrote_t
     watching(kept_while_rewritten(44, written)).check("b", {5})
 
 
+@pytest.fixture
+def set_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Set the driver's clock, once or several times, by this many milliseconds."""
+
+    def set_by(change_ms: int) -> None:
+        before = time.time
+        monkeypatch.setattr(time, "time", lambda: before() + change_ms / 1000)
+
+    return set_by
+
+
+def read_on_both_sides(back_ms: int) -> Store:
+    """A stage keeps what it reads of a shuffle. An executor dies, the clock is set back, and the result stage reads a rewrite."""
+    writes = [
+        StageAttempt("COMPLETE", M1, number, (1,), 0, 9, began, completion_time=ended)
+        for number, began, ended in ((0, 1_000, 2_000), (1, 3_300 - back_ms, 3_500 - back_ms))
+    ]
+    keeping = StageAttempt("COMPLETE", 3, 0, (2, 4), 9, 9, 2_100, completion_time=3_000)
+    reading = StageAttempt("COMPLETE", 5, 0, (2, 6), 9, 0, 3_600 - back_ms, completion_time=4_000 - back_ms)
+    return Store({"a": [Job(0, (M1, 3, 5), is_over=True)]}, {M1: writes, 3: [keeping], 5: [reading]})
+
+
+@pytest.mark.parametrize("back_ms", [0, 500, 1_250, 2_000, 2_500, 2_600, 5_000])
+def test_a_shuffle_rewritten_between_its_readers_stops_the_query_even_if_the_clock_was_set_back(
+    back_ms: int, set_clock: Callable[[int], None]
+) -> None:
+    """Spark's reports contain only the times of the driver's clock. In these times, the rewrite may precede both readers."""
+    watched = watching(read_on_both_sides(back_ms))
+    set_clock(-back_ms)
+    with pytest.raises(FatalError, match=r"Spark ran stage 0 again.*Restart the query"):
+        watched.check("a", {5})
+
+
+def test_the_error_about_a_clock_that_was_set_back_says_so(set_clock: Callable[[int], None]) -> None:
+    watched = watching(read_on_both_sides(2_000))
+    set_clock(-2_000)
+    with pytest.raises(FatalError, match=r"clock of the driver's host was set back.*Restart.*unpersist.*gradually"):
+        watched.check("a", {5})
+
+
+def test_a_clock_set_back_and_then_set_right_again_still_stops_the_query(set_clock: Callable[[int], None]) -> None:
+    """A moment in between, such as another attempt's, has shown the change."""
+    store = read_on_both_sides(2_000)
+    history = JobHistory(store)
+    watched = Watched(history)
+    watched.begin()
+    for change_ms in (-2_000, 2_000):
+        set_clock(change_ms)
+        history.begin()
+    with pytest.raises(FatalError, match="was set back"):
+        watched.check("a", {5})
+
+
+def rewritten_before_both() -> Store:
+    return read_twice(StageAttempt("COMPLETE", 5, 0, (2, 7), 9, 0, 50), rewritten=5)
+
+
+def test_a_clock_that_was_set_forward_does_not_stop_the_query(set_clock: Callable[[int], None]) -> None:
+    """The times still show the order: the shuffle was rewritten before both stages read it."""
+    watched = watching(rewritten_before_both())
+    set_clock(60_000)
+    watched.check("a", {5})
+
+
+def test_a_clock_set_back_before_the_batch_was_planned_does_not_stop_the_query(
+    set_clock: Callable[[int], None],
+) -> None:
+    store = rewritten_before_both()
+    store.moment = NEW
+    history = JobHistory(store)
+    history.begin()
+    set_clock(-60_000)
+    watched = Watched(history)
+    watched.begin()
+    watched.check("a", {5})
+
+
+def test_a_clock_that_was_set_back_does_not_stop_a_batch_whose_shuffles_were_written_once(
+    set_clock: Callable[[int], None],
+) -> None:
+    watched = watching(Store(ONE_JOB))
+    set_clock(-60_000)
+    watched.check("a", {RESULT})
+
+
 def test_a_cache_without_lineage_that_another_job_refilled_stops_the_query() -> None:
     """``localCheckpoint()`` cuts the lineage: the batch's job does not show the shuffle."""
     jobs = {"": [Job(0, (M1, 4), is_over=True)], "b": [Job(1, (5,), is_over=True)]}
@@ -868,7 +954,24 @@ def test_an_ambiguous_number_of_skipped_stages_does_not_account_for_a_dropped_st
         watching(store).check("a", {RESULT})
 
 
-def test_a_repeated_stage_whose_first_attempt_spark_has_dropped_stops_the_query() -> None:
+def test_a_stage_that_seems_to_have_run_before_the_clock_was_set_back_does_not_account_for_a_dropped_stage(
+    monkeypatch: pytest.MonkeyPatch, set_clock: Callable[[int], None]
+) -> None:
+    """The job skipped stage 8 and not stage 6. A later job ran stage 8, at a time that seems to be earlier."""
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
+    jobs = {
+        "": [Job(0, (5,), is_over=True), Job(1, (6, 8, 9), is_over=True, skipped=1, ended_ms=95)],
+        "a": [Job(2, (M1, M2, RESULT), is_over=True)],
+    }
+    stages = {**plain(), M1: attempts_at(M1, status="SKIPPED"), 5: attempts_at(5, of=M1)}
+    later = StageAttempt("COMPLETE", 8, 0, (21,), 0, 9, 80)
+    watched = watching(Store(jobs, stages | {8: [later], 9: result(9, 90)}))
+    set_clock(-60_000)
+    with pytest.raises(FatalError, match="does not contain stage 6"):
+        watched.check("a", {RESULT})
+
+
+def test_a_rerun_whose_first_attempt_spark_has_dropped_stops_the_query() -> None:
     store = Store(ONE_JOB, {**plain(), M2: attempts_at(M2, 2)[1:]})
     with pytest.raises(FatalError, match="does not contain all attempts at stage 1"):
         watching(store).check("a", {RESULT})
