@@ -49,7 +49,8 @@ class OutsideJobs:
         if next(self._others(end), None) is None or (since_ms := kept_since_ms()) is None:
             return
         history = self._history
-        jobs = list(self._since(since_ms, end))
+        # If the clock was set back after Spark had planned the batch, a later job may have an earlier time.
+        jobs = list(self._since(since_ms - history.set_back_ms(), end))
         attempts = {stage: found for job in jobs for stage, found in history.stages_of(job).items() if found}
         last = {stage: found[-1] for stage, found in attempts.items()}
         ran = [one for _, found in sorted(attempts.items()) for one in found if one.has_run]

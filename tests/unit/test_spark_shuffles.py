@@ -289,7 +289,25 @@ def test_jobs_that_ran_before_the_batch_was_planned_are_not_examined() -> None:
     watching(store).check("b", {3}, lambda: 1_500)
 
 
-def test_jobs_that_ran_before_an_earlier_batch_are_not_examined_again() -> None:
+def test_a_job_after_the_batch_was_planned_is_examined_even_if_the_clock_was_set_back_in_between(
+    set_clock: Callable[[int], None],
+) -> None:
+    """The batch was planned at 2,500, and its broadcast began later, at 1,000. The batch's own job began only at 3,000."""
+    store = broadcast_before(2)
+    store.jobs[""] = [structs.replace(store.jobs[""][0], began_ms=1_000)]
+    store.jobs["b"] = [structs.replace(store.jobs["b"][0], began_ms=3_000)]
+    history = JobHistory(store)
+    history.begin()
+    set_clock(-2_000)
+    watched = Watched(history)
+    watched.begin()
+    with pytest.raises(FatalError, match="Spark ran stage 2 again"):
+        watched.check("b", {3}, lambda: 2_500)
+    watched = Watched(history)
+    watched.check("b", {3}, lambda: 3_500)  # by any clock, the job began before the batch was planned
+
+
+def test_jobs_before_an_earlier_batch_are_not_examined_again() -> None:
     store = broadcast_before(2)
     watched = watching(store)
     watched.check("b", {3})
