@@ -62,6 +62,7 @@ class ConnectMode:
         self._session = session
         self._query = query
         self._checksums = checksums
+        self._first_batch = query.batch_id
         self._budget = Budget()
         self._slots = ConnectSlots(session)
         self._tell = tell_once()
@@ -166,7 +167,10 @@ class ConnectMode:
         is_kept = any(plan.keeps_data for plan in (self._query.plan(), *frames))
         # For example, an RDD's rows may come from a broadcast table.
         is_hidden = any(plan.hides_rows or plan.may_replace_batch for plan in frames)
-        return planning_time_ms(files, batch.batch_id) if is_kept or is_hidden else None
+        if not (is_kept or is_hidden):
+            return None
+        # An earlier run may have stored the first batch's time, on another host or before the clock was set back.
+        return 0 if batch.batch_id == self._first_batch else planning_time_ms(files, batch.batch_id)
 
     def _state(self, files: Files, batch: Batch) -> ConnectState | None:
         called = called_batch()

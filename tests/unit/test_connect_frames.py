@@ -221,7 +221,7 @@ def test_an_assertion_about_the_plan_does_not_prove_that_a_view_belongs_to_the_b
 ) -> None:
     monkeypatch.setattr(mode, "batch_columns", lambda: _BATCH)
     given: Any = Frame(sql("SELECT * FROM rows"), _VIEW.replace("#1", "#10"))
-    query: Any = SimpleNamespace(plan=lambda: _QUERY)
+    query: Any = SimpleNamespace(plan=lambda: _QUERY, batch_id=7)
     connect = mode.ConnectMode(given.session, query, NOT_KNOWN)
     options = SimpleNamespace(select={}, checkpoints=CheckpointConfig(deterministic_plan=True))
     batch: Any = SimpleNamespace(batch_id=7)
@@ -252,11 +252,18 @@ def test_rows_that_replace_the_batch_may_have_been_collected_earlier(
     assert kept_since_ms(Frame(by_id(number), text), monkeypatch) == since_ms
 
 
-def kept_since_ms(given: Any, monkeypatch: pytest.MonkeyPatch) -> float | None:
+def test_the_planning_time_of_a_runs_first_batch_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier run may have stored it, on another host, or before the clock was set back."""
+    given = Frame(by_id("a local checkpoint of the batch"), _VIEW)
+    assert kept_since_ms(given, monkeypatch, first=7) == 0
+
+
+def kept_since_ms(given: Any, monkeypatch: pytest.MonkeyPatch, first: int = 6) -> float | None:
+    """What a run whose first batch is ``first`` finds out about batch 7."""
     called: Any = Frame(by_id("b"))
     monkeypatch.setattr(mode, "called_batch", lambda: CalledBatch(called, 7))
     monkeypatch.setattr(mode, "planning_time_ms", lambda _files, _batch_id: 5.0)
-    query: Any = SimpleNamespace(plan=lambda: _QUERY)
+    query: Any = SimpleNamespace(plan=lambda: _QUERY, batch_id=first)
     connect = mode.ConnectMode(given.session, query, NOT_KNOWN)
     attempt: Any = SimpleNamespace(rows=[SimpleNamespace(name="a", frame=lambda: given)])
     batch: Any = SimpleNamespace(batch_id=7)
