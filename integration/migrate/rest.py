@@ -16,6 +16,7 @@ from twopc.integration.migrate.handover import Bounds, Handover
 from twopc.integration.migrate.identity import Row, content_of, identity_of
 from twopc.integration.migrate.output import records_of
 from twopc.integration.spark.frame import arrange
+from twopc.integration.spark.installed import HERE
 from twopc.integration.verify.expressions import parse
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from twopc.integration.spark.installed import Installed
     from twopc.integration.verify.expressions import Expression
     from twopc.sinks.kafka import KafkaSink
 
@@ -183,9 +185,9 @@ def _identify(frame: DataFrame, sink: KafkaSink, handover: Handover, select: Map
     # PySpark refers to columns by name, which does not work for names with dots or for duplicate names.
     numbered = made.toDF(*_places(len(made.columns)))
     own, given = _places(len(frame.columns)), numbered.columns[-len(written) :]
-    identity = partial(_identity, written=tuple(written), topic=topic, handover=handover)
-    # A function that does not use Arrow receives strings as Java reads them. Only the written columns are sent to
-    # Python, which does not support all of Spark's types.
+    identity = partial(_identity, written=tuple(written), topic=topic, handover=handover, driver=HERE)
+    # A plain function receives strings as Java reads them. Only the written columns are sent to Python, which does not
+    # support all of Spark's types.
     each = sf.udf(identity, st.StructType(list(_ADDED)), useArrow=False)
     return numbered.select(*own, each(*given).alias(_BOTH)).select(*own, f"{_BOTH}.*")
 
@@ -196,13 +198,17 @@ def _places(count: int) -> list[str]:
 
 
 def _identity(
-    *columns: Any, written: tuple[str, ...], topic: str | None, handover: Handover
+    *columns: Any, written: tuple[str, ...], topic: str | None, handover: Handover, driver: Installed
 ) -> tuple[bytes | None, bytes | None]:
     """Return the identity and the content of a row's record, from the columns ``written``. This function runs in a task.
 
     Spark strings may contain any bytes. Spark's own sink writes header keys and topics as Java strings, so each invalid
     sequence became U+FFFD (``KafkaWriteTask.scala``).
+
+    Raises:
+        ConfigurationError: this worker runs other code than the driver, and might find another identity.
     """
+    HERE.require_same(driver, "driver")
     found = dict(zip(written, columns, strict=True))
     headers = [(one[0], _as_bytes(one[1])) if one else (None, None) for one in found.get("headers") or ()]
     row = Row(_as_bytes(found.get("key")), _as_bytes(found["value"]), headers)
@@ -231,11 +237,18 @@ def _records(session: SparkSession, sink: KafkaSink, handover: Handover) -> Data
     ]
     schema = "topic string, partition int, start long, exact long, end long"
     each = session.createDataFrame(ranges, schema).repartition(len(ranges), "topic", "partition")
-    return each.mapInArrow(partial(_read, sink=sink, handover=handover), _RECORDS)
+    return each.mapInArrow(partial(_read, sink=sink, handover=handover, driver=HERE), _RECORDS)
 
 
-def _read(batches: Iterable[pa.RecordBatch], *, sink: KafkaSink, handover: Handover) -> Iterator[pa.RecordBatch]:
-    """Read some partitions of the output within their bounds. This function runs in a task."""
+def _read(
+    batches: Iterable[pa.RecordBatch], *, sink: KafkaSink, handover: Handover, driver: Installed
+) -> Iterator[pa.RecordBatch]:
+    """Read some partitions of the output within their bounds. This function runs in a task.
+
+    Raises:
+        ConfigurationError: this worker runs other code than the driver, and might find other identities.
+    """
+    HERE.require_same(driver, "driver")
     key = _expression(handover.key)
     for batch in batches:
         for each in batch.to_pylist():

@@ -20,6 +20,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from twopc.engine import Publish, Repair
 from twopc.errors import CheckpointExpiredError, TwoPhaseCommitError
 from twopc.integration.spark.collect import collect
+from twopc.integration.spark.installed import HERE
 from twopc.integration.spark.jobs import cancelled_after, named_error, translated
 from twopc.integration.spark.task import PrepareTask, TaskResult
 
@@ -240,6 +241,7 @@ class SparkEngine:
             staging=self.staging,
             views=rows.views,
             ends_at=limit.ends_at,
+            driver=HERE,
         )
 
 

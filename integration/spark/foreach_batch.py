@@ -12,6 +12,7 @@ from pyspark.sql.utils import is_remote
 from twopc.checkpoint_config import CheckpointConfig
 from twopc.errors import ConfigurationError, TwoPhaseCommitError, release
 from twopc.integration.spark.batch_number import require_number
+from twopc.integration.spark.installed import HERE
 from twopc.integration.spark.interceptors import InterceptedBatch, pass_through
 from twopc.integration.spark.options import Options, participants
 from twopc.integration.spark.py4j_log import hide_functions
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from twopc.integration.spark.direct import WriteBy
+    from twopc.integration.spark.installed import Installed
     from twopc.integration.spark.interceptors import Interceptor
     from twopc.integration.spark.mode import Calls
     from twopc.integration.spark.run_writer import RunWriter
@@ -124,8 +126,8 @@ class ExactlyOnce:
         self._calls = _calls(sinks, checkpoint_location, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle only the arguments."""
-        return ExactlyOnce, (self._sinks, self._location, self._options)
+        """Pickle only the arguments, and which code made them."""
+        return _copy, (HERE, self._sinks, self._location, self._options)
 
     def __call__(self, frames: Frames, batch_id: int) -> None:
         """Make one batch visible in every sink exactly once. Call this method once for each batch.
@@ -177,6 +179,18 @@ class ExactlyOnce:
         An error or a new run also closes the connections.
         """
         self._calls.close()
+
+
+def _copy(
+    client: Installed, sinks: Sequence[TwoPhaseCommitSink[Any]], location: str | None, options: Options
+) -> ExactlyOnce:
+    """Make a copy in another process, such as a process of Spark Connect's server.
+
+    Raises:
+        ConfigurationError: this process runs different code. The arguments' fields may have another meaning there.
+    """
+    HERE.require_same(client, "client")
+    return ExactlyOnce(sinks, location, options)
 
 
 def _calls(sinks: Sequence[TwoPhaseCommitSink[Any]], location: str | None, options: Options) -> Calls:

@@ -97,9 +97,9 @@ def _found(error: Exception) -> Exception:
         )
     if "ModuleNotFoundError" in text or "PYTHON_VERSION_MISMATCH" in text:
         return ConfigurationError(
-            "the Python workers cannot import this toolkit, so nothing was written. Set PYSPARK_PYTHON "
-            f"(spark.pyspark.python) to the Python of an environment that contains the toolkit, such as {sys.executable} here, "
-            f"and ship that environment to all executors. Spark's error: {_last_error_line(text)}"
+            "the Python workers cannot import this toolkit, or have another version of it, so nothing was written. Set "
+            "PYSPARK_PYTHON (spark.pyspark.python) to the Python of an environment that contains the driver's version, such as "
+            f"{sys.executable} here, and ship that environment to all executors. Spark's error: {_last_error_line(text)}"
         )
     return error
 

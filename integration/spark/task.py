@@ -20,7 +20,8 @@ from pyspark import TaskContext
 
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.engine import Publish, Repair, Write
-from twopc.errors import FatalError, RetriableError, public_class
+from twopc.errors import ConfigurationError, FatalError, RetriableError, public_class
+from twopc.integration.spark.installed import HERE, UNKNOWN
 from twopc.integration.spark.kept import keep
 from twopc.integration.spark.plan_partitions import PARTITION, Counted, Stretch, stretches
 from twopc.integration.spark.staging import StagedFileWriter
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from twopc.engine import Mode
+    from twopc.integration.spark.installed import Installed
     from twopc.integration.spark.kept import Runs
     from twopc.integration.spark.staging import Staging
     from twopc.integration.spark.views import View
@@ -87,6 +89,7 @@ class PrepareTask:
         is_direct: whether the driver itself does the work, for all rows of the DataFrame.
         ends_at: the deadline for the vote of a task that runs in the driver, on the driver's clock (see :class:`TaskAttempt`).
             Spark cancels all other tasks itself.
+        driver: the driver's code. If the driver is too old to send it, unpickling leaves the default.
         mode: what to write. Each task of a :class:`Publish` reads a staged file instead of the DataFrame's rows. For all
             other fields see :class:`twopc.engine.Work`.
     """
@@ -106,16 +109,25 @@ class PrepareTask:
     views: dict[str, View]
     is_direct: bool = False
     ends_at: float = math.inf
+    driver: Installed = UNKNOWN
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take one task's rows from ``mapInArrow``, and yield one row with the :class:`TaskResult`."""
         keep_archives()
-        keep(self.runs, self.sinks, self.driver_epochs)
         context = TaskContext.get()
         if context is None:
             raise AssertionError("a task has a context")
-        result = self.execute(context.partitionId(), batches, context.attemptNumber())
+        result = self._execute_as_driver_would(context.partitionId(), batches, context.attemptNumber())
         yield _as_row(msgspec.json.encode(msgspec.structs.replace(result, stage=context.stageId())))
+
+    def _execute_as_driver_would(self, number: int, batches: Iterable[pa.RecordBatch], attempt: int) -> TaskResult:
+        """Write the rows if this worker runs the driver's code; otherwise return the error."""
+        try:
+            HERE.require_same(self.driver, "driver")
+        except ConfigurationError as error:
+            return _failed(number, error)
+        keep(self.runs, self.sinks, self.driver_epochs)
+        return self.execute(number, batches, attempt)
 
     def execute(self, number: int, batches: Iterable[pa.RecordBatch], attempt: int = 0) -> TaskResult:
         """Write and pre-commit the rows of task ``number``; ``attempt`` is Spark's task attempt number.
@@ -140,7 +152,7 @@ class PrepareTask:
                 report=report, size_bytes=size.bytes, acknowledgement=self._vote(report, size, attempt, began)
             )
         except FatalError as error:
-            return TaskResult(error=(public_class(error).__name__, f"task {partition}: {error}"))
+            return _failed(partition, error)
         except RetriableError as error:
             if (public := public_class(error)) is type(error):
                 raise
@@ -299,6 +311,10 @@ def _as_row(value: bytes) -> pa.RecordBatch:
     offsets = pa.py_buffer(struct.pack("<ii", 0, len(value)))
     column = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])
     return pa.RecordBatch.from_arrays([column], names=["result"])
+
+
+def _failed(partition: int, error: FatalError) -> TaskResult:
+    return TaskResult(error=(public_class(error).__name__, f"task {partition}: {error}"))
 
 
 def _require_all_rows(writers: Mapping[str, SinkWriter[Any]], due: Mapping[str, int]) -> None:

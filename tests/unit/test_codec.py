@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import assume, given
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twopc.attempt import Attempt
 from twopc.codec import FORMAT, decode, encode
 from twopc.errors import DecisionLogDamagedError
-from twopc.records import Acquired, Begin, Decision, LogEntry, Record, Repair, TaskReport, Truncation
+from twopc.records import Acquired, Begin, Decision, LogEntry, Part, Record, Repair, TaskReport, Truncation
 from twopc.sealed import OtherVersionError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -192,6 +192,26 @@ def test_the_error_for_a_newer_format_says_that_it_is_newer() -> None:
         match=r"twopc/12, but this version reads only twopc/2. Use the version that wrote the record",
     ):
         decode([(0, later)])
+
+
+def test_a_records_fields_belong_to_its_format() -> None:
+    """An older version of the same format ignores a field that it does not know.
+
+    Change the format if a field has another meaning, or if it is wrong to ignore a new field. Then change this test.
+    """
+    fields = {kind.__name__: " ".join(kind.__struct_fields__) for kind in (*get_args(Record), TaskReport, Part)}
+    assert (FORMAT, fields) == (
+        "twopc/2",
+        {
+            "Acquired": "query_id run deciding_log driver at_ms sink deciding_cluster",
+            "Begin": "query_id first_batch prior_offsets ends abandons",
+            "Decision": "query_id batch_id attempt offsets tasks scan_start kind binding",
+            "Repair": "query_id batch_id attempt tasks replaces",
+            "Truncation": "log_start begin ended",
+            "TaskReport": "partition rows checksum handles staged frame_name is_direct parts is_repair",
+            "Part": "index rows checksum",
+        },
+    )
 
 
 @pytest.mark.parametrize("body", [b'{"type":"later"}', b'{"type":"begin"}', b"[]", b"{", b""])

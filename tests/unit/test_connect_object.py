@@ -8,6 +8,7 @@ import logging
 import pickle
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,9 @@ from twopc.integration.connect.one_shuffle import NOT_KNOWN, Checksums
 from twopc.integration.connect.query import local_files
 from twopc.integration.connect.worker import called_batch, is_worker
 from twopc.integration.history import CheckpointLog, PrometheusMetrics
-from twopc.integration.spark import Interceptor, exactly_once
+from twopc.integration.spark import Interceptor, exactly_once, foreach_batch
 from twopc.integration.spark.engine import SparkEngine
+from twopc.integration.spark.installed import HERE
 from twopc.integration.spark.task import TaskResult
 from twopc.settings import Settings
 
@@ -93,6 +95,15 @@ def test_a_copy_made_by_pickle_has_the_same_arguments_and_no_connection() -> Non
     assert copy._calls._writer is None
     assert copy._calls._location == "/checkpoint"
     assert copy._options.select == {"fake": ["1 AS id"]}
+
+
+def test_the_server_refuses_an_object_that_a_client_of_another_version_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's version may read the client's settings differently: a field that it does not know is dropped silently."""
+    with monkeypatch.context() as client:
+        client.setattr(foreach_batch, "HERE", replace(HERE, version="0.1.9", digest=""))
+        sent = pickle.dumps(exactly_once(sink(), checkpoint_location="/checkpoint"))
+    with pytest.raises(ConfigurationError, match=r"the client and a Python process .*The client runs version 0\.1\.9"):
+        pickle.loads(sent)  # noqa: S301 - the bytes are our own
 
 
 def test_the_copy_on_the_server_knows_which_runs_were_already_active(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,6 +20,7 @@ from twopc.crash_points import arm
 from twopc.engine import Publish, Repair, Write
 from twopc.errors import BadRecordError, RetriableError, UnavailableError
 from twopc.integration.spark import task
+from twopc.integration.spark.installed import HERE
 from twopc.integration.spark.kept import Runs
 from twopc.integration.spark.plan_partitions import PARTITION as PLAN_PARTITION
 from twopc.integration.spark.staging import Staging
@@ -82,6 +84,7 @@ def task_of(
         first_task=0,
         staging=staging,
         views={sink.name: View(columns=VALUES.columns, of_bad_rows=sink.name == bad_rows) for sink in sinks},
+        driver=HERE,
     )
 
 
@@ -110,6 +113,27 @@ def test_a_task_whose_view_loses_rows_is_not_decided(world: World, monkeypatch: 
     assert found.report is None and found.error is not None
     assert found.error[0] == "FatalError"
     assert "sink 'fake' received 0 of its 2 rows. No part of the batch is decided" in found.error[1]
+    assert not world.store().transactions
+
+
+@pytest.mark.parametrize("mode", [Write(), NOTHING])
+def test_a_worker_with_other_code_than_the_drivers_writes_nothing(world: World, mode: Mode) -> None:
+    """Its code may write other keys or values."""
+    driver = replace(HERE, digest="0123456789ab", place="/driver/twopc")
+    found = result(replace(task_of(FakeSink(world), mode=mode), driver=driver), given((1, 5)))
+    assert found.report is None and found.error is not None
+    assert found.error[0] == "ConfigurationError"
+    for said in (f"host {socket.gethostname()}", str(driver), str(HERE), "wrote nothing", "Install the same version"):
+        assert said in found.error[1]
+    assert not world.store().transactions
+
+
+def test_a_task_from_a_driver_that_does_not_send_its_code_writes_nothing(world: World) -> None:
+    """Such a driver is older. Its pickled task lacks the field, so unpickling leaves the default of the worker's class."""
+    made = task_of(FakeSink(world))
+    del vars(made)["driver"]
+    found = result(made, given((1, 5)))
+    assert found.error is not None and "The driver runs version unknown in an unknown place" in found.error[1]
     assert not world.store().transactions
 
 
