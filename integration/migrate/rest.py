@@ -17,6 +17,7 @@ from twopc.integration.migrate.identity import Row, content_of, identity_of
 from twopc.integration.migrate.output import records_of
 from twopc.integration.spark.frame import arrange
 from twopc.integration.spark.installed import HERE
+from twopc.integration.spark.worker import save_address_space
 from twopc.integration.verify.expressions import parse
 
 if TYPE_CHECKING:
@@ -249,6 +250,7 @@ def _read(
         ConfigurationError: this worker runs other code than the driver, and might find other identities.
     """
     HERE.require_same(driver, "driver")
+    save_address_space()
     key = _expression(handover.key)
     for batch in batches:
         for each in batch.to_pylist():

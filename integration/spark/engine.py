@@ -101,6 +101,9 @@ class SparkEngine:
     def _session(self) -> SparkSession:
         return self.batch[0].source.sparkSession
 
+    def _setting(self, name: str) -> str | None:
+        return self._session.conf.get(name, None)
+
     def evaluate(self) -> None:
         """See :class:`Engine`.
 
@@ -144,7 +147,7 @@ class SparkEngine:
                     except Exception as error:
                         if is_cancelled():
                             raise _expired(work, limit, reports) from error
-                        raise translated(error)  # noqa: B904 - translated() sets the cause
+                        raise translated(error, self._setting)  # noqa: B904 - translated() sets the cause
                     work.pending.acknowledged([result.acknowledgement for result in results])
                     reports += _accepted(results, work, limit)
                 if is_cancelled():  # a canceled job may still have finished

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from twopc import errors
-from twopc.errors import ConfigurationError, FatalError, RetriableError
+from twopc.errors import ConfigurationError, FatalError, RetriableError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +34,8 @@ _MIXED: Final = re.compile(
     r"A shuffle map stage with indeterminate output was failed and retried\. However, Spark cannot rollback"
     r"|Task with indeterminate results from old attempt succeeded"
 )
+_CRASHED: Final = "Python worker exited unexpectedly"
+_WORKER_MEMORY: Final = "spark.executor.pyspark.memory"
 #: The sign of an error in a user's function. A retry would raise the same error again.
 _TRACEBACK: Final = "Traceback (most recent call last)"
 
@@ -71,13 +73,15 @@ def named_error(name: str, message: str) -> Exception:
     return getattr(errors, name, FatalError)(message)
 
 
-def translated(error: Exception) -> Exception:
+def translated(error: Exception, setting: Callable[[str], str | None]) -> Exception:
     """If Spark aborted a job because of a task's error, return the task's error, with ``error`` as its cause.
 
-    Return any other error unchanged.
+    Return any other error unchanged, unless a worker crashed under a memory limit. ``setting`` looks up a setting of the session.
     """
     found = _found(error)
-    if found is not error:  # only the garbage collector would release an error that is its own cause
+    if found is error and is_of_cluster(error) and _CRASHED in str(error):
+        found = _crashed(error, setting)
+    if found is not error:  # an error that is its own cause would wait for the garbage collector
         found.__cause__ = error
     return found
 
@@ -102,6 +106,22 @@ def _found(error: Exception) -> Exception:
             f"{sys.executable} here, and ship that environment to all executors. Spark's error: {_last_error_line(text)}"
         )
     return error
+
+
+def _crashed(error: Exception, setting: Callable[[str], str | None]) -> Exception:
+    """Return an error that names the setting that limits the workers' memory; ``error`` itself if the setting is not set."""
+    limit = None
+    with contextlib.suppress(Exception):  # the session may be the cause of the failure
+        limit = setting(_WORKER_MEMORY)
+    if limit is None:
+        return error
+    return UnavailableError(
+        f"a Python worker crashed, and {_WORKER_MEMORY}={limit} limits its memory. No part of this attempt is decided or "
+        "visible, and no data is at risk. The cause may be this limit: Spark divides it by spark.executor.cores, and it limits a "
+        "worker's address space, which is much larger than the memory that a worker uses. If the executor's log contains "
+        "'failed to create broker thread', MemoryError or 'Cannot allocate memory', remove the setting, or raise it to 1 GiB for "
+        "each of these cores, and restart the Spark application"
+    )
 
 
 def interruptible_pause(context: SparkContext, pause_ms: int) -> None:

@@ -26,7 +26,7 @@ from twopc.integration.spark.kept import keep
 from twopc.integration.spark.plan_partitions import PARTITION, Counted, Stretch, stretches
 from twopc.integration.spark.staging import StagedFileWriter
 from twopc.integration.spark.views import CAUSE, CHECKSUM, screen
-from twopc.integration.spark.worker import keep_archives
+from twopc.integration.spark.worker import keep_archives, save_address_space
 from twopc.integration.spark.zones import in_utc
 from twopc.progress import Acknowledgement
 from twopc.records import TaskReport, added_up
@@ -114,6 +114,7 @@ class PrepareTask:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take one task's rows from ``mapInArrow``, and yield one row with the :class:`TaskResult`."""
         keep_archives()
+        save_address_space()
         context = TaskContext.get()
         if context is None:
             raise AssertionError("a task has a context")

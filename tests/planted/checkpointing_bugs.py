@@ -287,4 +287,13 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
         protocol="tests/unit/test_connect_object.py -k another_version",
     ),
+    one_edit(
+        "each thread of a worker with a memory limit reserves address space of its own",
+        0,
+        "integration/spark/worker.py",
+        "            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)\n",
+        "            pass\n",
+        model=False,
+        protocol="tests/unit/test_spark_worker.py -k limited_address_space",
+    ),
 )

@@ -164,6 +164,15 @@ def test_a_task_makes_its_worker_keep_the_archives(world: World, monkeypatch: py
     assert kept == [True]
 
 
+def test_a_task_has_its_worker_save_address_space_before_a_client_starts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    monkeypatch.setattr(task, "save_address_space", lambda: begun.append(len(world.store().transactions)))
+    reported(task_of(FakeSink(world)), given((1, 5)))
+    assert begun == [0]
+
+
 def test_a_checksum_has_64_bits_over_any_number_of_arrow_batches(world: World) -> None:
     assert reported(task_of(FakeSink(world)), given((1, -1)), given((2, -1))).checksum == 2**64 - 2
 

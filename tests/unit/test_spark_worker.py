@@ -1,9 +1,11 @@
-"""The data about the archives on its path that a Python worker keeps from task to task."""
+"""What the toolkit changes in a Python worker: the data about archives that it keeps, and the address space of its threads."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import platform
+import subprocess
 import sys
 import time
 import uuid
@@ -17,6 +19,34 @@ from twopc.integration.spark import worker
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+#: Each producer has a thread for each server, and two more. No server needs to answer.
+PRODUCERS = """
+import resource
+from collections import Counter
+from twopc.integration.spark.worker import save_address_space
+from twopc.sinks.kafka.client_log import ClientLog
+from twopc.sinks.kafka.producer import new_producer
+
+resource.setrlimit(resource.RLIMIT_AS, (768 << 20, 768 << 20))
+save_address_space()
+made = []
+for number in range(4):
+    config = {"bootstrap.servers": "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "transactional.id": f"t{number}", "log_level": 0}
+    made.append(new_producer(config, {}, Counter(), ClientLog())[0])
+    for _ in range(3):
+        made[-1].poll(0.05)  # its threads allocate memory meanwhile
+"""
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="only glibc reserves address space for each thread's memory"
+)
+def test_producers_fit_into_a_limited_address_space() -> None:
+    """PySpark sets this limit for `spark.executor.pyspark.memory`. librdkafka aborts the process if it cannot start a thread."""
+    done = subprocess.run([sys.executable, "-c", PRODUCERS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 class Archive:
