@@ -131,6 +131,7 @@ class KafkaDecisionLog(DecisionLog):
 
         Raises:
             FencedError: a newer driver has acquired the sink; this driver must not decide.
+            FatalError: the brokers have forgotten the drivers' transactional id, so a newer driver may have acquired the sink.
             RetriableError: nothing is proven.
         """
         try:

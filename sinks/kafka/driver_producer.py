@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from tenacity import wait_none
 
 from twopc.crash_points import crash_point
-from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
+from twopc.errors import DecisionInDoubtError, FatalError, FencedError, RetriableError
 from twopc.retry import retrying
 from twopc.sinks.kafka.acknowledged import flush_all
 from twopc.sinks.kafka.client_log import ClientLog
@@ -22,6 +22,7 @@ from twopc.sinks.kafka.errors import (
     cause_of,
     error_of,
     is_fenced,
+    is_forgotten,
     ledger_gone,
     on_ids,
     on_topic,
@@ -29,6 +30,7 @@ from twopc.sinks.kafka.errors import (
     translated,
 )
 from twopc.sinks.kafka.handle import driver_id
+from twopc.sinks.kafka.identity import UNKNOWN, Identity
 from twopc.sinks.kafka.producer import connect
 
 if TYPE_CHECKING:
@@ -48,7 +50,11 @@ RETRY_BACKOFF_MS: Final = 100
 
 
 class DriverProducer:
-    """A driver's producer. Creating this producer fences the previous driver. The next driver fences this producer."""
+    """A driver's producer. Creating this producer fences the previous driver. The next driver fences this producer.
+
+    The fence ends when the brokers forget the transactional id. After that, an abort would register the id again, even if this
+    producer was fenced. So this producer writes nothing after the brokers have forgotten its id.
+    """
 
     def __init__(self, settings: KafkaSettings, defaults: Mapping[str, str]) -> None:
         """Initialize the drivers' transactional id. The user's options override ``defaults``."""
@@ -56,12 +62,15 @@ class DriverProducer:
         self._ledger = settings.ledger
         self._timeout_s = settings.timeout_ms / 1000
         self._transactional_id = driver_id(settings.name)
-        silence_ms = {**defaults, **settings.producer_config()}.get("socket.timeout.ms", self._lives_ms)
+        config = {**defaults, **settings.producer_config()}
+        silence_ms = config.get("socket.timeout.ms", self._lives_ms)
         self._client_log = ClientLog()
+        self._identity = Identity(config, self._client_log)
+        self._ended = ""  # why this producer can write no more
         self._producer = Producer(
             {
-                **defaults,
-                **settings.producer_config(),
+                **config,
+                **self._identity.options,
                 "transactional.id": self._transactional_id,
                 "transaction.timeout.ms": str(self._lives_ms),
                 "message.timeout.ms": str(self._lives_ms),
@@ -77,12 +86,13 @@ class DriverProducer:
                 "queue.buffering.max.kbytes": "1048576",
                 "queue.buffering.max.messages": "100000",
             },
-            logger=self._client_log,
+            logger=self._identity,
         )
         acquiring = f"acquiring the ledger {self._ledger} as {self._transactional_id}"
         with translated(acquiring, right=on_ids("Write", self._transactional_id)):
             connect(self._producer, self._ledger, timeout_s=self._timeout_s)
             self._producer.init_transactions(self._timeout_s)
+            self._producer_id = self._read_producer_id()
         crash_point("driver.fenced")
 
     @property
@@ -97,6 +107,8 @@ class DriverProducer:
             the first record's offset, the last record's offset, and the duration of the commit in seconds. Raises the
             same errors as :meth:`DecisionLog.append`.
         """
+        if self._ended:
+            raise FatalError(self._ended)
         written: list[Message] = []
         failures: list[KafkaError] = []
 
@@ -116,7 +128,7 @@ class DriverProducer:
             refused = self._refused(error)
             # A late EndTxn for the previous record may have committed this record (KAFKA-17754). Only a successful abort
             # disproves that.
-            if not self._abort() and not isinstance(refused, FencedError):
+            if not self._ended and not self._abort() and not isinstance(refused, FencedError):
                 raise DecisionInDoubtError(
                     f"{refused}. The abort also failed, so the record may have been committed. No data is lost. Restart the "
                     "query, which will then read the outcome"
@@ -132,6 +144,9 @@ class DriverProducer:
         return first, last, time.monotonic() - began
 
     def _refused(self, error: KafkaException | SystemError) -> TwoPhaseCommitError:
+        if is_forgotten(error_of(error)):
+            self._end()
+            return FatalError(self._ended)
         doing, right = f"writing to the ledger {self._ledger}", on_topic("Write", self._ledger)
         found = ledger_gone(error_of(error), self._ledger) or translate(error, doing, right)
         return type(found)(f"{found}{self._client_log.said()}") if isinstance(found, RetriableError) else found
@@ -155,6 +170,9 @@ class DriverProducer:
                         "newer driver has acquired the sink and will read the outcome, or this driver was paused for longer "
                         "than its transaction timeout. Restart the query, unless the newer driver is the one that should run"
                     ) from error
+                if is_forgotten(inner):  # the id may have been idle since a commit whose response was lost
+                    self._end()
+                    raise
                 # Only a successful abort proves that the commit before it failed.
                 if inner.txn_requires_abort() and self._abort():
                     raise RetriableError(f"the ledger {self._ledger} rejected a record: {inner.str()}") from error
@@ -171,13 +189,31 @@ class DriverProducer:
             ) from error
 
     def _abort(self) -> bool:
+        """Abort the transaction. Return whether this proves that the transaction is not, and will not be, committed."""
         try:
             self._producer.abort_transaction(self._timeout_s)
+            producer_id = self._read_producer_id()
         except SERVING as error:
             text = "a transaction in the ledger %s could not be aborted. The next driver will abort it. Cause: %s"
             logger.warning(text, self._ledger, error)
             return False
-        return True
+        # If the brokers have forgotten the id, librdkafka registers it again within the abort, which then succeeds (rule 1).
+        if producer_id != self._producer_id:
+            self._end()
+        return self._producer_id == producer_id != UNKNOWN[0]
+
+    def _read_producer_id(self) -> int:
+        self._producer.poll(0)  # read the log lines so far
+        return self._identity.known[0]
+
+    def _end(self) -> None:
+        """Write no more, because a newer driver may have fenced this one before the brokers forgot the id."""
+        self._ended = (
+            f"the ledger {self._ledger}: the brokers have forgotten the transactional id {self._transactional_id}, because it "
+            "was idle for longer than their transactional.id.expiration.ms (7 days by default). Another driver may have taken "
+            "over in the meantime, so this driver stops, and has not written its record. No row is lost or duplicated. Restart "
+            "the query, unless another driver is running. If batches may be further apart than that, increase this setting"
+        )
 
 
 def _is_retriable(error: BaseException) -> bool:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 
+_FORGOTTEN: Final = frozenset({KafkaError.INVALID_PRODUCER_ID_MAPPING, KafkaError.UNKNOWN_PRODUCER_ID})
+
 #: A call that serves callbacks may raise these exceptions. confluent-kafka raises a fatal error (fenced) inside its own callback.
 #: If a delivery report follows in the same call, Python raises a SystemError instead, with the fatal error as its cause.
 SERVING: Final = (KafkaException, SystemError)
@@ -201,6 +203,14 @@ def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
 def is_fenced(error: KafkaError) -> bool:
     """Return whether a newer producer has initialized the transactional id, or the broker has timed out the transaction."""
     return error.code() in _FENCED
+
+
+def is_forgotten(error: KafkaError) -> bool:
+    """Return whether the brokers have forgotten the producer.
+
+    Another producer may have initialized the transactional id before that.
+    """
+    return error.code() in _FORGOTTEN
 
 
 def translate(error: KafkaException | SystemError | KafkaError, doing: str, right: str = "") -> TwoPhaseCommitError:

@@ -74,6 +74,7 @@ def search(
 
     Raises:
         FencedError: a newer driver has acquired the sink; nothing was proven.
+        FatalError: the brokers have forgotten the drivers' transactional id, so a newer driver may have acquired the sink.
     """
     seen: dict[int, set[bytes] | None] = {}
     reasons: list[str] = []
@@ -81,7 +82,8 @@ def search(
         try:
             seen[partition] = _read_to_barrier(log, partition, scan_start.get(str(partition), 0), timeout_ms)
         except (RetriableError, ConfigurationError, DecisionInDoubtError) as error:
-            # A failed search proves nothing, and a barrier without a response decides nothing. A FencedError passes through.
+            # A failed search proves nothing, and a barrier without a response decides nothing. Other errors stop
+            # this driver, because a newer driver has or may have acquired the sink.
             reasons.append(f"the markers in {log.name}/{partition} cannot be read: {error}")
             release(error)
             break

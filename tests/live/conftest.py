@@ -24,6 +24,7 @@ from tests.live.security_support import (
     PASSWORD,
     USER,
 )
+from tests.live.services import KafkaService
 from twopc.integration.services.kafka import LocalKafka
 
 if TYPE_CHECKING:
@@ -92,3 +93,14 @@ def secure_options(authority: tuple[Path, Path]) -> dict[str, Any]:
         "kafka.sasl.mechanism": "SCRAM-SHA-256",
         "kafka.ssl.ca.location": str(authority[0]),
     }
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[KafkaService]:
+    """A broker that forgets a transactional id two seconds after its last use."""
+    properties = {
+        "transactional.id.expiration.ms": "2000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+    }
+    with LocalKafka(properties=properties) as kafka:
+        yield KafkaService(kafka.bootstrap_servers, kafka)

@@ -10,28 +10,15 @@ import pyarrow as pa
 import pytest
 
 from tests.live.broker_changes import delete_topic
-from tests.live.services import KafkaService
 from tests.live.spark_support import wait_until
 from tests.live.ways import BOTH, Way
-from twopc.errors import ConfigurationError, RetriableError, UnavailableError
-from twopc.integration.services.kafka import LocalKafka
+from twopc.errors import ConfigurationError, FatalError, RetriableError, UnavailableError
 from twopc.sinks.kafka.driver_producer import DriverProducer
 from twopc.sinks.kafka.handle import driver_id
 from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture(scope="module")
-def forgetful() -> Iterator[KafkaService]:
-    """A broker that forgets ids after a second, and accepts no records for a topic that requires two replicas."""
-    properties = {
-        "transactional.id.expiration.ms": "1000",
-        "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
-    }
-    with LocalKafka(properties=properties) as kafka:
-        yield KafkaService(kafka.bootstrap_servers, kafka)
+    from tests.live.services import KafkaService
 
 
 def rows() -> pa.RecordBatch:
@@ -68,9 +55,9 @@ def test_the_error_for_an_id_forgotten_by_the_brokers_mentions_the_broker_settin
         writer.write(rows())
         writer.pre_commit()
     assert "Purged" not in str(caught.value)
-    with pytest.raises(RetriableError, match=r"transactional\.id\.expiration\.ms") as caught:
+    with pytest.raises(FatalError, match=r"transactional\.id\.expiration\.ms") as refused:
         driver.write([(0, b"a decision")], point=None)
-    assert "Purged" not in str(caught.value)
+    assert "Purged" not in str(refused.value)
 
 
 def test_the_error_for_an_unreachable_broker_contains_the_clients_log(

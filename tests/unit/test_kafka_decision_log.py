@@ -161,12 +161,17 @@ def test_every_records_end_is_read_back_if_brokers_do_not_verify_transactions(
     assert found == ([] if verified else [(OFFSET + 1, b"end")])
 
 
+PRODUCER_ID = 7
+
+
 class Producer:
     """Raises these errors when it commits, one after another; then it succeeds."""
 
-    def __init__(self, *errors: KafkaError, abort: KafkaError | None = None) -> None:
+    def __init__(self, *errors: KafkaError, abort: KafkaError | None = None, aborted_as: int = PRODUCER_ID) -> None:
         self.left = list(errors)
+        self.identity = SimpleNamespace(known=(PRODUCER_ID, 0))
         self._abort = abort
+        self._aborted_as = aborted_as
 
     def commit_transaction(self, _timeout_s: float) -> None:
         if self.left:
@@ -175,6 +180,10 @@ class Producer:
     def abort_transaction(self, _timeout_s: float) -> None:
         if self._abort is not None:
             raise KafkaException(self._abort)
+        self.identity.known = (self._aborted_as, 1)
+
+    def poll(self, _timeout_s: float) -> int:
+        return 0
 
 
 def error(code: int, **kind: bool) -> KafkaError:
@@ -185,12 +194,14 @@ AGAIN = error(KafkaError._TIMED_OUT, retriable=True)
 REFUSED = error(KafkaError.INVALID_TXN_STATE, txn_requires_abort=True)
 FATAL = error(KafkaError.INVALID_TXN_STATE, fatal=True)
 FENCED = error(KafkaError._FENCED, fatal=True)
+FORGOTTEN = error(KafkaError.INVALID_PRODUCER_ID_MAPPING, txn_requires_abort=True)
 
 
 def commit(producer: Any) -> None:
     driver = object.__new__(DriverProducer)
     driver._producer, driver._timeout_s, driver._settings = producer, 0.05, SETTINGS
     driver._ledger, driver._transactional_id, driver._client_log = SETTINGS.ledger, "s.driver", ClientLog()
+    driver._identity, driver._producer_id, driver._ended = producer.identity, PRODUCER_ID, ""
     driver._commit()
 
 
@@ -208,8 +219,20 @@ def test_a_commit_is_repeated_while_its_error_is_retriable() -> None:
         (Producer(REFUSED, AGAIN, abort=AGAIN), DecisionInDoubtError),
         (Producer(FATAL, AGAIN), DecisionInDoubtError),
         (Producer(AGAIN, FATAL, AGAIN), DecisionInDoubtError),
+        (Producer(FORGOTTEN, AGAIN), DecisionInDoubtError),
+        (Producer(REFUSED, AGAIN, aborted_as=PRODUCER_ID + 1), DecisionInDoubtError),
+        (Producer(REFUSED, AGAIN, aborted_as=-1), DecisionInDoubtError),
     ],
-    ids=["fenced", "aborted", "not aborted either", "fatal", "fatal when repeated"],
+    ids=[
+        "fenced",
+        "aborted",
+        "not aborted either",
+        "fatal",
+        "fatal when repeated",
+        "forgotten",
+        "forgotten before the abort",
+        "not identified",
+    ],
 )
 def test_only_a_successful_abort_proves_that_the_commit_failed(producer: Producer, raised: type[Exception]) -> None:
     with pytest.raises(raised):

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
+from confluent_kafka import KafkaError
 
+from twopc.errors import DecisionInDoubtError, FatalError
 from twopc.sinks.kafka import decision_log, driver_producer
 from twopc.sinks.kafka.driver_producer import DriverProducer
 from twopc.sinks.kafka.settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SETTINGS = KafkaSettings(name="s", bootstrap_servers="127.0.0.1:1", topic="t")
 
@@ -24,7 +29,7 @@ def config_of_driver(
 
     def producer(config: dict[str, str], **_: object) -> Any:
         given.update(config)
-        return SimpleNamespace(init_transactions=lambda _: None)
+        return SimpleNamespace(init_transactions=lambda _: None, poll=lambda _: 0)
 
     monkeypatch.setattr(driver_producer, "Producer", producer)
     monkeypatch.setattr(driver_producer, "connect", lambda *_, **__: 1)
@@ -61,3 +66,57 @@ def test_librdkafka_accepts_the_drivers_options_along_with_any_user_options(
     assert given["socket.timeout.ms"] == expected
     assert int(given["queue.buffering.max.messages"]) > 1000  # all parts of a large record must fit into this queue
     confluent_kafka.Producer({**given, "bootstrap.servers": "", "log_level": 0})
+
+
+class Forgotten:
+    """A producer whose transactional id the brokers have forgotten. Its abort registers the id again, as librdkafka's does."""
+
+    def __init__(self, code: int, logger: Any) -> None:
+        self._code = code
+        self._logger = logger
+        self.registered = 0
+
+    def init_transactions(self, _timeout_s: float) -> None:
+        self.registered += 1
+        self._logger.log(10, "%s [%s] %s", "GETPID", "s.driver", f"Acquired PID{{Id:{self.registered},Epoch:0}}")
+
+    def begin_transaction(self) -> None:
+        pass
+
+    def produce(self, *_: object, on_delivery: Callable[..., None], **__: object) -> None:
+        on_delivery(KafkaError(self._code) if self.registered == 1 else None, SimpleNamespace(offset=lambda: 0))
+
+    def flush(self, _timeout_s: float) -> int:
+        return 0
+
+    def poll(self, _timeout_s: float) -> int:
+        return 0
+
+    def commit_transaction(self, _timeout_s: float) -> None:
+        pass
+
+    def abort_transaction(self, timeout_s: float) -> None:
+        self.init_transactions(timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("code", "raised", "registered"),
+    [
+        (KafkaError.INVALID_PRODUCER_ID_MAPPING, FatalError, 1),
+        (KafkaError.UNKNOWN_PRODUCER_ID, FatalError, 1),
+        (KafkaError._MSG_TIMED_OUT, DecisionInDoubtError, 2),
+    ],
+    ids=["the producer is unknown to the coordinator", "the producer is unknown to the leader", "the abort finds out"],
+)
+def test_a_driver_whose_id_was_forgotten_never_writes_again(
+    code: int, raised: type[Exception], registered: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another driver may have fenced this one before, and the id no longer shows it."""
+    monkeypatch.setattr(driver_producer, "connect", lambda *_, **__: 1)
+    monkeypatch.setattr(driver_producer, "Producer", lambda _, logger: Forgotten(code, logger))
+    driver = DriverProducer(SETTINGS, {})
+    with pytest.raises(raised):
+        driver.write([(0, b"a decision")], point=None)
+    with pytest.raises(FatalError, match="Another driver may have taken over"):
+        driver.write([(0, b"a decision")], point=None)
+    assert driver._producer.registered == registered  # type: ignore[attr-defined]
