@@ -274,6 +274,15 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
     ),
     one_edit(
+        "a failed record must have a partition",
+        2,
+        "sinks/kafka/producer.py",
+        "        if topic is None:\n",
+        "        if topic is None or partition is None:\n",
+        protocol="tests/unit/test_kafka_failed_records.py -k before_it_had_a_partition",
+        model=False,
+    ),
+    one_edit(
         "a repeated acquisition fences again",
         1,
         _LOG,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tests.unit.test_kafka_writer import writer_of_three
 from twopc.errors import BadRecordError, RetriableError
-from twopc.sinks.kafka.producer import ReadyProducer, _note
+from twopc.sinks.kafka.client_log import ClientLog
+from twopc.sinks.kafka.producer import ReadyProducer, _note, new_producer
 from twopc.sinks.kafka.records import OneByOne
 
 if TYPE_CHECKING:
@@ -107,3 +109,16 @@ def test_the_flush_ends_as_soon_as_a_record_has_failed() -> None:
         writer_of_three()._flush(ready)
     assert len(waited_s) == 2
     assert sum(waited_s) <= 1
+
+
+def test_a_record_that_failed_before_it_had_a_partition_is_reported_as_a_failed_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seen when the brokers had forgotten the transactional id: an AssertionError hid the cause."""
+    monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", lambda: None)
+    failures: dict[str, KafkaError] = {}
+    config = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": "50", "log_level": 0}
+    producer, _ = new_producer({**config, "enable.idempotence": "false"}, failures, Counter(), ClientLog())
+    producer.produce("out", b"v")
+    assert producer.flush(30) == 0
+    assert failures["out"].code() == KafkaError._MSG_TIMED_OUT
