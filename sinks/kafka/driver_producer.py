@@ -28,6 +28,7 @@ from twopc.sinks.kafka.errors import (
     on_topic,
     translate,
     translated,
+    wrong_clock,
 )
 from twopc.sinks.kafka.handle import driver_id
 from twopc.sinks.kafka.identity import UNKNOWN, Identity
@@ -144,11 +145,12 @@ class DriverProducer:
         return first, last, time.monotonic() - began
 
     def _refused(self, error: KafkaException | SystemError) -> TwoPhaseCommitError:
-        if is_forgotten(error_of(error)):
+        inner = error_of(error)
+        if is_forgotten(inner):
             self._end()
             return FatalError(self._ended)
         doing, right = f"writing to the ledger {self._ledger}", on_topic("Write", self._ledger)
-        found = ledger_gone(error_of(error), self._ledger) or translate(error, doing, right)
+        found = ledger_gone(inner, self._ledger) or wrong_clock(inner, doing) or translate(error, doing, right)
         return type(found)(f"{found}{self._client_log.said()}") if isinstance(found, RetriableError) else found
 
     def _commit(self) -> None:

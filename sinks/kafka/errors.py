@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from datetime import datetime, timezone
+from socket import gethostname
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -109,8 +111,8 @@ _BAD_RECORD: Final = {
         "kafka.batch.size"
     ),
     KafkaError.INVALID_RECORD: (
-        "the topic rejects the record: set a key if the topic is compacted, or set a timestamp in the range that the topic "
-        "accepts"
+        "the topic rejects the record: set a key if the topic is compacted, or correct the record's time. The time comes from "
+        "the 'timestamp' column, or, without this column, from this host's clock"
     ),
     KafkaError.INVALID_TIMESTAMP: (
         "the topic rejects the record's timestamp: correct or remove the 'timestamp' column, or increase the topic's "
@@ -164,20 +166,25 @@ def error_of(error: KafkaException | SystemError | KafkaError) -> KafkaError:
 
 
 def cause_of(producer: Any, error: KafkaError) -> KafkaError:
-    """If a record's error says only that the record was purged, determine why its transaction failed.
+    """If a record's error does not say why the record failed, determine why its transaction failed.
+
+    A purged record's error never says why. If a broker rejects a batch because of a time, the error of each record is
+    INVALID_RECORD, and only the transaction's error is INVALID_TIMESTAMP.
 
     Args:
         producer: the producer, which has begun a transaction. If that transaction has failed, an attempt to begin
             another transaction returns the reason (``rd_kafka_txn_require_state``). The attempt never changes anything.
         error: the record's error.
     """
-    if error.code() not in _GIVEN_UP:
+    is_purged = error.code() in _GIVEN_UP
+    if not is_purged and error.code() != KafkaError.INVALID_RECORD:
         return error
     try:
         producer.begin_transaction()
     except SERVING as raised:
         found = error_of(raised)
-        if found.txn_requires_abort() or found.fatal():
+        explains = is_purged or found.code() == KafkaError.INVALID_TIMESTAMP
+        if explains and (found.txn_requires_abort() or found.fatal()):
             return found
     return error
 
@@ -197,6 +204,19 @@ def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
         "query was running, and the sink's decisions were deleted with it. No part of this batch is visible. Do not create "
         "the ledger yourself. Restart the query. The error at startup will say what the checkpoint still contains, and what "
         "to do"
+    )
+
+
+def wrong_clock(error: KafkaError, doing: str) -> ConfigurationError | None:
+    """Build the error to raise if a broker rejected the time that this host's clock has set; otherwise return None."""
+    if error.code() != KafkaError.INVALID_TIMESTAMP:
+        return None
+    now = datetime.now(tz=timezone.utc).isoformat(sep=" ", timespec="seconds")
+    return ConfigurationError(
+        f"{doing}: {error.str()} ({error.name()}). This host's clock sets the record's time. The clock of {gethostname()} shows "
+        f"{now}. This is ahead of the broker's clock by more than the topic's message.timestamp.after.max.ms (1 hour by "
+        "default in Kafka 4), or behind it by more than message.timestamp.before.max.ms. No row is lost or duplicated. "
+        "Synchronize the clocks of this host and the brokers, and restart the query"
     )
 
 

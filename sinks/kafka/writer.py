@@ -21,6 +21,7 @@ from twopc.sinks.kafka.errors import (
     on_topic,
     translate_in_task,
     translated,
+    wrong_clock,
 )
 from twopc.sinks.kafka.handle import KafkaHandle
 from twopc.sinks.kafka.look_up import LookUp
@@ -79,6 +80,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._ends_at = task.ends_at
         self._rows = 0
         self._largest = 0
+        self._dated = False  # whether rows have times of their own
 
     @property
     def _begun(self) -> ReadyProducer:
@@ -113,6 +115,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         warn_of_old_rows(self._settings, rows, self._fit_batches(rows))
         ready = self._begun
         self._rows += rows.num_rows
+        self._dated = "timestamp" in rows.schema.names
         at_once = _OBJECTS if ready.native is None else _STRUCTURES
         for start in range(0, rows.num_rows, at_once):
             records = records_of(ready, self._topic, rows.slice(start, at_once))
@@ -305,7 +308,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         error = cause_of(ready.producer, error)
         gone = ledger_gone(error, topic) if topic == self._ledger else None
         refused = self._batch_size.refusal(error, topic, self._sent_bytes, self._largest, doing)
-        return gone or refused or translate_in_task(error, doing, on_topic("Write", topic))
+        by_clock = None if self._dated and topic != self._ledger else wrong_clock(error, doing)
+        return gone or refused or by_clock or translate_in_task(error, doing, on_topic("Write", topic))
 
     def _doing(self, ready: ReadyProducer) -> str:
         return f"{ready.transactional_id}: writing (of {counted(self._rows, 'row')})"

@@ -12,7 +12,7 @@ import pytest
 from tests.live.broker_changes import delete_topic
 from tests.live.spark_support import wait_until
 from tests.live.ways import BOTH, Way
-from twopc.errors import ConfigurationError, FatalError, RetriableError, UnavailableError
+from twopc.errors import BadRecordError, ConfigurationError, FatalError, RetriableError, UnavailableError
 from twopc.sinks.kafka.driver_producer import DriverProducer
 from twopc.sinks.kafka.handle import driver_id
 from twopc.sinks.kafka.transactions import TransactionClient
@@ -37,6 +37,37 @@ def test_a_deleted_ledger_is_not_mistaken_for_a_bad_record(
     with pytest.raises(ConfigurationError, match=f"the ledger {way.sink.ledger} no longer exists.*Restart the query"):
         writer.pre_commit()
     writer.abort()
+
+
+#: As if this host's clock were behind: a record's time is the time of its produce(), and its transaction must begin before the
+#: broker receives it.
+REJECTS_NOW = {"message.timestamp.before.max.ms": "0"}
+
+
+@BOTH
+def test_an_error_about_a_time_from_this_hosts_clock_does_not_blame_a_column(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    way = Way(kafka, monkeypatch, native=native)
+    way.change(way.topics[0], REJECTS_NOW)
+    kind, text = way.error([rows()])
+    assert kind is ConfigurationError, text
+    assert "This host's clock" in text
+    assert "column" not in text
+    dated = rows().append_column("timestamp", pa.array([1_000] * 3, pa.int64()))
+    kind, text = way.error([dated])
+    assert kind is BadRecordError
+    assert "the 'timestamp' column" in text
+
+
+def test_an_error_about_the_time_of_a_ledger_record_blames_this_hosts_clock(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = Way(kafka, monkeypatch, native=False)
+    driver = DriverProducer(way.sink, {})
+    way.change(way.sink.ledger, REJECTS_NOW)
+    with pytest.raises(ConfigurationError, match=r"ledger.*This host's clock .*No row is lost.*Synchronize"):
+        driver.write([(0, b"a decision")], point=None)
 
 
 @pytest.mark.whole

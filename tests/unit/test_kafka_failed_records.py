@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.unit.test_kafka_writer import writer_of_three
-from twopc.errors import BadRecordError, RetriableError
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 from twopc.sinks.kafka.client_log import ClientLog
 from twopc.sinks.kafka.producer import ReadyProducer, _note, new_producer
 from twopc.sinks.kafka.records import OneByOne
@@ -111,6 +111,40 @@ def test_the_flush_ends_as_soon_as_a_record_has_failed() -> None:
     assert sum(waited_s) <= 1
 
 
+@pytest.mark.parametrize(
+    ("topic", "dated", "kind"),
+    [
+        ("out", False, ConfigurationError),
+        ("out", True, BadRecordError),
+        ("twopc-ledger-s", True, ConfigurationError),
+    ],
+    ids=["a row without a time", "a row with a time", "a marker"],
+)
+def test_this_hosts_clock_is_blamed_for_the_times_that_it_has_set(
+    topic: str,
+    dated: bool,  # noqa: FBT001
+    kind: type[Exception],
+) -> None:
+    writer = writer_of_three()
+    writer._dated = dated
+    blamed = "the 'timestamp' column" if kind is BadRecordError else "This host's clock"
+    with pytest.raises(kind, match=blamed):
+        writer._serve(reporting([(topic, KafkaError(KafkaError.INVALID_TIMESTAMP))]), 0)
+
+
+def test_a_rejected_time_is_recognized_if_the_broker_rejects_a_batch_of_several_records() -> None:
+    """The error of each record is INVALID_RECORD, and only the transaction's error says why."""
+    cause = KafkaError(KafkaError.INVALID_TIMESTAMP, "the time", txn_requires_abort=True)
+    with pytest.raises(ConfigurationError, match=r"the time.*This host's clock"):
+        serve(reporting([("out", INVALID)], cause=cause))
+
+
+def test_a_rejected_record_keeps_its_own_error_if_the_transaction_failed_because_of_another() -> None:
+    cause = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "another record", txn_requires_abort=True)
+    with pytest.raises(BadRecordError, match="set a key if the topic is compacted"):
+        serve(reporting([("out", INVALID)], cause=cause))
+
+
 def test_a_record_that_failed_before_it_had_a_partition_is_reported_as_a_failed_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -119,6 +153,6 @@ def test_a_record_that_failed_before_it_had_a_partition_is_reported_as_a_failed_
     failures: dict[str, KafkaError] = {}
     config = {"bootstrap.servers": "127.0.0.1:1", "message.timeout.ms": "50", "log_level": 0}
     producer, _ = new_producer({**config, "enable.idempotence": "false"}, failures, Counter(), ClientLog())
-    producer.produce("out", b"v")
+    OneByOne(producer, [("out", b"v")]).enqueue(0)
     assert producer.flush(30) == 0
     assert failures["out"].code() == KafkaError._MSG_TIMED_OUT
