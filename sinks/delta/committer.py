@@ -48,22 +48,26 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         """See :class:`LakeCommitter`."""
         return self._store
 
+    def young_ms(self, step: Step) -> float:
+        """See :class:`LakeCommitter`."""
+        return (retention_ms(step.view.definition.configuration) or 0) / _SHARE_OF_RETENTION
+
     def require_young(self, step: Step, age_ms: float) -> None:
         """See :class:`LakeCommitter`."""
-        limit_ms = (retention_ms(step.view.definition.configuration) or 0) / _SHARE_OF_RETENTION
+        limit_ms = self.young_ms(step)
         if age_ms > limit_ms:
             raise CheckpointExpiredError(
-                f"sink {self.name!r}: preparing the batch took {age_ms:.0f} ms. The limit is {limit_ms:.0f} ms, a "
+                f"sink {self.name!r}: the batch's oldest file may be {age_ms:.0f} ms old. The limit is {limit_ms:.0f} ms, a "
                 "third of delta.deletedFileRetentionDuration, because VACUUM may delete uncommitted files that are "
                 "older than this retention time. Nothing was decided. Write smaller batches, or increase "
-                "delta.deletedFileRetentionDuration"
+                "delta.deletedFileRetentionDuration. If no batch took that long, set the clocks of the driver and the executors"
             )
 
     def stage(
         self, step: Step, found: Mapping[DeltaHandle, list[Entry] | None]
     ) -> Mapping[DeltaHandle, list[Entry] | None]:
         """See :class:`LakeCommitter`."""
-        step.additions = {handle: entries for handle, entries in found.items() if entries is not None}
+        step.additions = self.renewed(step, {one: entries for one, entries in found.items() if entries is not None})
         return found
 
     def history(self, step: Step) -> History | None:

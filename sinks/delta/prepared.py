@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twopc.sinks.delta.entries import Entry
 from twopc.sinks.delta.errors import translated
 from twopc.sinks.lake.errors import StoreError
-from twopc.sinks.lake.prepared import whole
+from twopc.sinks.lake.prepared import THREADS, are_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from twopc.sinks.delta.entries import Entry
     from twopc.sinks.delta.handle import DeltaHandle
     from twopc.sinks.delta.store import Store
     from twopc.sinks.delta.table import Definition
 
 
-def require_whole(store: Store, handles: Sequence[DeltaHandle]) -> None:
-    """Check that the files of decided transactions still exist.
+def require_whole(store: Store, additions: Mapping[DeltaHandle, Sequence[Entry]]) -> None:
+    """Check that the files that a commit adds still exist.
 
     If some files are missing, the driver's next step finds out which ones.
 
     Raises:
         StoreError: some files are missing, or the storage did not respond.
     """
-    gone = [handle.transaction for handle, entries in whole(store, handles, Entry).items() if entries is None]
-    if gone:
-        raise StoreError(f"files of {gone[0]} were deleted while the driver was retrying the commit")
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = list(pool.map(partial(are_whole, store), additions.values()))
+    for handle, is_whole in zip(additions, found, strict=True):
+        if not is_whole:
+            raise StoreError(f"files of {handle.transaction} were deleted while the driver was retrying the commit")
 
 
 def find_misfit(store: Store, entry: Entry, table: Definition) -> str | None:

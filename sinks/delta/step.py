@@ -57,7 +57,7 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
             write_record(self._store, self.sink, record)
         else:
             record = self._record
-            require_whole(self._store, list(self.additions or ()))  # the caller checked the files before the first try
+            require_whole(self._store, self.additions or {})  # the caller has checked them before the first try
         self._require_fit()
         table = self._table
         properties = CommitProperties(

@@ -84,6 +84,12 @@ class Store:
             stream: pa.NativeFile = self._opened().open_input_file(path)
             return stream
 
+    def copy(self, path: str, copy: str) -> None:
+        """Copy a file of any size durably to a new path."""
+        with self.open(path) as source, self.writing(copy) as target, translated(f"copying {path}"):
+            while piece := source.read(_WRITTEN_AT_ONCE):
+                target.write(piece)
+
     def size_of(self, path: str) -> int | None:
         """Return a file's size in bytes; None if the file does not exist."""
         with translated(f"looking for {path}"):

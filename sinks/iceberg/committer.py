@@ -18,6 +18,7 @@ from twopc.sinks.iceberg.step import Step
 from twopc.sinks.lake.committer import LakeCommitter
 from twopc.sinks.lake.errors import StoreError
 from twopc.sinks.lake.history import History
+from twopc.sinks.lake.prepared import entries_of
 from twopc.sinks.lake.words import Words
 
 if TYPE_CHECKING:
@@ -59,16 +60,21 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         """See :class:`LakeCommitter`. Load the table each time, because the catalog may provide new credentials."""
         return TableFiles(self._store.load().io)
 
-    def require_young(self, step: Step, age_ms: float) -> None:
+    def young_ms(self, step: Step) -> float:
         """See :class:`LakeCommitter`."""
         del step
-        limit_ms = self._settings.orphan_age_ms / _SHARE_OF_ORPHAN_AGE
+        return self._settings.orphan_age_ms / _SHARE_OF_ORPHAN_AGE
+
+    def require_young(self, step: Step, age_ms: float) -> None:
+        """See :class:`LakeCommitter`."""
+        limit_ms = self.young_ms(step)
         if age_ms > limit_ms:
             raise CheckpointExpiredError(
-                f"sink {self.name!r}: preparing the batch took {age_ms:.0f} ms. The limit is a third of "
+                f"sink {self.name!r}: the batch's oldest file may be {age_ms:.0f} ms old. The limit is a third of "
                 f"orphan_age_ms={self._settings.orphan_age_ms}, because table maintenance may delete uncommitted files that "
                 "are older than orphan_age_ms. Nothing was decided. Write smaller batches, or increase both orphan_age_ms and "
-                "the minimum age of the files that remove_orphan_files deletes"
+                "the minimum age of the files that remove_orphan_files deletes. If no batch took that long, set the clocks of "
+                "the driver and the executors"
             )
 
     def require_addable(self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]) -> None:
@@ -92,10 +98,9 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
             handle: entries if has_definitions(step.view.table, handle.schema_id, handle.spec_id) else None
             for handle, entries in found.items()
         }
-        added = self._added_already(step, found)
-        for handle, entries in found.items():
-            if missing := [entry for entry in entries or () if entry.path not in added]:
-                step.additions.setdefault((handle.schema_id, handle.spec_id), []).extend(missing)
+        found = self._without_added(step, found)
+        for handle, entries in self.renewed(step, {one: entries for one, entries in found.items() if entries}).items():
+            step.additions.setdefault((handle.schema_id, handle.spec_id), []).extend(entries)
         return found
 
     def history(self, step: Step) -> History | None:
@@ -122,11 +127,23 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         """See :class:`LakeCommitter`."""
         self._store.close()
 
-    def _added_already(self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]) -> set[str]:
-        """Find files that are in the table, but not in the tag's record, because the tag was recreated.
+    def _without_added(
+        self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]
+    ) -> dict[IcebergHandle, list[Entry] | None]:
+        """Omit files that are in the table, but not in the tag's record, because the tag was recreated.
+
+        If the table contains copies of a transaction's files, maintenance may have deleted the files themselves.
 
         Look only for earlier drivers' files, because a running driver knows its own record.
         """
         earlier = [one for one in found if driver_epoch_of(one.transaction, self.name) != self._driver_epoch]
-        paths = {entry.path for handle in earlier for entry in found[handle] or ()}
-        return added_already(step.view.table, paths) if paths else set()
+        named = {one: {entry.path for entry in entries_of(step.view.files, one, Entry) or ()} for one in earlier}
+        paths = set[str]().union(*named.values())
+        added = added_already(step.view.table, paths) if paths else set()
+
+        def rest(handle: IcebergHandle, entries: list[Entry] | None) -> list[Entry] | None:
+            if (wanted := named.get(handle)) and wanted <= added:
+                return []
+            return None if entries is None else [entry for entry in entries if entry.path not in added]
+
+        return {handle: rest(handle, entries) for handle, entries in found.items()}

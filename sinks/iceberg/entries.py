@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -16,6 +17,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         partition: the partition's values. A decimal is stored as a one-element list that contains the decimal as text, because
             the encoding does not support decimals.
+        modified_ms: the Unix time at which the file was written, in milliseconds; 0 in a handle that an earlier version of the
+            sink has stored.
     """
 
     path: str
@@ -29,6 +32,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     lower_bounds: dict[int, bytes]
     upper_bounds: dict[int, bytes]
     split_offsets: tuple[int, ...]
+    modified_ms: int = 0
 
     def data_file(self) -> DataFile:
         """Create the file's description for an Iceberg manifest."""
@@ -53,7 +57,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 def entry_of(path: str, size: int, partition: tuple[Any, ...], statistics: dict[str, Any]) -> Entry:
-    """Create a file's entry.
+    """Create the entry of a file that was just written.
 
     Args:
         path: the file path.
@@ -73,6 +77,7 @@ def entry_of(path: str, size: int, partition: tuple[Any, ...], statistics: dict[
         lower_bounds=statistics["lower_bounds"],
         upper_bounds=statistics["upper_bounds"],
         split_offsets=tuple(statistics["split_offsets"]),
+        modified_ms=time.time_ns() // 1_000_000,
     )
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twopc.sinks.iceberg.errors import translated
 from twopc.sinks.iceberg.private import listed
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
+
+_READ_AT_ONCE: Final = 2**20
 
 
 class TableFiles:
@@ -24,7 +26,7 @@ class TableFiles:
         with translated(f"reading {path}"):
             try:
                 with self._io.new_input(path).open() as stream, io.BytesIO() as found:
-                    while piece := stream.read(2**20):
+                    while piece := stream.read(_READ_AT_ONCE):
                         found.write(piece)
                     return found.getvalue()
             except FileNotFoundError:
@@ -34,6 +36,16 @@ class TableFiles:
         """Write one of the sink's small files."""
         with translated(f"writing {path}"), self._io.new_output(path).create(overwrite=True) as stream:
             stream.write(data)
+
+    def copy(self, path: str, copy: str) -> None:
+        """Copy a file of any size to a new path."""
+        with (
+            translated(f"copying {path}"),
+            self._io.new_input(path).open() as source,
+            self._io.new_output(copy).create(overwrite=True) as target,
+        ):
+            while piece := source.read(_READ_AT_ONCE):
+                target.write(piece)
 
     def size_of(self, path: str) -> int | None:
         """Return a file's size in bytes; None if the file does not exist."""

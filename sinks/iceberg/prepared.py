@@ -9,6 +9,7 @@ from pyiceberg.manifest import ManifestContent
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from twopc.sinks.iceberg.errors import translated
+from twopc.sinks.lake.layout import original_of
 from twopc.sinks.lake.prepared import THREADS
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def added_already(table: Table, paths: Collection[str]) -> set[str]:
-    """Find the files that are already in the main branch. This function reads all data manifests of the branch.
+    """Find the files that are already in the main branch, themselves or as copies. This reads all data manifests of the branch.
 
     Raises:
         StoreError: the storage did not respond.
@@ -29,7 +30,8 @@ def added_already(table: Table, paths: Collection[str]) -> set[str]:
         return set()
 
     def search(manifest: ManifestFile) -> set[str]:
-        return {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}.intersection(paths)
+        entries = manifest.fetch_manifest_entry(table.io)
+        return {original_of(entry.data_file.file_path) for entry in entries}.intersection(paths)
 
     with translated("reading the manifests"), ThreadPoolExecutor(THREADS) as pool:
         data = [found for found in current.manifests(table.io) if found.content is ManifestContent.DATA]

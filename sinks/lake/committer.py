@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import time
 from abc import abstractmethod
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from msgspec.structs import replace
@@ -20,6 +22,7 @@ from twopc.sinks.lake.handle import HandleT
 from twopc.sinks.lake.orphans import Orphans
 from twopc.sinks.lake.prepared import entries_of, whole
 from twopc.sinks.lake.published import Published, evidence_of, settle
+from twopc.sinks.lake.renewal import old_files, renewed
 from twopc.sinks.lake.step import LakeStep
 from twopc.sinks.lake.versions import is_older, next_version
 from twopc.versions import NO_ATTEMPT, version_of
@@ -74,6 +77,10 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     @abstractmethod
     def files(self) -> Files:
         """Access the table's storage outside a step."""
+
+    @abstractmethod
+    def young_ms(self, step: StepT) -> float:
+        """Return the age up to which maintenance certainly spares uncommitted files, even if it begins a little later."""
 
     @abstractmethod
     def require_young(self, step: StepT, age_ms: float) -> None:
@@ -207,8 +214,8 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         """See :class:`StepCommitter`. Also check that the table still accepts the files, because a decision is final."""
         with self._try("confirming"), self.driving() as step:
             step.view.require_supported()
-            self.require_young(step, age_ms)
             found = whole(step.view.files, handles, self._entry)
+            self.require_young(step, max(age_ms, _oldest_ms(found)))
             was_altered = not all(step.view.is_current(handle) for handle in handles)
             if not was_altered:
                 self.require_addable(step, found)
@@ -277,6 +284,23 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
     # -- helpers --------------------------------------------------------------------------------------------------------
 
+    def renewed(self, step: StepT, added: Mapping[HandleT, list[EntryT]]) -> dict[HandleT, list[EntryT]]:
+        """Replace files by copies if maintenance that is already running may delete them; see :mod:`.renewal`.
+
+        Raises:
+            StoreError: a file could not be copied.
+        """
+        since_ms = _now_ms() - self.young_ms(step)
+        if old := old_files(chain.from_iterable(added.values()), since_ms):
+            text = (
+                "sink %r: %d files of batch %d were written long ago, so table maintenance that is running now may be about to "
+                "delete them. No rows are at risk: the sink adds copies of these files to %s (%.0f MiB). Wait until the copies "
+                "are complete"
+            )
+            size = sum(entry.size for entry in old) / 2**20
+            logger.warning(text, self.name, len(old), max(handle.batch for handle in added), self._table, size)
+        return renewed(step.view.files, added, since_ms)
+
     def _reserve(self, above: int) -> Control:
         """See :class:`StepCommitter`. Skip the write, because it would need a commit, and no other driver has this epoch."""
         with self.driving() as step:
@@ -300,3 +324,16 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         if handles:
             found = self.stage(step, whole(step.view.files, handles, self._entry))
             step.published = settle(published, found)
+
+
+def _oldest_ms(found: Mapping[HandleT, list[EntryT] | None]) -> float:
+    """Return the age of the oldest file; 0 without files.
+
+    Maintenance measures this age. The driver's own measurement omits the time for which its machine was suspended.
+    """
+    now_ms = _now_ms()
+    return max((now_ms - entry.modified_ms for entries in found.values() for entry in entries or ()), default=0)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

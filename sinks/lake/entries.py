@@ -27,6 +27,10 @@ class Entry(Protocol):
     def rows(self) -> int:
         """The number of rows in the file."""
 
+    @property
+    def modified_ms(self) -> int:
+        """The Unix time at which the file was written, in milliseconds; 0 if the time is unknown."""
+
 
 EntryT = TypeVar("EntryT", bound=Entry)
 

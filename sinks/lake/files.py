@@ -17,6 +17,9 @@ class Files(Protocol):
     def size_of(self, path: str) -> int | None:
         """Return a file's size in bytes; None if the file does not exist."""
 
+    def copy(self, path: str, copy: str) -> None:
+        """Copy a file of any size to a new path."""
+
     def listed(self, path: str, *, directories: bool = False) -> list[str]:
         """List the names of a directory's files or subdirectories. The list is empty if the directory does not exist."""
 

@@ -4,14 +4,19 @@ The id is in the control record. Two Iceberg tables may share a ``write.data.pat
 a Delta table is recreated from its files (``CONVERT TO DELTA``), the sink starts from scratch. Without the id, a sink would
 treat another sink's files, or its own earlier files, as orphans. The driver epoch and the batch are directories, so that a
 sweep lists only directories that may contain orphans.
+
+A copy of a data file (see :mod:`twopc.sinks.lake.renewal`) is in the same directory. Its name adds the Unix time of the copy, in
+milliseconds, and a random number: ``<transaction>-<number>-copy-<time>-<random>.parquet``.
 """
 
 from __future__ import annotations
 
 import re
+import uuid
 from typing import Final
 
-_FILE: Final = re.compile(r"(.+-[0-9]+-[0-9a-f]{32})(?:-[0-9]{5}\.parquet|\.entries)")
+_COPY: Final = r"-copy-([0-9]+)-[0-9a-f]{32}"
+_FILE: Final = re.compile(rf"(.+-[0-9]+-[0-9a-f]{{32}})(?:-[0-9]{{5}}(?:{_COPY})?\.parquet|\.entries)")
 
 
 def root(sink: str, sink_id: str) -> str:
@@ -27,6 +32,22 @@ def directory(base: str, epoch: int, batch: int) -> str:
 def data_file(where: str, transaction: str, number: int) -> str:
     """Return a data file's path in a batch's directory."""
     return f"{where}/{transaction}-{number:05d}.parquet"
+
+
+def new_copy(path: str, at_ms: int) -> str:
+    """Return a new path for a copy of a data file. No two copies have the same path."""
+    return f"{path.removesuffix('.parquet')}-copy-{at_ms}-{uuid.uuid4().hex}.parquet"
+
+
+def original_of(path: str) -> str:
+    """Return the path of the data file of which this file is a copy. A file that is not a copy is its own original."""
+    return re.sub(rf"{_COPY}(\.parquet)$", r"\2", path)
+
+
+def copied_ms(path: str) -> int | None:
+    """Return the Unix time at which a copy was made, in milliseconds; None if the file is not a copy."""
+    found = _FILE.fullmatch(path.rpartition("/")[2])
+    return int(found[2]) if found and found[2] else None
 
 
 def entries_file(where: str, transaction: str) -> str:

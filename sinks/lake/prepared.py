@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from twopc.sinks.lake.entries import decode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from twopc.sinks.lake.entries import EntryT
+    from twopc.sinks.lake.entries import Entry, EntryT
     from twopc.sinks.lake.files import Files
     from twopc.sinks.lake.handle import HandleT, LakeHandle
 
@@ -30,10 +30,19 @@ def whole(files: Files, handles: Sequence[HandleT], kind: type[EntryT]) -> dict[
         entries = entries_of(files, handle, kind)
         if entries is None or sum(entry.rows for entry in entries) != handle.rows:
             return None
-        return entries if all(files.size_of(entry.path) == entry.size for entry in entries) else None
+        return entries if are_whole(files, entries) else None
 
     with ThreadPoolExecutor(THREADS) as pool:
         return dict(zip(handles, pool.map(look, handles), strict=True))
+
+
+def are_whole(files: Files, entries: Iterable[Entry]) -> bool:
+    """Return whether all of these files exist with their sizes.
+
+    Raises:
+        StoreError: the storage did not respond.
+    """
+    return all(files.size_of(entry.path) == entry.size for entry in entries)
 
 
 def entries_of(files: Files, handle: LakeHandle, kind: type[EntryT]) -> list[EntryT] | None:

@@ -112,9 +112,19 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a repeated commit names files that are gone",
         "step.py",
-        "            require_whole(self._store, list(self.additions or ()))",
+        "            require_whole(self._store, self.additions or {})",
         "",
         f"{_COMMIT} -k between_two",
+    ),
+    _bug(
+        "a repeated commit looks for the originals of the copies that it adds",
+        "step.py",
+        "            require_whole(self._store, self.additions or {})",
+        "            from twopc.sinks.lake.prepared import whole\n\n"
+        "            from twopc.sinks.delta.entries import Entry\n\n"
+        "            if None in whole(self._store, list(self.additions or ()), Entry).values():\n"
+        '                raise StoreError("files were deleted")\n',
+        f"{_COMMIT} -k an_original_deleted",
     ),
     _bug(
         "a file has the bounds of only some columns",

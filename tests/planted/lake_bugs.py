@@ -72,8 +72,8 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
         _bugs(
             "a file is not looked for before the decision",
             "committer.py",
-            "            found = whole(step.view.files, handles, self._entry)\n            was_altered",
-            "            found = dict.fromkeys(handles, [])\n            was_altered",
+            "            found = whole(step.view.files, handles, self._entry)\n            self.require_young",
+            "            found = dict.fromkeys(handles, [])\n            self.require_young",
             **_both("commit.py::test_a_file_missing_before_the_decision_voids_the_attempt"),
         ),
         _bugs(
@@ -93,10 +93,45 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
         _bugs(
             "files older than maintenance allows are decided",
             "committer.py",
-            "            self.require_young(step, age_ms)\n",
+            "            self.require_young(step, max(age_ms, _oldest_ms(found)))\n",
             "",
             delta="delta_restored.py -k take_for_garbage",
             iceberg="iceberg_commit.py -k too_long",
+        ),
+        _bugs(
+            "a late batch's files are added, although running maintenance may have listed them for deletion",
+            "renewal.py",
+            "    if not old:\n",
+            "    if True:\n",
+            **_both("commit.py::test_maintenance_that_began_before_a_late_commit_deletes_no_row_of_the_batch"),
+        ),
+        _bugs(
+            "each start of a blocked batch copies its files again",
+            "renewal.py",
+            "        known = self._known.get(entry.path)\n",
+            "        known = None\n",
+            **_both("commit.py::test_starts_whose_commits_fail_share_one_copy_of_each_file"),
+        ),
+        _bugs(
+            "an old copy is used again",
+            "renewal.py",
+            "if (copied_ms(path) or 0) >= since_ms}",
+            "if copied_ms(path)}",
+            **_both("commit.py::test_an_old_or_incomplete_copy_is_not_used_again", "old"),
+        ),
+        _bugs(
+            "an incomplete copy is used again",
+            "renewal.py",
+            "if known and self._files.size_of(known) == entry.size else",
+            "if known else",
+            **_both("commit.py::test_an_old_or_incomplete_copy_is_not_used_again", "incomplete"),
+        ),
+        _bugs(
+            "the time for which the driver was suspended does not count",
+            "committer.py",
+            "max(age_ms, _oldest_ms(found))",
+            "age_ms",
+            **_both("commit.py::test_a_batch_whose_files_grew_old_while_the_driver_was_suspended_is_not_decided"),
         ),
         _bugs(
             "the versions of two drivers clash",

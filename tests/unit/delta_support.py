@@ -98,6 +98,9 @@ class Shop:
     def named_files(self) -> set[str]:
         return {uri.rpartition("/")[2] for uri in self.table().file_uris()}
 
+    def garbage(self) -> list[Path]:
+        return [self.path / name for name in self.table().vacuum(dry_run=True, full=True)]
+
     def view(self) -> DeltaView:
         return DeltaView(self.sink.store(), self.sink)
 

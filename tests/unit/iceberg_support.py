@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,11 @@ class Shop:
 
     def named_files(self) -> set[str]:
         return {task.file.file_path.rpartition("/")[2] for task in self.table().scan().plan_files()}
+
+    def garbage(self) -> list[Path]:
+        """See :class:`tests.unit.lake_support.LakeShop`: Spark's ``remove_orphan_files`` keeps files for three days."""
+        since_s, named = time.time() - 3 * 24 * 3_600, self.named_files()
+        return [path for path in self.files() if path.stat().st_mtime < since_s and path.name not in named]
 
     def view(self) -> IcebergView:
         return IcebergView(self.sink.store(), self.sink)

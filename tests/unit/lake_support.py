@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import pytest
 
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.testing.contract import numbers
 from twopc.testing.contract.drivers import QUERY_ID, Driver, run_task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -40,6 +45,9 @@ class LakeShop(Protocol):
 
     def named_files(self) -> set[str]:
         """The names of all data files that are in the table."""
+
+    def garbage(self) -> list[Path]:
+        """The files that the table's maintenance would delete now."""
 
     def view(self) -> Any:
         """The table as a task reads it now."""
@@ -86,6 +94,28 @@ def evidence(driver: Driver, handles: Sequence[Any], scan_start: Mapping[str, An
 def task_of(driver: Driver, batch: int = 0, attempt: int = 1) -> TaskAttempt:
     """A task of an attempt at a batch."""
     return TaskAttempt(QUERY_ID, batch, Attempt(driver.driver_epoch, attempt), 0, driver.driver_epoch, -1)
+
+
+_LONG_MS = 8 * 24 * 3_600_000
+
+
+def prepare_long_ago(shop: Any, driver: Driver, *values: int) -> Any:
+    """Like :func:`prepare`, but the files are eight days old: older than a table's maintenance lets unused files be."""
+    with long_ago():
+        handle = prepare(driver, shop.sink, *values)
+    for file in shop.files(f"{handle.transaction}*"):
+        then_s = file.stat().st_mtime - _LONG_MS / 1000
+        os.utime(file, (then_s, then_s))
+    return handle
+
+
+@contextlib.contextmanager
+def long_ago() -> Iterator[None]:
+    """Set this process's clock back in the meantime."""
+    now = time.time_ns
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda: now() - _LONG_MS * 1_000_000)
+        yield
 
 
 def lost_answer(send: Send) -> None:

@@ -12,7 +12,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import PrimitiveType
 
 from tests.unit.delta_support import APP, Shop, next_commits
-from tests.unit.lake_support import evidence, lost_request, prepare
+from tests.unit.lake_support import evidence, lost_request, prepare, prepare_long_ago
 from twopc import ConfigurationError, FencedError
 from twopc.attempt import Claim, Evidence
 from twopc.testing import crash_points
@@ -312,6 +312,22 @@ def test_a_table_with_a_constraint_is_refused_at_the_start_and_in_a_task(shop: S
         prepare(driver, shop.sink, 1)
     with pytest.raises(ConfigurationError, match="has the constraint 'positive'"):
         Driver(shop.sink)
+
+
+def test_an_original_deleted_between_two_attempts_to_commit_its_copy_does_no_harm(shop: Shop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare_long_ago(shop, driver, 1, 2)
+    [original] = shop.files()
+
+    def vacuumed(send: Callable[[], None]) -> None:
+        original.unlink()
+        shop.table().alter.set_table_properties({"delta.logRetentionDuration": "interval 20 days"})
+        send()  # fails, because the table's metadata has changed
+
+    with next_commits(vacuumed):
+        assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    assert shop.values() == [1, 2]
 
 
 @pytest.mark.parametrize("is_last", [True, False])

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.iceberg_support import TAG, Shop
+from tests.unit.lake_support import prepare_long_ago
 from twopc import ConfigurationError, RefusedStartError
+from twopc.attempt import Evidence
 from twopc.testing.contract import Case, numbers
 from twopc.testing.contract.drivers import QUERY_ID, Driver, Query, all_rows, close_opened
 
@@ -48,6 +50,28 @@ def test_recreating_the_tag_on_an_older_snapshot_does_not_add_the_last_batch_twi
     shop.change(lambda table: table.manage_snapshots().create_tag(older, TAG).commit())
     query.run(2)
     assert shop.values() == [*all_rows(0, 1, 2), 9_999]
+
+
+@pytest.mark.parametrize("has_original", [True, False])
+def test_recreating_the_tag_does_not_add_a_copied_file_twice(shop: Shop, *, has_original: bool) -> None:
+    """The table contains the copies, whose paths are in no handle, and maintenance may have deleted the originals."""
+    driver = Driver(shop.sink)
+    older = shop.table().metadata.refs[TAG].snapshot_id
+    shop.change(lambda table: table.manage_snapshots().create_tag(older, "daily").commit())
+    scan_start = driver.begin()
+    handle = prepare_long_ago(shop, driver, 1, 2)
+    [original] = shop.garbage()
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
+    if not has_original:
+        original.unlink()
+    shop.change(lambda table: table.manage_snapshots().remove_tag(TAG).commit())
+    shop.append(9)
+    later = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=1)
+    shop.change(lambda table: table.maintenance.expire_snapshots().older_than(later).commit())
+    shop.change(lambda table: table.manage_snapshots().create_tag(older, TAG).commit())
+    restarted = Driver(shop.sink)
+    assert restarted.committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
+    assert shop.values() == [1, 2, 9]
 
 
 def test_a_tag_deleted_between_two_runs_is_reported(shop: Shop, case: Case, tmp_path: Path) -> None:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.unit import delta_support, iceberg_support
-from tests.unit.lake_support import LakeShop, evidence, lost_answer, lost_request, prepare
-from twopc import ConfigurationError, FencedError, RetriableError
+from tests.unit.lake_support import LakeShop, evidence, lost_answer, lost_request, prepare, prepare_long_ago
+from twopc import CheckpointExpiredError, ConfigurationError, FencedError, RetriableError
 from twopc.attempt import Claim, Evidence
+from twopc.sinks.lake.errors import StoreError
+from twopc.sinks.lake.layout import new_copy
+from twopc.sinks.lake.step import LakeStep
 from twopc.testing.contract.drivers import Driver, close_opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.unit.lake_support import Send
 
@@ -308,3 +312,97 @@ def test_a_transaction_whose_rows_are_missing_from_the_commit_does_not_count_as_
     first, second = prepare(driver, shop.sink, 1), prepare(driver, shop.sink, 2)
     assert evidence(driver, [first], scan_start) == [COMMITTED]
     assert evidence(driver, [first, second], scan_start) == [UNKNOWN, UNKNOWN]
+
+
+# -- files that maintenance may be about to delete ---------------------------------------------------------------------
+
+
+def test_maintenance_that_began_before_a_late_commit_deletes_no_row_of_the_batch(shop: LakeShop) -> None:
+    """Maintenance first lists the files to delete, and deletes them later, without another look at the table."""
+    former = Driver(shop.sink)
+    scan_start = former.begin()
+    handles = [prepare_long_ago(shop, former, 1, 2), prepare_long_ago(shop, former, 3)]
+    garbage = shop.garbage()
+    assert len(garbage) == 2
+    driver = Driver(shop.sink)
+    assert set(driver.committer.initialize_state(handles, scan_start).values()) == {COMMITTED}
+    for file in garbage:
+        file.unlink()
+    assert shop.values() == [1, 2, 3]
+    assert evidence(driver, handles, scan_start) == [COMMITTED, COMMITTED]
+    driver.committer.recover_and_abort(handles)
+    assert shop.values() == [1, 2, 3]
+
+
+def test_young_files_are_not_copied(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    written = {file.name for file in shop.files()}
+    assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    assert shop.named_files() == written
+
+
+def test_starts_whose_commits_fail_share_one_copy_of_each_file(
+    shop: LakeShop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A commit may be blocked for weeks, and the query may be restarted every minute."""
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare_long_ago(shop, driver, 1, 2)
+    for _ in range(2):
+        with pytest.MonkeyPatch.context() as broken:
+            broken.setattr(LakeStep, "end", _fail)
+            assert evidence(driver, [handle], scan_start) == [UNKNOWN]
+    assert len(shop.files()) == 2
+    assert "sink 'orders': 1 files of batch 0 were written long ago" in caplog.text
+    copies = {file.name for file in shop.files("*-copy-*")}
+    assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    assert shop.named_files() == copies
+    assert shop.values() == [1, 2]
+
+
+@pytest.mark.parametrize(("days", "missing"), [(3, 0), (0, 1)], ids=["old", "incomplete"])
+def test_an_old_or_incomplete_copy_is_not_used_again(shop: LakeShop, *, days: int, missing: int) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare_long_ago(shop, driver, 1, 2)
+    [file] = shop.files()
+    copy = Path(new_copy(str(file), time.time_ns() // 1_000_000 - days * 24 * 3_600_000))
+    copy.write_bytes(file.read_bytes()[: file.stat().st_size - missing])
+    assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    assert len(shop.files()) == 3
+    assert shop.named_files().isdisjoint({file.name, copy.name})
+    assert shop.values() == [1, 2]
+
+
+def test_a_file_that_maintenance_deletes_before_it_is_copied_is_lost(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare_long_ago(shop, driver, 1, 2)
+
+    def deleted(files: Any, path: str, copy: str) -> None:
+        for file in shop.files():
+            file.unlink()
+        copy_file(files, path, copy)
+
+    kind: Any = type(shop.view().files)
+    copy_file = kind.copy
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(kind, "copy", deleted)
+        assert evidence(driver, [handle], scan_start) == [ABORTED]
+    assert shop.values() == []
+
+
+def test_a_batch_whose_files_grew_old_while_the_driver_was_suspended_is_not_decided(shop: LakeShop) -> None:
+    """The driver's own clock stands still in the meantime, but the clock of the table's maintenance does not."""
+    driver = Driver(shop.sink)
+    driver.begin()
+    handle = prepare_long_ago(shop, driver, 1)
+    with pytest.raises(CheckpointExpiredError, match="oldest file may be 691"):
+        driver.committer.confirm([handle], 0)
+
+
+def _fail(step: LakeStep[Any, Any], timeout_ms: int) -> None:
+    del step, timeout_ms
+    raise StoreError("the storage does not respond")
