@@ -253,12 +253,28 @@ class BatchTransaction:
             run.handles = {key: handle for key, handle in run.handles.items() if key not in lost} | prepared.handles
             run.evidence = {key: found for key, found in run.evidence.items() if key not in lost}
         else:
-            run.setup.binding.bind(run.bound, run.log_epoch)  # bind no earlier than at the first decision (rule 11)
+            run.setup.binding.bind(run.bound, run.log_epoch)  # no earlier than the first decision (rule 11)
+            if prepared.step is Step.REWRITE:
+                self._compare_rows(prepared)
             self._append(self._decision(prepared), prepared)
             run.handles, run.evidence = dict(prepared.handles), {}
         # No transaction counts as proven without evidence. If the commit is cut short, these stay unproven.
         run.evidence |= dict.fromkeys(prepared.handles, Evidence.UNKNOWN)
         crash_point("driver.decided")
+
+    def _compare_rows(self, prepared: Prepared) -> None:
+        """Warn if a lost batch is decided again with another number of rows. This is correct, but rows may be missing."""
+        # The tasks of a repair have written rows again that other tasks of the decision had received.
+        before = sum(task.rows for task in self._run.decision.tasks if not task.is_repair)
+        now = sum(task.rows for task in prepared.tasks)
+        if before != now:
+            text = (
+                "batch %d was decided with %d rows. All of its transactions were lost before they became visible, and Spark now "
+                "returns %d rows for it. The batch continues with these rows. If there are fewer, the source may no longer "
+                "contain the others (for example, its retention deleted them, and failOnDataLoss=false hides this). Compare the "
+                "source with the output, and write missing rows by other means"
+            )
+            logger.warning(text, self._batch.batch_id, before, now)
 
     def _append(self, records: list[Record], prepared: Prepared) -> None:
         self._prepared = {}  # from here on, these handles may already have been decided

@@ -945,6 +945,15 @@ BUGS: Final = (
         protocol="tests/unit/test_coordinator_losses.py -k staged_rows",
     ),
     _bug(
+        "a lost batch is decided again with fewer rows, and nobody is told",
+        9,
+        "twopc/batch_transaction.py",
+        "            if prepared.step is Step.REWRITE:\n",
+        "            if False:\n",
+        model=False,
+        protocol="tests/unit/test_coordinator_losses.py -k another_number",
+    ),
+    _bug(
         "the next attempt deletes the staged rows of the last decision",
         9,
         "twopc/driver_run.py",

@@ -48,6 +48,25 @@ def test_a_batch_with_every_transaction_lost_is_rewritten(cluster: Cluster) -> N
     assert query.engine.evaluated == 0
 
 
+@pytest.mark.parametrize(
+    ("rows", "counts"),
+    [({0: [0, 1]}, [("6", "2")]), ({0: all_rows(0)}, []), ({0: [*all_rows(0), 99]}, [("6", "7")])],
+    ids=["fewer", "as many", "more"],
+)
+def test_the_driver_warns_if_a_lost_batch_is_rewritten_with_another_number_of_rows(
+    rows: dict[int, list[int]], counts: list[tuple[str, str]], cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The source may have deleted rows in the meantime, and failOnDataLoss=false hides this."""
+    die_at(cluster, cluster.start(), "driver.decided", 0)
+    cluster.store.expire()
+    query = cluster.start()
+    query.engine.rows = rows
+    query.run(0)
+    assert cluster.store.visible() == sorted(row for some in rows.values() for row in some)
+    warned = r"batch 0 was decided with (\d+) rows\. All of its transactions were lost .* now returns (\d+) rows"
+    assert re.findall(warned, caplog.text) == counts
+
+
 def test_a_partly_lost_batch_is_repaired_with_the_same_rows(cluster: Cluster) -> None:
     running = cluster.start()
     running.run(0)
