@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.live.hadoop.s3 import BUCKET, LocalS3
+from tests.unit.lake_support import long_ago
 from twopc.attempt import Evidence
 from twopc.sinks.delta import DeltaSink
 from twopc.testing.contract import numbers
@@ -55,6 +56,12 @@ def test_a_batch_is_written_to_s3_and_its_outcome_is_unknown_while_the_storage_i
     assert driver.commit(handles, scan_start) == [Evidence.COMMITTED] * 2
     assert values() == list(range(100_001))
     scan_start = driver.begin()
+    with long_ago():
+        handle = driver.prepare(numbers([-2]))
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
+    copies = [path for path in DeltaTable(uri, storage_options=options).file_uris() if "-copy-" in path]
+    assert len(copies) == 1, "an old file should have been copied"
+    scan_start = driver.begin()
     handle = driver.prepare(numbers([-1]))
     server.pause()
     began = time.monotonic()
@@ -64,4 +71,4 @@ def test_a_batch_is_written_to_s3_and_its_outcome_is_unknown_while_the_storage_i
         server.resume()
     assert time.monotonic() - began < 60, "deltalake alone would wait for 180 s, several times"
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
-    assert values() == [-1, *range(100_001)]
+    assert values() == [-2, -1, *range(100_001)]
