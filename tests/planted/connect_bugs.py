@@ -169,7 +169,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "Spark Connect: the error of a job is its own cause, so it waits for the garbage collector",
         0,
         "integration/spark/jobs.py",
-        "    if found is not error:  # only the garbage collector would release an error that is its own cause\n",
+        "    if found is not error:  # an error that is its own cause would wait for the garbage collector\n",
         "    if True:\n",
         model=False,
         protocol="tests/unit/test_connect_object.py -k released",
