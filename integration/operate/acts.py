@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import closing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twopc.attempt import Claim, Evidence
 from twopc.counted import counted
@@ -21,15 +21,17 @@ from twopc.integration.verify.history import history_of
 from twopc.integration.verify.transactions import decided_in
 from twopc.records import LogContents
 from twopc.sinks.kafka.errors import on_ids
+from twopc.sinks.kafka.kept_rows import KeptRows, unended
 from twopc.sinks.kafka.prepared import await_visible, end_all, fence
 from twopc.sinks.kafka.reports import NO_ANSWER, NONE, NOT_AUTHORIZED
 from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from twopc.integration.verify.deciding import QueryFacts
     from twopc.sinks.kafka import KafkaSink
+    from twopc.sinks.kafka.handle import KafkaHandle
 
 _NEVER: Final = "Nothing was done. --force cannot override this"
 _FORCE: Final = "Nothing was done. If you are sure, add --force --reason TEXT"
@@ -150,24 +152,47 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction], facts: QueryFacts
     ids = {one.identity for one in wanted}
     with closing(Cluster(sink, facts)) as cluster:
         # Read the decisions again, because a commit must match the current decision.
-        decided = decided_in(history(cluster), sink).values()
-        handles = [one.handle for one in decided if one.handle.identity in ids and not one.abandoned]
-        reports = end_all(cluster.transactions, handles, timeout_ms=sink.timeout_ms)
+        found = history(cluster)
+        decided = [one for one in decided_in(found, sink).values() if one.handle.identity in ids and not one.abandoned]
+        handles = [one.handle for one in decided]
+        starts = [found.batches[one.id].decision.scan_start.get(sink.name, {}) for one in decided]
+        withheld = _without_rows(cluster.transactions, handles, starts, timeout_ms=sink.timeout_ms)
+        reports = end_all(
+            cluster.transactions, [one for one in handles if one not in withheld], timeout_ms=sink.timeout_ms
+        )
         await_visible(
             cluster.transactions, [h for h, report in reports.items() if report == NONE], timeout_ms=sink.timeout_ms
         )
     state = observe(sink, facts)
     unproven = {one.transaction: one for one in state.proofs if one.evidence is not Evidence.COMMITTED}
+
+    def outcome(handle: KafkaHandle) -> str:
+        if handle in withheld:
+            return withheld[handle]
+        if handle.transaction not in unproven:
+            return "committed, and readers see its rows"
+        return f"{_refusal(handle.transactional_id, reports[handle])}; {unproven[handle.transaction].text}"
+
     return [
-        Ended(
-            handle.transactional_id,
-            handle.transaction not in unproven,
-            "committed, and readers see its rows"
-            if handle.transaction not in unproven
-            else f"{_refusal(handle.transactional_id, reports[handle])}; {unproven[handle.transaction].text}",
-        )
+        Ended(handle.transactional_id, handle not in withheld and handle.transaction not in unproven, outcome(handle))
         for handle in handles
     ]
+
+
+def _without_rows(
+    client: TransactionClient,
+    handles: Sequence[KafkaHandle],
+    scan_starts: Sequence[Mapping[str, Any]],
+    *,
+    timeout_ms: float,
+) -> dict[KafkaHandle, str]:
+    """Return the open transactions that have lost rows, and say why they are not committed."""
+    topic_ids = {topic: one for start in scan_starts for topic, one in start.get("topic_ids", {}).items()}
+    missing = KeptRows(client, timeout_ms=timeout_ms).absent(handles, topic_ids)
+    return {
+        handle: f"not committed: {missing[handle]}. Start the query, which aborts the transaction and writes its rows again"
+        for handle in unended(client, missing, timeout_ms=timeout_ms)
+    }
 
 
 def _refusal(transactional_id: str, report: str) -> str:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 _CHECK: Final = "output topic"
 _RIGHTS: Final = ("WRITE", "DESCRIBE")
+#: What a driver cannot do without READ. Everything else works.
+_UNASKED: Final = (
+    "so if an operator aborts a decided transaction in one partition (kafka-transactions.sh abort), the driver does not "
+    "notice that rows are lost"
+)
 _REPLICAS: Final = 3
 _IN_SYNC: Final = 2
 _UNLIMITED: Final = 2**63 - 1
@@ -59,6 +64,7 @@ def _check_output(target: Target, topic: str) -> Iterator[Finding]:
         return
     yield Finding(_CHECK, topic, Result.PASS, f"exists, with {counted(len(found.partitions), 'partition')}")
     yield from check_rights(_CHECK, found, _RIGHTS)
+    yield from check_rights(_CHECK, found, ("READ",), without=_UNASKED)
     try:
         settings = settings_of(target.admin, topic, timeout_ms=target.sink.timeout_ms) or {}
     except ConfigurationError as error:
@@ -69,17 +75,21 @@ def _check_output(target: Target, topic: str) -> Iterator[Finding]:
     yield from _check_rows(target, topic, settings)
 
 
-def check_rights(check: str, found: TopicDescription, needed: Collection[str]) -> Iterator[Finding]:
+def check_rights(
+    check: str, found: TopicDescription, needed: Collection[str], *, without: str = ""
+) -> Iterator[Finding]:
     """Check this principal's permissions on a topic, as the broker reports them (KIP-430).
 
-    If the broker does not report permissions, yield nothing.
+    If the broker does not report permissions, yield nothing. ``without`` is the effect of missing permissions that the sink
+    can do without.
     """
     allowed = {operation.name for operation in found.authorized_operations or ()}
     missing = [right for right in needed if right not in allowed and "ALL" not in allowed]
     if allowed and missing:
         rights = ", ".join(missing)
-        why = f"the principal does not have {rights} on this topic"
-        yield Finding(check, found.name, Result.FAIL, why, f"Grant the sink's principal {rights} on {found.name}")
+        why = ", ".join(filter(None, [f"the principal does not have {rights} on this topic", without]))
+        result = Result.WARN if without else Result.FAIL
+        yield Finding(check, found.name, result, why, f"Grant the sink's principal {rights} on {found.name}")
 
 
 def check_durability(check: str, found: TopicDescription, settings: Settings) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
@@ -11,10 +12,11 @@ from twopc.attempt import Evidence
 from twopc.committer import SinkCommitter
 from twopc.counted import counted
 from twopc.decision_log import ABSENT
-from twopc.errors import ConfigurationError, UnavailableError
+from twopc.errors import ConfigurationError, RetriableError, UnavailableError
 from twopc.sinks.kafka import markers
 from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 from twopc.sinks.kafka.handle import KafkaHandle, driver_id, task_id
+from twopc.sinks.kafka.kept_rows import KeptRows, unended
 from twopc.sinks.kafka.ledger_topic import warn_of_weakness
 from twopc.sinks.kafka.oauth import failures
 from twopc.sinks.kafka.prepared import await_visible, confirm, end_all, fence, sweep
@@ -57,6 +59,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             self._log = KafkaDecisionLog(settings, verified=self._client.verifies, cluster=self._client.cluster_id)
             opened.pop_all()
         self._scan_start = ScanStart(self._log, settings.topic, timeout_ms=settings.timeout_ms)
+        self._kept_rows = KeptRows(self._client, timeout_ms=settings.timeout_ms / 2)
+        self._confirmed: frozenset[KafkaHandle] = frozenset()  # by this driver, and not committed yet
         self._unread: list[str] = []  # why the last search for markers proved nothing
         self._blockers: list[str] = []
         self._orphans_ended = 0
@@ -123,8 +127,10 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return self._log.acquire(claim)
 
     def begin_attempt(self) -> dict[str, Any]:
-        """See :class:`SinkCommitter`. Return the markers' start offsets and the output's partition counts."""
-        return self._scan_start.take()
+        """See :class:`SinkCommitter`. Return the markers' start offsets, and the output's partition count and topic id."""
+        topic = self._settings.topic
+        topic_ids = self._kept_rows.topic_ids([topic]) if topic is not None else {}
+        return {**self._scan_start.take(), "topic_ids": topic_ids}
 
     def confirm(self, handles: Sequence[KafkaHandle], age_ms: float) -> None:
         """See :class:`SinkCommitter`. Apply rule 3.
@@ -132,16 +138,25 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         If the decisions are in the checkpoint, the log does not stop a driver that a copy has fenced, so this sink must.
         """
         if handles:
-            confirm(self._client, self._settings, handles, age_ms)
+            began = time.monotonic()
+            for handle, why in self._kept_rows.recreated(handles).items():
+                raise RetriableError(
+                    f"{handle.transaction} cannot be decided: {why}. No part of this attempt is visible"
+                )
+            confirm(self._client, self._settings, handles, age_ms + (time.monotonic() - began) * 1000)
+            self._confirmed = frozenset(handles)
             if self._decides_in_checkpoint:
                 self._log.require_unfenced(handles[0].marker_partition)
 
     def commit(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
         """See :class:`SinkCommitter`. A response of NONE proves the commit.
 
-        After any other response, search for the markers (rule 4).
+        After any other response, search for the markers (rule 4). The response does not say whether the partitions still
+        contain the rows, so ask before the commit.
         """
-        reports = end_all(self._client, handles, timeout_ms=self._timeout_ms)
+        withheld = self._withhold(handles, scan_start.get("topic_ids", {}))
+        ended = [handle for handle in handles if handle not in withheld]
+        reports = withheld | end_all(self._client, ended, timeout_ms=self._timeout_ms)
         proven = {handle: Evidence.COMMITTED for handle, report in reports.items() if report == NONE}
         unclear = [handle for handle in handles if handle not in proven]
         if unclear:
@@ -157,6 +172,30 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         committed = [handle for handle, found in proven.items() if found is Evidence.COMMITTED]
         await_visible(self._client, committed, timeout_ms=self._timeout_ms)
         return proven
+
+    def _withhold(self, handles: Sequence[KafkaHandle], topic_ids: Mapping[str, str]) -> dict[KafkaHandle, str]:
+        """Abort open transactions that have lost rows, so that the rest of their rows never becomes visible (rule 9).
+
+        Return the transactions that must not be committed, and why.
+        """
+        confirmed, self._confirmed = self._confirmed, frozenset()
+        missing: dict[KafkaHandle, str] = {}
+        if here := [handle for handle in handles if handle in confirmed]:
+            missing |= self._kept_rows.recreated(here)
+        if elsewhere := [handle for handle in handles if handle not in confirmed]:
+            missing |= self._kept_rows.absent(elsewhere, topic_ids)
+        # Ask the coordinators last. If a transaction is still open now, then it was open when the partitions were asked.
+        found = unended(self._client, missing, timeout_ms=self._timeout_ms)
+        torn = {handle: missing[handle] for handle, description in found.items() if description.error == NONE}
+        for handle, why in torn.items():
+            logger.error(
+                "the decided transaction %s has lost rows: %s. The driver aborts the transaction, and its rows must be written "
+                "again",
+                handle.transaction,
+                why,
+            )
+        self.abort(list(torn))
+        return {handle: torn.get(handle, description.error) for handle, description in found.items()}
 
     def blockers(self) -> Sequence[str]:
         """See :class:`SinkCommitter`.

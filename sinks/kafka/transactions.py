@@ -21,12 +21,14 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, In
 from twopc.errors import ConfigurationError
 from twopc.sinks.kafka.broker_connection import BrokerConnection
 from twopc.sinks.kafka.lanes import Lanes
+from twopc.sinks.kafka.partition_reports import describe_partitions, describe_topics
 from twopc.sinks.kafka.reports import NO_ANSWER, NONE, Description, Listing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from twopc.sinks.kafka.handle import ProducerIdentity
+    from twopc.sinks.kafka.partition_reports import PartitionReport, TopicReport
 
     Build = Callable[[Sequence[str]], Any]  # a function that builds a request about some ids
     #: Reads the error code and the result for each id from a response. A response about one id uses the key "".
@@ -160,6 +162,14 @@ class TransactionClient:
         found = {row.transactional_id for response in listed for row in response.transaction_states}
         ids = tuple(sorted(tid for tid in found if tid.startswith(prefix)))
         return Listing(ids, complete=bool(nodes) and len(listed) == len(nodes))
+
+    def topics(self, topics: Collection[str]) -> dict[str, TopicReport]:
+        """See :func:`~twopc.sinks.kafka.partition_reports.describe_topics`."""
+        return describe_topics(self._connection, topics)
+
+    def partitions(self, leaders: Mapping[str, int]) -> dict[str, PartitionReport]:
+        """See :func:`~twopc.sinks.kafka.partition_reports.describe_partitions`."""
+        return describe_partitions(self._connection, leaders)
 
     def pattern_of(self, prefix: str) -> str | None:
         """Build the filter for ids with ``prefix``. Return None if the prefix is empty or the brokers do not support filters.

@@ -14,10 +14,11 @@ from confluent_kafka.admin import OffsetSpec
 from tests.model.broker import NONE, NOT_FOUND, TopicPartition
 from tests.model.network import NETWORK, RESEND_S, Message
 from tests.model.simulation import LostError
+from twopc.sinks.kafka.partition_reports import PartitionReport, TopicReport, split
 from twopc.sinks.kafka.reports import NO_ANSWER, Description, Listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from tests.model.broker import Entry
     from twopc.sinks.kafka.handle import ProducerIdentity
@@ -173,7 +174,33 @@ class TransactionClient:
         except LostError:
             return Listing((), complete=False)
 
+    def topics(self, topics: Collection[str]) -> dict[str, TopicReport]:
+        """Topics are never recreated in the model."""
+
+        def ask() -> dict[str, TopicReport]:
+            logs = NETWORK.cluster.logs
+            return {topic: TopicReport(NONE, topic, {n: 0 for at, n in logs if at == topic}) for topic in topics}
+
+        try:
+            return NETWORK.simulation.request("topics", ask)
+        except LostError:
+            return dict.fromkeys(topics, TopicReport(NO_ANSWER))
+
+    def partitions(self, leaders: Mapping[str, int]) -> dict[str, PartitionReport]:
+        def ask() -> dict[str, PartitionReport]:
+            return {where: _writers(where) for where in leaders}
+
+        try:
+            return NETWORK.simulation.request("producers", ask)
+        except LostError:
+            return dict.fromkeys(leaders, PartitionReport(NO_ANSWER))
+
     def close(self) -> None: ...
+
+
+def _writers(where: str) -> PartitionReport:
+    log = NETWORK.cluster.logs[split(where)]
+    return PartitionReport(NONE, frozenset((producer_id, log.epochs[producer_id]) for producer_id in log.open))
 
 
 def _answered(kind: str, send: Callable[[], str]) -> str:

@@ -48,7 +48,7 @@ def install() -> None:
     replaced: list[tuple[Any, dict[str, Any]]] = [
         (
             kafka_committer,
-            {"TransactionClient": clients.TransactionClient, "warn_of_weakness": lambda *_, **__: None},
+            {"TransactionClient": clients.TransactionClient, "warn_of_weakness": lambda *_, **__: None, "time": time},
         ),
         (prepared, {"time": time}),
         (participants, {"time": time}),

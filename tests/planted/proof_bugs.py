@@ -12,6 +12,8 @@ _LOG: Final = "sinks/kafka/decision_log.py"
 _PREPARED: Final = "sinks/kafka/prepared.py"
 _READER: Final = "sinks/kafka/reader.py"
 _WRITER: Final = "sinks/kafka/writer.py"
+#: Tests on a real broker whose partitions lose rows.
+_LOST_PARTITIONS: Final = "tests/live/rules/test_rule_03_lost_partitions.py"
 
 PROOF_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
@@ -341,6 +343,51 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         "    if earliest > start:\n",
         "    if earliest > start + 1:\n",
         protocol="tests/unit/test_kafka_markers.py",
+        model=False,
+    ),
+    one_edit(
+        "a recreated output topic is not noticed before the decision",
+        3,
+        _COMMITTER,
+        "self._kept_rows.recreated(handles).items()",
+        "dict[KafkaHandle, str]().items()",
+        protocol=f"{_LOST_PARTITIONS}::test_a_batch_is_not_decided_if_its_output_topic_is_recreated_between_two_rows_of_a_task",
+        model=False,
+    ),
+    one_edit(
+        "a recreated output topic is not noticed before the commit",
+        3,
+        _COMMITTER,
+        "missing |= self._kept_rows.recreated(here)",
+        "pass",
+        protocol=f"{_LOST_PARTITIONS}::test_a_batch_is_written_again_if_its_output_topic_is_recreated_before_the_commit",
+        model=False,
+    ),
+    one_edit(
+        "recovery does not ask the partitions",
+        4,
+        _COMMITTER,
+        "missing |= self._kept_rows.absent(elsewhere, topic_ids)",
+        "pass",
+        protocol=f"{_LOST_PARTITIONS}::test_a_restart_repairs_a_decided_transaction_that_was_aborted_in_one_partition",
+        model=False,
+    ),
+    one_edit(
+        "a transaction that has been committed counts as torn",
+        4,
+        "sinks/kafka/kept_rows.py",
+        ' and found[tid].state == "Ongoing")',
+        ")",
+        protocol="tests/unit/test_kafka_kept_rows.py",
+        model=False,
+    ),
+    one_edit(
+        "an operator commits a transaction without its rows",
+        4,
+        "integration/operate/acts.py",
+        "[one for one in handles if one not in withheld]",
+        "handles",
+        protocol="tests/live/operate/test_transactions.py::test_a_transaction_without_its_rows_is_not_committed",
         model=False,
     ),
 )

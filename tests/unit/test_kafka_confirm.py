@@ -104,6 +104,8 @@ class Asked(KafkaCommitter):
             describe=lambda ids: dict.fromkeys(ids, Description(NOT_FOUND)),
         )
         self._client, self._timeout_ms = client, 5
+        self._kept_rows: Any = SimpleNamespace(absent=lambda *_: {})
+        self._confirmed = frozenset()
 
     def prove(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
         del scan_start

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from twopc.sinks.kafka.committer import KafkaCommitter
 from twopc.sinks.kafka.scan_start import ScanStart
+from twopc.sinks.kafka.settings import KafkaSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,6 +85,8 @@ def test_the_committer_requests_the_end_offsets_in_advance(scan_start: ScanStart
     class Committer(KafkaCommitter):
         def __init__(self) -> None:
             self._scan_start = scan_start
+            self._settings = KafkaSettings(name="s", bootstrap_servers="b:1")
+            self._kept_rows: Any = None  # without a topic, nothing is asked
 
     committer = Committer()
     committer.begin_attempt()

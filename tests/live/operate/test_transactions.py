@@ -11,7 +11,7 @@ from tests.live.broker_changes import delete_topic
 from tests.live.operate.support import ask, spark_files
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE
-from tests.live.rules.schedules import Play, at, crash, die
+from tests.live.rules.schedules import Play, abort_in_one_partition, at, crash, die
 from tests.operator_acts import acts_in
 from twopc.integration.operate import acts
 from twopc.integration.operate.observe import observe
@@ -70,6 +70,21 @@ def test_a_commit_reports_lost_transactions_that_were_decided(play: Play) -> Non
     nothing = ask(play, "transactions", "commit", play.name, "--yes")
     assert nothing.status == 1
     assert lost.transaction in nothing.out and f"twopc resolve {play.name}" in nothing.out
+
+
+def test_a_transaction_without_its_rows_is_not_committed(play: Play) -> None:
+    """Fails if the command asks only the coordinator. The query would then find a committed batch without its rows."""
+    crash(play.driver(), play, 0, ROWS, "driver.decided")
+    torn, _ = play.decided(0)
+    abort_in_one_partition(play, torn)
+    done = ask(play, "transactions", "commit", play.name, "--yes", "--json")
+    assert done.status == 1
+    said = {one["transactional_id"]: (one["is_done"], one["text"]) for one in done.facts["ended"]}
+    assert [is_done for is_done, _ in said.values()].count(True) == 1
+    is_done, text = said[torn.transactional_id]
+    assert not is_done
+    assert "no longer contains these rows" in text and "Start the query" in text
+    require_next_batch(play, 0, VISIBLE)
 
 
 def test_a_commit_does_not_harm_a_running_driver(play: Play) -> None:

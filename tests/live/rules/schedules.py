@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
+from kafka.admin import AbortTransactionSpec
+from kafka.structs import TopicPartition
 
 from tests.live.pipeline import Query, Tasks, opened
 from tests.reader import consumer_of, counted, read_to_end
@@ -190,6 +192,16 @@ def vanish(driver: Coordinator) -> None:
     outcome: Any = driver.participants
     outcome.abort = outcome.sweep = lambda *_: None
     die()
+
+
+def abort_in_one_partition(play: Play, handle: KafkaHandle) -> None:
+    """What an operator does with kafka-transactions.sh abort, in the first output partition. The coordinator does not notice."""
+    where = min(one for one in handle.topic_partitions() if one.startswith(f"{play.topic}:"))
+    place = TopicPartition(play.topic, int(where.rpartition(":")[2]))
+    play.outsider._connection.admin.abort_transaction(
+        AbortTransactionSpec(place, handle.producer_id, handle.producer_epoch)
+    )
+    assert play.describe(handle.transactional_id).state == "Ongoing"
 
 
 def until(condition: Callable[[], bool], seconds: float = 30) -> bool:

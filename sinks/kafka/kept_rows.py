@@ -1,0 +1,197 @@
+"""Find open transactions whose partitions have lost their rows (rule 3).
+
+A coordinator does not know what the partitions contain. If an output topic is recreated, or if an operator aborts a
+transaction in one partition (``kafka-transactions.sh abort``), the coordinator still reports the transaction as open, and
+EndTxn still returns NONE. The rows would be missing, and nothing would report the loss.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from twopc.sinks.kafka.partition_reports import (
+    NOT_ALLOWED,
+    NOT_SUPPORTED,
+    UNKNOWN_TOPIC,
+    PartitionReport,
+    TopicReport,
+    split,
+)
+from twopc.sinks.kafka.reports import NO_ANSWER, NONE, NOT_FINAL, until_final
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from twopc.sinks.kafka.handle import KafkaHandle
+    from twopc.sinks.kafka.reports import Description
+    from twopc.sinks.kafka.transactions import TransactionClient
+
+logger = logging.getLogger(__name__)
+
+_RECREATED: Final = (
+    "the topic {0} was deleted and created again after these rows were written, so the new topic lacks some of them. Stop the "
+    "query before you recreate its output topic"
+)
+_DELETED: Final = "the topic {0} was deleted after these rows were written. Create the topic again"
+_NOT_OPEN: Final = (
+    "the partition {0} no longer contains these rows. Either its topic was deleted and created again, or somebody aborted "
+    "the transaction in this partition (kafka-transactions.sh abort)"
+)
+
+#: What to do if a leader refuses to say which transactions are open.
+_REMEDIES: Final = {
+    NOT_ALLOWED: "Allow Read on the topic",
+    NOT_SUPPORTED: "These brokers do not support DescribeProducers, so never abort a transaction in single partitions",
+}
+
+
+class KeptRows:
+    """Compares the partitions with the transactions of one sink.
+
+    A permission that is missing, or a broker that does not respond, proves no loss. The check is then left out, and a
+    warning says so.
+
+    Args:
+        client: the client for the sink's transactions.
+        timeout_ms: how long to wait for the brokers.
+    """
+
+    def __init__(self, client: TransactionClient, *, timeout_ms: float) -> None:
+        self._client = client
+        self._timeout_ms = timeout_ms
+        self._topic_ids: dict[str, str] = {}
+        self._refused: set[str] = set()  # the topics that a warning has named
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """Return the topics' ids before an attempt writes to them. Only topics that are not known yet need a request."""
+        if unknown := set(topics) - self._topic_ids.keys():
+            self._remember(self._client.topics(unknown))
+        return {topic: self._topic_ids[topic] for topic in topics if topic in self._topic_ids}
+
+    def recreated(self, handles: Sequence[KafkaHandle]) -> dict[KafkaHandle, str]:
+        """Say why rows are missing, if a topic was recreated since this object first saw it. Costs one request.
+
+        Only a topic's id shows that an attempt wrote to both the old and the new topic: the transaction is open in both.
+        """
+        before = dict(self._topic_ids)
+        found = self._describe({topic for handle in handles for topic in handle.topics()})
+        self._remember(found)  # so that the next attempt can succeed
+        lost = {topic: why for topic, report in found.items() if (why := _loss(topic, report, before.get(topic)))}
+        return {handle: lost[hit[0]] for handle in handles if (hit := sorted(handle.topics() & lost.keys()))}
+
+    def absent(self, handles: Sequence[KafkaHandle], topic_ids: Mapping[str, str]) -> dict[KafkaHandle, str]:
+        """Say why rows are missing, if a transaction is not open in one of its partitions. Costs a request to each leader.
+
+        The result also includes transactions that have ended.
+
+        Args:
+            handles: complete transactions, which another process may have confirmed.
+            topic_ids: the topics' ids before the rows were written. Without permission to ask the leaders, compare these.
+        """
+        topics = self._describe({topic for handle in handles for topic in handle.topics()})
+        partitions = self._ask_leaders({where for handle in handles for where in handle.topic_partitions()}, topics)
+
+        def why(where: str, writer: tuple[int, int]) -> str | None:
+            report, topic = partitions[where], split(where)[0]
+            if report.error != NONE:
+                return _loss(topic, topics[topic], topic_ids.get(topic))
+            return None if writer in report.writers else _NOT_OPEN.format(where)
+
+        missing = {}
+        for handle in handles:
+            writer = (handle.producer_id, handle.producer_epoch)
+            reasons = [reason for where in sorted(handle.topic_partitions()) if (reason := why(where, writer))]
+            if reasons:
+                missing[handle] = reasons[0]
+        return missing
+
+    def _describe(self, topics: Collection[str]) -> dict[str, TopicReport]:
+        found: dict[str, TopicReport] = {}
+
+        def ask(names: Sequence[str]) -> dict[str, str]:
+            found.update(self._client.topics(names))
+            # A broker that lags does not know a new topic yet, so only the last such report counts.
+            return {name: NO_ANSWER if found[name].error == UNKNOWN_TOPIC else found[name].error for name in names}
+
+        until_final(topics, ask, timeout_ms=self._timeout_ms)
+        _warn_of_silence(topic for topic, report in found.items() if report.error == NO_ANSWER)
+        return found
+
+    def _ask_leaders(
+        self, partitions: Collection[str], topics: Mapping[str, TopicReport]
+    ) -> dict[str, PartitionReport]:
+        found = {where: PartitionReport(NO_ANSWER) for where in partitions}
+        described = dict(topics)
+        existing = [where for where in partitions if topics[split(where)[0]].error != UNKNOWN_TOPIC]
+
+        def leader(where: str) -> int | None:
+            topic, number = split(where)
+            return described[topic].leaders.get(number)
+
+        def ask(wanted: Sequence[str]) -> dict[str, str]:
+            known = {where: node for where in wanted if (node := leader(where)) is not None}
+            found.update(self._client.partitions(known))
+            unanswered = {split(where)[0] for where in wanted if found[where].error == NO_ANSWER}
+            if unanswered:  # the leaders may have moved
+                described.update(self._client.topics(unanswered))
+            return {where: found[where].error for where in wanted}
+
+        until_final(existing, ask, timeout_ms=self._timeout_ms)
+        for error, remedy in _REMEDIES.items():
+            self._warn_of_refusal(remedy, {split(where)[0] for where in existing if found[where].error == error})
+        _warn_of_silence(where for where in existing if found[where].error == NO_ANSWER)
+        return found
+
+    def _remember(self, found: Mapping[str, TopicReport]) -> None:
+        self._topic_ids |= {topic: report.topic_id for topic, report in found.items() if report.topic_id}
+
+    def _warn_of_refusal(self, remedy: str, topics: Collection[str]) -> None:
+        if new := set(topics) - self._refused:
+            self._refused |= new
+            logger.warning(
+                "the brokers do not say which transactions are open in %s. The batch continues without this check. But if an "
+                "operator aborts a decided transaction in one partition (kafka-transactions.sh abort), its rows are lost, and "
+                "nothing reports the loss. %s",
+                " and ".join(sorted(new)),
+                remedy,
+            )
+
+
+def _warn_of_silence(places: Iterable[str]) -> None:
+    if silent := sorted(places):
+        logger.warning(
+            "no broker responded for %s, so it is not known whether the rows of prepared transactions are still there. No loss "
+            "is known either. The batch continues without this check",
+            ", ".join(silent),
+        )
+
+
+def unended(
+    client: TransactionClient, handles: Iterable[KafkaHandle], *, timeout_ms: float
+) -> dict[KafkaHandle, Description]:
+    """Return the descriptions of the transactions that are open, or whose coordinator does not respond.
+
+    No EndTxn request has taken effect on an open transaction.
+    """
+    by_id = {handle.transactional_id: handle for handle in handles}
+    found: dict[str, Description] = {}
+
+    def ask(ids: Sequence[str]) -> dict[str, str]:
+        found.update(client.describe(ids))
+        return {tid: found[tid].error for tid in ids}
+
+    until_final(by_id, ask, timeout_ms=timeout_ms)
+    return {
+        handle: found[tid]
+        for tid, handle in by_id.items()
+        if found[tid].error in NOT_FINAL or (found[tid].is_of(handle) and found[tid].state == "Ongoing")
+    }
+
+
+def _loss(topic: str, report: TopicReport, before: str | None) -> str | None:
+    if report.error == UNKNOWN_TOPIC:
+        return _DELETED.format(topic)
+    if before and report.topic_id and report.topic_id != before:
+        return _RECREATED.format(topic)
+    return None
