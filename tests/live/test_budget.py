@@ -110,7 +110,7 @@ def of_direct(sinks: int) -> dict[str, float]:
         "METADATA": (4 + 2) * sinks,  # two of them for the topics' ids
         "FIND_COORDINATOR": sinks,
         "INIT_PRODUCER_ID": sinks,
-        BYTES: 3_000 * sinks,
+        BYTES: 3_200 * sinks,
     }
 
 

@@ -100,6 +100,7 @@ def test_a_batch_is_not_decided_if_its_output_topic_is_recreated_between_two_row
     """The new topic accepts the second half in the same transaction, so only the topic's id shows the loss."""
     tasks = Halves(play)
     play.driver(Settings(max_attempts=2)).process(play.batch(0), tasks)
+    assert play.plans() == ["write"]
     assert tasks.prepared == 2
     assert play.visible() == {"a": 2}
 
