@@ -224,7 +224,7 @@ def test_staged_rows_without_a_topic_need_the_sinks_topic(play: Play, tmp_path: 
     for partition, handle in enumerate(play.decided(0)):
         play.fence(handle.transactional_id) if partition == 1 else commit(play, handle)
     play.sink = dataclasses.replace(play.sink, topic=None)
-    with pytest.raises(ConfigurationError, match=r"batch 0 have no column 'topic'.* Set the sink back"):
+    with pytest.raises(ConfigurationError, match=r"batch 0 have no column 'topic'.* Restore the sink's topic setting"):
         play.driver(staging=staging).process(play.batch(0), tasks)
 
 
