@@ -102,7 +102,7 @@ class ConnectMode:
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
         """See :class:`~twopc.integration.spark.mode.Mode`.
 
-        The checkpoint is on the server's host, where no other driver overwrites it.
+        There is no check for overwritten offsets, because Spark Connect does not show the offsets of the running query.
         """
         del files, frames, batch
         return ()

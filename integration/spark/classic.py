@@ -14,7 +14,7 @@ from twopc.errors import ConfigurationError
 from twopc.integration.spark import checkpoint
 from twopc.integration.spark.budget import Budget
 from twopc.integration.spark.engine import SparkEngine
-from twopc.integration.spark.hadoop_files import open_files
+from twopc.integration.spark.hadoop_files import open_files, renames_exclusively
 from twopc.integration.spark.java_errors import JAVA_ERRORS, is_java_error
 from twopc.integration.spark.jobs import interruptible_pause
 from twopc.integration.spark.kept_data import Unused, planned_ms, unused, uses_kept_data
@@ -94,8 +94,8 @@ class ClassicMode:
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
         session = frames[0].frame.sparkSession
-        if not files.is_atomic:
-            require_not_overwritten(session, files, batch.query_id, batch.batch_id)
+        if not renames_exclusively(files):
+            require_not_overwritten(self._query, files, batch.batch_id)
         sizes = self._state_sizes.before(session, batch.query_id)
         self._repeated.look(frames, batch.query_id, batch.batch_id)
         return sizes

@@ -62,6 +62,17 @@ def open_files(context: SparkContext, location: str) -> Files:
     return (HadoopFiles if is_atomic else HadoopObjects)(gateway, configuration, qualified.toString())
 
 
+def renames_exclusively(files: Files) -> bool:
+    """Whether Spark's rename in this checkpoint fails if the target exists, so that no driver can overwrite ``offsets/N``.
+
+    This is about Spark's own files. A local directory is atomic for the toolkit's files, because ``link`` creates them. But
+    for a local path, Spark checks the target and then calls ``rename``, which replaces a file that was created in between
+    (``AbstractFileSystem.renameInternal``, ``RawLocalFileSystem.rename``). On a network share, or in a paused driver, the
+    time in between is long.
+    """
+    return isinstance(files, HadoopFiles)
+
+
 class HadoopObjects:
     """Implements :class:`twopc.files.Files` with Hadoop's ``FileSystem``, for a store without an atomic rename.
 

@@ -1,14 +1,16 @@
 """Check a batch against its checkpoint, if the checkpoint's store lets another driver overwrite ``offsets/N``.
 
-Spark's offset log relies on an atomic rename (``CheckpointFileManager.createAtomic``). Without an atomic rename, a driver that
-is paused in the middle of a write may later replace the offsets of a batch that another driver has planned. Then a decision's
-offsets would not match the rows that it commits, and a restart would lose or duplicate the rows that differ.
+Spark's offset log relies on a rename that fails if the target exists (``CheckpointFileManager.createAtomic``). If the rename
+replaces the target instead, a driver that is paused in the middle of a write may later replace the offsets of a batch that
+another driver has planned. Then a decision's offsets would not match the rows that it commits, and a restart would lose or
+duplicate the rows that differ. The rename replaces the target even on a local path: see
+:func:`~twopc.integration.spark.hadoop_files.renames_exclusively`.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 
@@ -19,31 +21,37 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from twopc.files import Files
+    from twopc.integration.spark.running import RunningQuery
+
+#: What Spark writes for a source without an offset.
+_NONE: Final = "-"
 
 
-def require_not_overwritten(session: SparkSession, files: Files, query_id: str, batch_id: int) -> None:
+def require_not_overwritten(query: RunningQuery, files: Files, batch_id: int) -> None:
     """Check that the batch's offsets in the checkpoint match the offsets in the running query's memory.
 
     Raises:
         FatalError: the offsets differ.
         ConfigurationError: this version of Spark does not expose the running query's offsets.
     """
-    written = checkpoint.offsets_by_source(files, batch_id) or {}
+    written = [*(checkpoint.offsets_by_source(files, batch_id) or {}).values()]
     try:
-        running = _running_offsets(session, query_id)
+        planned = query.planned_offsets
+        running = str(planned)  # one call, for any number of sources
+        if running == f"[{', '.join(written)}]" or _are_equal(planned, written):
+            return
     except Py4JError as error:
         raise ConfigurationError(
             f"another driver could overwrite a batch's offsets in {files.location}, and this version of Spark does "
             f"not show the running query's offsets ({error}). This run has written no part of the batch. Use a "
-            "checkpoint on a POSIX path or on HDFS, or Spark 3.5 or 4.0"
+            "Spark version listed in the documentation, or a checkpoint on HDFS"
         ) from error
-    if sorted(map(_canonical, running)) != sorted(_canonical(line) for line in written.values() if line != "-"):
-        raise FatalError(
-            f"{files.location}/offsets/{batch_id} contains the offsets {', '.join(written.values())}, but this run "
-            f"planned the batch with {', '.join(running)}. So another driver that uses this checkpoint has overwritten "
-            "the offsets. This run has written no part of the batch. Make sure that only one driver is running. Then "
-            "restart that driver, which will use the offsets in the checkpoint"
-        )
+    raise FatalError(
+        f"{files.location}/offsets/{batch_id} contains the offsets [{', '.join(written)}], but this run planned the "
+        f"batch with {running}. So another driver that uses this checkpoint has overwritten the offsets. This run has "
+        "written no part of the batch. Make sure that only one driver is running. Then restart that driver, which will "
+        "use the offsets in the checkpoint"
+    )
 
 
 def running_query(session: SparkSession, query_id: str) -> Any:
@@ -58,13 +66,13 @@ def running_query(session: SparkSession, query_id: str) -> Any:
     return session_of_batch.sharedState().activeStreamingQueries().get(key)
 
 
-def _running_offsets(session: SparkSession, query_id: str) -> list[str]:
-    """Read the end offsets, in no particular order, of the batch that a query is processing."""
-    offsets = running_query(session, query_id).availableOffsets().values().iterator()
-    found = []
+def _are_equal(planned: Any, written: list[str]) -> bool:
+    """Whether the offsets are equal, even if their texts or the sources' order differ: version 2 of the file has no order."""
+    offsets, running = planned.offsets().iterator(), []
     while offsets.hasNext():
-        found.append(str(offsets.next().json()))
-    return found
+        offset = offsets.next()
+        running.append(str(offset.get().json()) if offset.isDefined() else _NONE)
+    return sorted(map(_canonical, running)) == sorted(map(_canonical, written))
 
 
 def _canonical(offset: str) -> str:

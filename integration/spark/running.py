@@ -71,6 +71,14 @@ class RunningQuery:
         return self._java.lastExecution()
 
     @property
+    def planned_offsets(self) -> Any:
+        """The end offsets of the current batch in Spark's memory (``OffsetSeq``), in the order of the sources.
+
+        A source that the query reads twice has two offsets here, as in the checkpoint.
+        """
+        return self._java.availableOffsets().toOffsetSeq(self._java.sources(), None)  # without the metadata
+
+    @property
     def batch_id(self) -> int:
         """The batch that Spark is processing."""
         return int(self.execution.currentBatchId())

@@ -76,16 +76,17 @@ TASK = {
     "api key 32": 0.05,  # DescribeConfigs: how large a batch of records may be, once for each process and topic
     BYTES: 1_800,
 }
-#: What ``exactly_once`` costs in the driver, by who writes the batch and by the number of DataFrames in one decision.
-#: Each DataFrame goes to a different sink. With several DataFrames, ten calls for each of them pin the clock. In three
-#: runs, the entries cost, in this order: 5,811 to 5,815; 11,886 to 11,894; 2,822; and 6,524 to 6,694 Python calls. A
-#: wait that repeats its request adds about 145 calls, and on a busy machine each batch may wait: the bounds leave room
-#: for one such wait.
+#: What ``exactly_once`` costs in the driver, by who writes the batch and by the number of DataFrames in one decision. Each
+#: DataFrame goes to a different sink. With several DataFrames, ten calls for each of them pin the clock. Three runs
+#: counted 5,811 to 5,815, 11,886 to 11,894, 2,822, and 6,524 to 6,694 Python calls. A wait that repeats its request
+#: adds about 145 calls, and on a busy machine each batch may wait: the bounds leave room for one such wait. Since these
+#: runs, the check for overwritten offsets has added four calls of the JVM to a batch, however many sources the query has,
+#: and 180 Python calls.
 SPARK = {
-    ("tasks", 1): {JVM: 68, PYTHON: 6_340},  # three get the number of writers and group partitions
-    ("tasks", 2): {JVM: 165, PYTHON: 12_880},
-    ("driver", 1): {JVM: 33, PYTHON: 3_340},
-    ("driver", 2): {JVM: 118, PYTHON: 7_680},
+    ("tasks", 1): {JVM: 72, PYTHON: 6_180},  # three of them for the number of writers, and to group partitions
+    ("tasks", 2): {JVM: 169, PYTHON: 12_380},
+    ("driver", 1): {JVM: 37, PYTHON: 3_180},
+    ("driver", 2): {JVM: 122, PYTHON: 7_180},
 }
 #: The partitions of a pipeline's output.
 OUTPUT = 4

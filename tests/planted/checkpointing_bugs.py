@@ -15,6 +15,7 @@ _CHECKPOINTING: Final = "twopc/checkpointing.py"
 _PLAIN: Final = "sinks/kafka/plain_writer.py"
 _UNIT: Final = "tests/unit/test_checkpointing.py"
 _PATHS: Final = "tests/live/test_spark_paths.py"
+_OVERWRITTEN: Final = "tests/live/test_spark_overwritten.py"
 _FENCED: Final = "tests/live/rules/test_rule_07_fenced.py"
 _OPEN: Final = "tests/unit/test_coordinator_open.py"
 _NOT_DURABLE: Final = "tests/unit/test_not_durable.py"
@@ -121,6 +122,33 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "    is_atomic = True\n\n    def _publish",
         model=False,
         protocol="tests/unit/test_tried_files.py",
+    ),
+    one_edit(
+        "a local path counts as safe from overwritten offsets",
+        10,
+        "integration/spark/classic.py",
+        "if not renames_exclusively(files):",
+        "if not files.is_atomic:",
+        model=False,
+        whole=f"{_OVERWRITTEN} -k stops_before",
+    ),
+    one_edit(
+        "a source that is read twice counts as overwritten",
+        10,
+        "integration/spark/running.py",
+        "toOffsetSeq(self._java.sources(), None)",
+        "toOffsetSeq(self._java.sources().distinct(), None)",
+        model=False,
+        whole=f"{_OVERWRITTEN} -k in_its_checkpoint",
+    ),
+    one_edit(
+        "a different order of the sources counts as overwritten",
+        10,
+        "integration/spark/overwritten.py",
+        " or _are_equal(planned, written):",
+        ":",
+        model=False,
+        protocol="tests/unit/test_overwritten.py",
     ),
     one_edit(
         "a decision whose name was not synced counts as written",
