@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _T = TypeVar("_T")
-#: File systems whose ``FileContext.rename`` without overwrite is atomic. s3a and gs copy the file instead.
-_ATOMIC_RENAME: Final = frozenset({"hdfs", "viewfs", "webhdfs"})
+#: File systems whose ``FileContext.rename`` without overwrite is atomic. s3a and gs copy instead.
+_ATOMIC_RENAME: Final = frozenset({"hdfs", "webhdfs"})
 #: Azure's driver renames files with ``If-None-Match: *`` (``AbfsClient.renamePath``), which a hierarchical namespace
 #: makes atomic. With a flat namespace, the driver copies the file. Only a hierarchical namespace has access control
 #: lists (``AzureBlobFileSystem.hasPathCapability``).
 _AZURE: Final = frozenset({"abfs", "abfss"})
 _ACLS: Final = "fs.capability.paths.acls"
+#: The schemes whose file system is asked where it stores a directory. For others, the question would only cost requests.
+_ASKED: Final = _ATOMIC_RENAME | _AZURE | {"viewfs"}
 _EXISTS: Final = "FileAlreadyExistsException"
 _ABSENT: Final = "FileNotFoundException"
 #: The local directories that each context has opened. An opened directory stays valid while the context runs. Remote
@@ -53,13 +55,28 @@ def open_files(context: SparkContext, location: str) -> Files:
         if scheme == "file":
             known[location] = LocalFiles(qualified.toUri().getPath())
             return known[location]
-        is_atomic = scheme in _ATOMIC_RENAME or (scheme in _AZURE and file_system.hasPathCapability(path, _ACLS))
+        is_atomic = scheme in _ASKED and _is_atomic(file_system, qualified)
     except Py4JJavaError as error:
         raise ConfigurationError(
             f"checkpoint_location={location!r} cannot be opened. Check the path and its file system. Hadoop's error: "
             f"{error.java_exception}"
         ) from error
     return (HadoopFiles if is_atomic else HadoopObjects)(gateway, configuration, qualified.toString())
+
+
+def _is_atomic(file_system: Any, path: Any) -> bool:
+    """Whether renames are atomic where the directory is stored.
+
+    A view only mounts other file systems. Its scheme is ``viewfs``, or any other (``ViewFileSystemOverloadScheme``).
+    """
+    scheme = _resolved(file_system, path).toUri().getScheme()
+    return scheme in _ATOMIC_RENAME or (scheme in _AZURE and file_system.hasPathCapability(path, _ACLS))
+
+
+def _resolved(file_system: Any, path: Any) -> Any:
+    """Return the path below the mounts. A directory that does not exist yet will be beside its parent's files."""
+    found = _if_present(lambda: file_system.resolvePath(path))
+    return _resolved(file_system, path.getParent()) if found is None else found
 
 
 def renames_exclusively(files: Files) -> bool:

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from tests.live import spark_query
 from tests.live.operate.support import command
-from tests.live.spark_support import Pipeline, finish, spark
+from tests.live.spark_support import Pipeline, finish, message_of, spark
 from tests.without_links import run_without_links
+from twopc.integration.spark import exactly_once
+from twopc.sinks.redis import RedisSink
+from twopc.sinks.redis.mappings import IncrBy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,6 +78,23 @@ def test_every_spelling_of_a_checkpoints_path_refers_to_the_same_directory(
 ) -> None:
     """Hadoop's ``viewfs`` lists nothing below a mounted name with a colon. The error of the refused query mentions it."""
     play(kafka, spark, tmp_path, kind, name.replace(":", "") if kind == "viewfs" else name)
+
+
+def test_a_view_of_a_file_system_without_an_atomic_rename_cannot_store_decisions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Fails if every ``viewfs`` counts as HDFS. With a Kafka sink, the same checkpoint works: see the test above."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.json").write_text('{"id": "a", "n": 1}\n')
+    location = path_of("viewfs", spark, tmp_path, "checkpoint")
+    sink = RedisSink(name="view", url="redis://127.0.0.1:1", mapping=IncrBy("view:{id}", by="n"))
+    each = exactly_once(sink)
+    rows = spark.readStream.schema("id STRING, n BIGINT").json(str(tmp_path / "in"))
+    writer = rows.writeStream.foreachBatch(each).option("checkpointLocation", location)
+    with pytest.raises(StreamingQueryException) as refused:
+        finish(writer.trigger(availableNow=True).start(), each)
+    said = message_of(refused.value)
+    assert location in said and "Add a Kafka sink" in said
 
 
 def run_query(options: spark_query.Options) -> None:

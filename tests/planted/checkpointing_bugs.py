@@ -16,6 +16,7 @@ _PLAIN: Final = "sinks/kafka/plain_writer.py"
 _UNIT: Final = "tests/unit/test_checkpointing.py"
 _PATHS: Final = "tests/live/test_spark_paths.py"
 _OVERWRITTEN: Final = "tests/live/test_spark_overwritten.py"
+_OPEN_FILES: Final = "tests/unit/test_open_files.py"
 _FENCED: Final = "tests/live/rules/test_rule_07_fenced.py"
 _OPEN: Final = "tests/unit/test_coordinator_open.py"
 _NOT_DURABLE: Final = "tests/unit/test_not_durable.py"
@@ -149,6 +150,15 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         ":",
         model=False,
         protocol="tests/unit/test_overwritten.py",
+    ),
+    one_edit(
+        "a view counts as atomic, whatever it mounts",
+        11,
+        "integration/spark/hadoop_files.py",
+        "scheme = _resolved(file_system, path).toUri().getScheme()\n    return scheme in _ATOMIC_RENAME",
+        'scheme = path.toUri().getScheme()\n    return scheme in {"viewfs"} | _ATOMIC_RENAME',
+        model=False,
+        protocol=_OPEN_FILES,
     ),
     one_edit(
         "a decision whose name was not synced counts as written",
