@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from twopc.offsets import is_same
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -52,7 +54,7 @@ def locate(view: LogView, batch: Batch, overrides: Overrides) -> Position:
     if highest is None:
         return _locate_new_query(view, batch, overrides)
     if batch.batch_id == highest:
-        return Position.SAME if batch.offsets == view.highest_offsets else Position.COPIED
+        return Position.SAME if is_same(view.highest_offsets, batch.offsets) else Position.COPIED
     if batch.batch_id < highest:
         return Position.REWOUND
     return _locate_later(view, batch, overrides, highest)
@@ -62,7 +64,7 @@ def _locate_later(view: LogView, batch: Batch, overrides: Overrides, highest: in
     is_next = batch.batch_id == highest + 1
     prior = batch.offsets_of(highest) if highest >= 0 else ()
     # After a gap, the engine may have deleted the offsets. If they still exist, they must equal the offsets in the log.
-    if (prior or ()) != view.highest_offsets and (is_next or prior is not None):
+    if not is_same(view.highest_offsets, prior or ()) and (is_next or prior is not None):
         return Position.COPIED
     if is_next:
         return Position.NEXT

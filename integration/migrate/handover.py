@@ -32,6 +32,7 @@ import msgspec
 
 from twopc.errors import ConfigurationError
 from twopc.integration.spark.handed_over import FORMAT, NAME, REMEDY
+from twopc.offsets import is_same
 from twopc.sealed import seal, unseal_file
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     is_back: bool = False
 
     def is_of_the_same_rest(self, other: Handover) -> bool:
-        """Return whether both hand-overs leave the rest of the same batch to the next sink."""
-        one, another = ((each.query_id, each.batch_id, each.offsets) for each in (self, other))
-        return self.kind is other.kind is Kind.REST and one == another
+        """Return whether this hand-over and a later one leave the rest of the same batch to the next sink."""
+        one, another = ((each.query_id, each.batch_id) for each in (self, other))
+        return self.kind is other.kind is Kind.REST and one == another and is_same(self.offsets, other.offsets)
 
     @property
     def first_batch(self) -> int:

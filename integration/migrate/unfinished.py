@@ -18,6 +18,7 @@ from twopc.integration.spark import checkpoint
 from twopc.integration.spark.hadoop_files import open_files
 from twopc.integration.spark.handed_over import passing_the_rest
 from twopc.integration.spark.interceptors import Interceptor
+from twopc.offsets import is_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -195,8 +196,8 @@ def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
         raise ConfigurationError(f"the hand-over is for query {handover.query_id}, but this is query {found}. {_AGAIN}")
     if batch_id > handover.batch_id:
         return Kind.NOTHING
-    offsets = checkpoint.read_batch(files, found, batch_id).offsets
-    if batch_id < handover.batch_id or offsets != handover.offsets or handover.kind is Kind.NOTHING:
+    is_same_batch = is_same(handover.offsets, checkpoint.read_batch(files, found, batch_id).offsets)
+    if batch_id < handover.batch_id or not is_same_batch or handover.kind is Kind.NOTHING:
         raise ConfigurationError(
             f"the hand-over is for batch {handover.batch_id}, but Spark passes batch {batch_id}, which has different "
             "source offsets or was already finished. Either the checkpoint was restored from a copy, or its query has "

@@ -73,8 +73,9 @@ def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
     If the query names a source (Spark 4.2), the source's string begins with this name: ``orders:{"t":{"0":5}}``.
 
     A file source's offset is only a counter, which may be the same in every copy of a checkpoint. So the string also contains
-    a digest of the log entries that the counter covers. The digest is omitted if several offsets may share a log. For
-    example, a source that a query reads twice (``a.union(a)``) has two offsets, but one log.
+    a digest of the log entries that the counter covers. The digest is omitted if it is not certain which log is the
+    source's. For example, a source that a query reads twice (``a.union(a)``) has two offsets, but one log, and only the
+    first offset contains a digest.
 
     Raises:
         ConfigurationError: the offsets or the entries cannot be read.
@@ -127,7 +128,11 @@ def planning_time_ms(files: Files, batch_id: int) -> int:
 
 
 def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
-    """Find the sources whose file log is known to be ``sources/<source>``."""
+    """Find the sources whose file log is certainly ``sources/<source>``.
+
+    A source without a name has its position as its number. Spark numbers the directories in the same order, but a source
+    that is read twice has one directory for its two positions. So all later positions are higher than the directories' numbers.
+    """
     if not any('"logOffset"' in line for line in offsets.values()):
         return set()
     logs = set(files.names("sources"))
@@ -137,8 +142,19 @@ def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
         first = f"sources/{source}/{_counter(_parsed(offsets[source])) or 0}"
         if any(files.read(name) is not None for name in (first, f"{first}.compact")):
             logs.add(source)
-    numbered = {source for source in offsets if source.isdecimal()}
-    return logs if numbered == {log for log in logs if log.isdecimal()} else logs - numbered
+    positions = {source for source in offsets if source.isdecimal()}
+    if max(positions, key=int, default="") in logs:
+        return logs  # the last position has its directory, so no source is read twice
+    return logs - {source for source in positions if _may_repeat(offsets, int(source))}
+
+
+def _may_repeat(offsets: Mapping[str, str], last: int) -> bool:
+    """Whether one source may have two of the positions up to this one.
+
+    Such a source has the same offset at both positions (version 1), or no offset at the first of them (version 2).
+    """
+    found = {offset for source, offset in offsets.items() if source.isdecimal() and int(source) <= last}
+    return len(found) <= last
 
 
 def _parsed(line: str) -> Any:

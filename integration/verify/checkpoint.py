@@ -13,6 +13,7 @@ from twopc.integration.spark.checkpoint import decoding, offsets_by_source, quer
 from twopc.integration.verify.deciding import QueryFacts, Where
 from twopc.integration.verify.findings import Finding, Kind
 from twopc.integration.verify.sources import ranges
+from twopc.offsets import is_same
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -135,7 +136,7 @@ def _check_offsets(files: Files, decided: Mapping[int, Decision]) -> Iterator[Fi
         planned = source_offsets(files, batch)
         if planned is None:
             absent.append(batch)
-        elif planned != decision.offsets:
+        elif not is_same(decision.offsets, planned):
             text = (
                 f"the checkpoint contains the offsets {', '.join(planned)}, but the decision contains "
                 f"{', '.join(decision.offsets)}. The checkpoint was restored from a backup, or is a copy"

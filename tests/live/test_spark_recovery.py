@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 
 from tests.live.broker_changes import add_partitions
+from tests.live.file_query import Query, kafka_sink, values
 from tests.live.pipeline import create_topic
 from tests.live.services import chosen
 from tests.live.spark_support import BY_TASKS, Pipeline, Run, spark, wait_until
@@ -21,9 +24,9 @@ from twopc.sinks.kafka.handle import ProducerIdentity
 from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from tests.live.services import KafkaService
 
@@ -229,6 +232,80 @@ def test_a_copied_checkpoint_with_different_offsets_is_refused_and_writes_nothin
     assert "RefusedStartError: another history" in pipeline.fail(spark, checkpoint=copy)
     pipeline.run(spark)
     pipeline.require_exactly_once()
+
+
+def _with_idle_source(frame: DataFrame) -> DataFrame:
+    """Add a source that never has rows. As a source in Python, it has no directory in the checkpoint, like a Delta table."""
+    from pyspark.sql.datasource import DataSource, SimpleDataSourceStreamReader  # noqa: PLC0415 - Spark 3.5 has neither
+
+    class _Reader(SimpleDataSourceStreamReader):
+        def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+            return {"at": 0}
+
+        def read(self, start: dict[str, Any]) -> tuple[Iterator[tuple[Any, ...]], dict[str, Any]]:
+            return iter(()), start
+
+        def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[tuple[Any, ...]]:  # noqa: N802 - Spark's name
+            del start, end
+            return iter(())
+
+    class _Idle(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "idle"
+
+        def schema(self) -> str:
+            return "id STRING, n BIGINT, key STRING, value STRING"
+
+        def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:  # noqa: N802 - Spark's name
+            del schema
+            return _Reader()
+
+    frame.sparkSession.dataSource.register(_Idle)
+    return frame.unionByName(frame.sparkSession.readStream.format("idle").load())
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(
+            _with_idle_source,
+            id="with a source without a directory",
+            marks=pytest.mark.skipif(pyspark.__version__ < "4.0", reason="Spark has sources in Python from 4.0 on"),
+        ),
+        pytest.param(lambda frame: frame.union(frame), id="read twice"),
+    ],
+)
+def test_a_copied_checkpoint_with_different_files_is_refused_and_loses_no_file(
+    plan: Callable[[DataFrame], DataFrame], kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    """In both histories, the file source's counter is the same."""
+    query = Query(spark, tmp_path, (kafka_sink(kafka.bootstrap_servers),), plan=plan)
+    query.feed({"id": "a", "n": 1})
+    query.run()
+    ours, backup = tmp_path / "checkpoint", tmp_path / "backup"
+    shutil.copytree(ours, backup)
+    query.feed({"id": "a", "n": 2})
+    query.run()
+    written = values(query.sinks[0])
+    assert written.keys() == {"1", "2"}
+    query.feed({"id": "a", "n": 3})
+    _make_oldest(tmp_path / "source" / "000002.json")
+    ours.rename(tmp_path / "newest")
+    backup.rename(ours)
+    assert "RefusedStartError: another history" in query.refused()
+    assert values(query.sinks[0]) == written
+    shutil.rmtree(ours)
+    (tmp_path / "newest").rename(ours)
+    query.run()
+    assert values(query.sinks[0]).keys() == {"1", "2", "3"}
+
+
+def _make_oldest(file: Path) -> None:
+    """Let Spark read the file before the files that it has not read yet."""
+    oldest = min(each.stat().st_mtime for each in file.parent.iterdir()) - 1
+    os.utime(file, (oldest, oldest))
 
 
 # -- accepted changes --------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from tests.unit.fake_sink import batch_of, offsets_of
 from twopc.attempt import Attempt
 from twopc.batch import Batch, Position, locate
 from twopc.log_view import LogView
+from twopc.offsets import is_same
 from twopc.override import Overrides, ResumeAt
 from twopc.records import Begin, Decision
 
@@ -76,6 +77,35 @@ def test_a_gap_is_accepted_only_at_the_given_batch_and_in_the_same_history(
 ) -> None:
     overrides = Overrides(resume_at=ResumeAt(named))
     assert locate(log(5), batch_of(batch, query_id="a", history=history), overrides) is position
+
+
+COUNTER, OTHER = '{"logOffset":5}', '{"t":{"0":7}}'
+DIGEST, SECOND = '{"digest":"0a","logOffset":5}', '{"digest":"0b","logOffset":5}'
+
+
+@pytest.mark.parametrize(
+    ("decided", "found", "expected"),
+    [
+        pytest.param((DIGEST, OTHER), (DIGEST, OTHER), True, id="equal"),
+        pytest.param((COUNTER, OTHER), (DIGEST, OTHER), True, id="decided by an earlier release"),
+        pytest.param((f"a:{COUNTER}",), (f"a:{DIGEST}",), True, id="decided by an earlier release, with a name"),
+        pytest.param(('{"logOffset":4}', OTHER), (DIGEST, OTHER), False, id="another counter"),
+        pytest.param((DIGEST, OTHER), (SECOND, OTHER), False, id="other files"),
+        pytest.param((DIGEST, OTHER), (COUNTER, OTHER), False, id="the files are no longer known"),
+        pytest.param((COUNTER,), (DIGEST, OTHER), False, id="one more source"),
+    ],
+)
+def test_offsets_are_compared_without_a_digest_only_if_the_decision_has_none(
+    decided: tuple[str, ...], found: tuple[str, ...], *, expected: bool
+) -> None:
+    """The first start after an upgrade must still recognize the last batch of the earlier release."""
+    assert is_same(decided, found) is expected
+    view = log(None, first_batch=5, prior=decided)
+    same, following = (
+        Batch(query_id="a", batch_id=number, offsets=found, offsets_of=lambda _: found) for number in (4, 5)
+    )
+    assert locate(view, same, NONE) is (Position.SAME if expected else Position.COPIED)
+    assert locate(view, following, NONE) is (Position.NEXT if expected else Position.COPIED)
 
 
 def test_a_gap_is_accepted_after_the_checkpoint_has_forgotten_the_offsets_before_it() -> None:

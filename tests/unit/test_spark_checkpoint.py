@@ -109,16 +109,57 @@ def test_numbered_sources_give_the_same_offsets_in_both_versions(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "offsets",
-    ['v1\n{}\n{"logOffset":1}\n{"logOffset":1}\n{"logOffset":0}', 'v2\n{}\n1:{"logOffset":1}\n2:{"logOffset":0}'],
+    ("offsets", "compared"),
+    [
+        pytest.param('v1\n{}\n{"logOffset":1}\n{"logOffset":1}\n{"logOffset":0}', [True, False, False], id="version 1"),
+        pytest.param('v2\n{}\n1:{"logOffset":1}\n2:{"logOffset":0}', [False, False], id="version 2"),
+    ],
 )
-def test_a_source_read_twice_is_compared_only_by_its_counters(offsets: str, tmp_path: Path) -> None:
-    """``a.union(a).union(b)`` has two logs, and nothing says which offset is whose. A growing log must change nothing."""
+def test_a_source_after_a_source_read_twice_is_compared_only_by_its_counter(
+    offsets: str, compared: list[bool], tmp_path: Path
+) -> None:
+    """In ``a.union(a).union(b)``, nothing says which log belongs to the later offsets. A growing log must change nothing."""
     files = checkpoint(tmp_path, offsets, "0", "1")
     before = source_offsets(files, 5)
-    assert set(digests(files)) == {None}
+    assert [digest is not None for digest in digests(files)] == compared
     (tmp_path / "sources/1/0").write_text('v1\n{"path":"/in/x","timestamp":1,"batchId":0}')
     assert source_offsets(files, 5) == before
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        pytest.param('{"logOffset":1}\n{"at":0}', id="before the other source"),
+        pytest.param('{"logOffset":1}\n{"at":0}\n{"at":0}', id="before two other sources"),
+        pytest.param('{"logOffset":1}\n{"logOffset":1}', id="read twice"),
+    ],
+)
+def test_the_files_of_the_first_source_are_compared_although_another_source_has_no_directory(
+    offsets: str, tmp_path: Path
+) -> None:
+    """Such a source is a Delta table, for example, or a source in Python."""
+    ours = checkpoint(tmp_path / "ours", f"v1\n{{}}\n{offsets}", "0")
+    theirs = checkpoint(tmp_path / "theirs", f"v1\n{{}}\n{offsets}", "0")
+    (tmp_path / "theirs/sources/0/1").write_text('v1\n{"path":"/in/x","timestamp":1,"batchId":1}')
+    assert source_offsets(ours, 5) != source_offsets(theirs, 5)
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        'v1\n{}\n{"at":0}\n{"logOffset":1}',
+        'v2\n{}\n1:{"logOffset":1}\n0:{"at":0}',
+        'v1\n{}\n{"at":0}\n{"logOffset":1}\n{"at":0}',
+    ],
+)
+def test_the_files_of_a_source_after_one_without_a_directory_are_compared(offsets: str, tmp_path: Path) -> None:
+    assert digests(checkpoint(tmp_path, offsets, "1"))[1] is not None
+
+
+def test_the_directory_of_another_source_is_not_taken_for_a_file_log(tmp_path: Path) -> None:
+    """Spark reads the first topic twice, so the file source has directory 1, and the second topic has directory 2."""
+    offsets = 'v1\n{}\n{"t":{"0":7}}\n{"t":{"0":7}}\n{"logOffset":1}\n{"u":{"0":7}}'
+    assert digests(checkpoint(tmp_path, offsets, "0", "1", "2")) == [None] * 4
 
 
 @pytest.mark.parametrize("text", ["v3\n{}\n{}", "\n", "7"])
