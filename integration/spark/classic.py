@@ -58,7 +58,7 @@ class ClassicMode:
     Args:
         context: Spark's context.
         query: the query, as seen from the query's own thread.
-        since: numbers that Spark had not used before the query began.
+        since: numbers that Spark had not used when ``exactly_once()`` was called.
         keeps_shuffles: whether Spark keeps a plan's shuffle files after an evaluation of the plan.
     """
 

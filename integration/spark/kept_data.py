@@ -26,7 +26,7 @@ _KEPT: Final = re.compile("Broadcast|Subquery|more characters")
 
 @dataclass(frozen=True)
 class Unused:
-    """Numbers that Spark had not used before a query began. Data with lower numbers contain no rows of the query's batches.
+    """Numbers that Spark had not used at one moment. Data with lower numbers are older.
 
     Attributes:
         rdd: the number of an RDD.
@@ -35,6 +35,14 @@ class Unused:
 
     rdd: int = 0
     column: int = 0
+
+    def before(self, rdd: int) -> Unused:
+        """Return numbers from before an RDD was created: these numbers, or the lowest if these may be from a later moment.
+
+        The numbers of an earlier Spark context may seem to be from a later moment, because each context numbers its RDDs
+        from 0.
+        """
+        return self if self.rdd < rdd else Unused()
 
 
 def unused(context: SparkContext) -> Unused:
@@ -56,10 +64,11 @@ def uses_kept_data(execution: Any, batch: Sequence[Rows], since: Unused) -> bool
     Args:
         execution: Spark's plan for the batch (``IncrementalExecution``).
         batch: the DataFrames.
-        since: numbers from before the query began.
+        since: numbers from any moment. Older data count only if Spark planned the batch before this moment.
     """
     number = execution.toRdd().id()
-    return _keeps_data(execution.executedPlan()) or any(_reads_kept_data(rows, number, since) for rows in batch)
+    earlier = since.before(number)
+    return _keeps_data(execution.executedPlan()) or any(_reads_kept_data(rows, number, earlier) for rows in batch)
 
 
 def planned_ms(execution: Any) -> float:

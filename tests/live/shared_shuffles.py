@@ -16,6 +16,7 @@ and ``Options.filled_by`` who runs it:
 ``joined``    there is no other job; the function joins a table with the batch, which is broadcast
 ``planned``   the same, but the join is a part of the query
 ``collected`` there is no other job; the function collects the batch and gives its rows back to Spark
+``late``      the same, and only then does the function call ``exactly_once()``
 ============= ======================================================================
 
 ============ ======================================================================
@@ -92,7 +93,7 @@ def _stopping(stage: str, here: str) -> Callable[[Iterable[pa.RecordBatch]], Ite
 
 def planned(frame: DataFrame, options: Options, here: Path) -> DataFrame:
     scattered = frame.select("key", "value").mapInArrow(_stopping(MAPS, str(here)), _SCHEMA)
-    if options.plan in {"union", "joined", "collected"}:
+    if options.plan in {"union", "joined", "collected", "late"}:
         return scattered.repartition(_PARTITIONS, "place")
     read = scattered.repartition(_PARTITIONS, "place").mapInArrow(_stopping(READERS, str(here)), _SCHEMA)
     if options.plan == "planned":
@@ -106,8 +107,9 @@ def _joined(rows: DataFrame) -> DataFrame:
     return keys.join(sf.broadcast(rows), "key").select("key", "value")
 
 
-def alone(each: ExactlyOnce, plan: str, here: str) -> Callable[[DataFrame, int], None]:
+def alone(make: Callable[[], ExactlyOnce], plan: str, here: str) -> Callable[[DataFrame, int], None]:
     """The function for the plans without another job."""
+    early = None if plan == "late" else make()
 
     def write(batch: DataFrame, batch_id: int) -> None:
         stop = _stopping(READERS, here)
@@ -116,9 +118,10 @@ def alone(each: ExactlyOnce, plan: str, here: str) -> Callable[[DataFrame, int],
             batch = batch.where("place % 2 = 0").unionByName(odd)
         elif plan == "joined":
             batch = _joined(batch.mapInArrow(stop, _SCHEMA))
-        elif plan == "collected":
+        elif plan in {"collected", "late"}:
             rows = batch.mapInArrow(stop, _SCHEMA).select("key", "value").toPandas()
             batch = batch.sparkSession.createDataFrame(rows, "key BINARY, value BINARY")
+        each = early or make()
         each(batch.select("key", "value"), batch_id)
 
     return write
@@ -249,13 +252,16 @@ def main() -> int:
     sink = KafkaSink(
         name=options.name, topic=options.topic, bootstrap_servers=options.bootstrap_servers, timeout_ms=20_000
     )
-    each = exactly_once(sink, checkpoint_location=options.checkpoint, **options.settings)
-    if options.plan in {"union", "joined", "planned", "collected"}:
-        write = alone(each, options.plan, str(here))
+
+    def make() -> ExactlyOnce:
+        return exactly_once(sink, checkpoint_location=options.checkpoint, **options.settings)
+
+    if options.plan in {"union", "joined", "planned", "collected", "late"}:
+        write = alone(make, options.plan, str(here))
     elif options.plan == "after":
-        write = counted_after(each, str(here))
+        write = counted_after(make(), str(here))
     else:
-        shared = Shared(spark, each, options, here)
+        shared = Shared(spark, make(), options, here)
         threading.Thread(target=shared.report_both, daemon=True).start()
         write = shared.write
     writer = planned(source(spark, options), options, here).writeStream.foreachBatch(write)

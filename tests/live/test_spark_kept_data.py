@@ -24,12 +24,28 @@ ARROW = "spark.sql.execution.arrow.pyspark.enabled"
 BOTH_WAYS = pytest.mark.parametrize("arrow", ["true", "false"])
 
 
-@pytest.fixture
-def batch(spark: SparkSession) -> Iterator[DataFrame]:
-    """A DataFrame that reads an RDD, as a batch does. All tables of the test are removed from the cache afterward."""
-    yield spark.createDataFrame([("a",), ("b",)], "value STRING")
+@pytest.fixture(autouse=True)
+def _without_cached_tables(spark: SparkSession) -> Iterator[None]:
+    yield
     spark.catalog.clearCache()
     spark.conf.unset(ARROW)
+
+
+@pytest.fixture
+def since(spark: SparkSession) -> Unused:
+    """Numbers from before Spark planned the batch."""
+    return unused(spark.sparkContext)
+
+
+@pytest.fixture
+def batch(spark: SparkSession, since: Unused) -> DataFrame:
+    del since  # the batch is younger
+    return batch_of(spark)
+
+
+def batch_of(spark: SparkSession) -> DataFrame:
+    """A DataFrame that reads an RDD, as a batch does."""
+    return spark.createDataFrame([("a",), ("b",)], "value STRING")
 
 
 def given(spark: SparkSession, arrow: str) -> DataFrame:
@@ -62,8 +78,7 @@ def is_examined(batch: DataFrame, frame: DataFrame, since: Unused) -> bool:
     return uses_kept_data(Execution(), [arranged(frame.hint("merge"), sink(topic="t"))], since)
 
 
-@BOTH_WAYS
-@pytest.mark.parametrize(
+USES = pytest.mark.parametrize(
     "use",
     [
         pytest.param(lambda rows, _batch: rows, id="alone"),
@@ -72,16 +87,30 @@ def is_examined(batch: DataFrame, frame: DataFrame, since: Unused) -> bool:
         pytest.param(lambda rows, batch: batch.unionByName(cached(rows.distinct())), id="cached with a shuffle"),
     ],
 )
+
+
+@BOTH_WAYS
+@USES
 def test_the_jobs_behind_rows_that_the_function_collected_and_passes_back_are_examined(
-    use: Callable[[DataFrame, DataFrame], DataFrame], arrow: str, batch: DataFrame, spark: SparkSession
+    use: Callable[[DataFrame, DataFrame], DataFrame], arrow: str, since: Unused, batch: DataFrame, spark: SparkSession
 ) -> None:
-    since = unused(spark.sparkContext)
     assert is_examined(batch, use(given(spark, arrow), batch), since)
 
 
 @BOTH_WAYS
-def test_rows_in_a_subquery_count_as_kept_data(arrow: str, batch: DataFrame, spark: SparkSession) -> None:
-    since = unused(spark.sparkContext)
+@USES
+def test_the_jobs_behind_rows_that_the_function_collected_before_it_made_the_object_are_examined(
+    use: Callable[[DataFrame, DataFrame], DataFrame], arrow: str, batch: DataFrame, spark: SparkSession
+) -> None:
+    """Such an object is younger than the rows. The numbers of an object from an earlier context are just as high."""
+    rows = use(given(spark, arrow), batch)
+    assert is_examined(batch, rows, unused(spark.sparkContext))
+
+
+@BOTH_WAYS
+def test_rows_in_a_subquery_count_as_kept_data(
+    arrow: str, since: Unused, batch: DataFrame, spark: SparkSession
+) -> None:
     found = spark.sql(
         "SELECT * FROM {batch} WHERE value IN (SELECT value FROM {rows})", batch=batch, rows=given(spark, arrow)
     )
@@ -92,10 +121,11 @@ def test_rows_in_a_subquery_count_as_kept_data(arrow: str, batch: DataFrame, spa
 
 @BOTH_WAYS
 def test_a_small_table_from_before_the_query_is_no_reason_to_examine_other_jobs(
-    arrow: str, batch: DataFrame, spark: SparkSession
+    arrow: str, spark: SparkSession
 ) -> None:
     tables = [given(spark, arrow), cached(given(spark, arrow).select("value"))]
     since = unused(spark.sparkContext)
+    batch = batch_of(spark)
     for table in tables:
         assert not is_examined(batch, batch.join(table.hint("merge"), "value"), since)
 

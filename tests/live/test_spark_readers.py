@@ -50,13 +50,17 @@ def test_a_broadcast_that_reads_a_shuffle_before_and_after_a_loss_stops_the_quer
         lose_a_part_that_was_read(run, 4)
 
 
+@pytest.mark.parametrize("plan", ["collected", "late"])
 def test_rows_that_the_function_collected_before_and_after_a_loss_stop_the_query(
-    kafka: KafkaService, tmp_path: Path
+    plan: str, kafka: KafkaService, tmp_path: Path
 ) -> None:
-    """The function gives the rows back to Spark through Arrow, so the plan contains the rows themselves."""
+    """The function gives the rows back to Spark through Arrow, so the plan contains the rows themselves.
+
+    A function may call ``exactly_once()`` for each batch, even after it has collected the rows.
+    """
     spark = {
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",  # otherwise, Spark 4.2 ends the function's job
     }
-    with refused_and_restarted(kafka, tmp_path, "collected", "nobody", spark=THREADS | NOT_BEFORE | spark) as run:
+    with refused_and_restarted(kafka, tmp_path, plan, "nobody", spark=THREADS | NOT_BEFORE | spark) as run:
         lose_a_part_that_was_read(run, 4)
