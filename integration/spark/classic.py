@@ -30,7 +30,7 @@ from twopc.integration.spark.shuffle_kinds import other_shuffles
 from twopc.integration.spark.shuffles import Shuffles
 from twopc.integration.spark.slots import Slots
 from twopc.integration.spark.state_sizes import StateSizes
-from twopc.integration.spark.stateful import StatefulOperators, tell_once
+from twopc.integration.spark.stateful import STATE_FORMAT, StatefulOperators, tell_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,9 +60,18 @@ class ClassicMode:
         query: the query, as seen from the query's own thread.
         since: numbers that Spark had not used when ``exactly_once()`` was called.
         keeps_shuffles: whether Spark keeps a plan's shuffle files after an evaluation of the plan.
+        stateful: finds the query's stateful operators.
     """
 
-    def __init__(self, context: SparkContext, query: RunningQuery, since: Unused, *, keeps_shuffles: bool) -> None:
+    def __init__(
+        self,
+        context: SparkContext,
+        query: RunningQuery,
+        since: Unused,
+        *,
+        keeps_shuffles: bool,
+        stateful: StatefulOperators,
+    ) -> None:
         self._context = context
         self._query = query
         self._since = since
@@ -71,7 +80,7 @@ class ClassicMode:
         self._state_sizes = StateSizes()
         self._repeated = Repeated()
         self._tell = tell_once()
-        self._stateful = StatefulOperators()
+        self._stateful = stateful
         self._slots = Slots(context)
 
     @property
@@ -167,7 +176,9 @@ class ClassicCalls:
                 _require_ended(previous.run.query, run.query)
                 previous.close()
             location = query.checkpoint_location if self._location is None else self._location
-            mode = ClassicMode(context, query, self._since, keeps_shuffles=_keeps_shuffles(session))
+            stateful = StatefulOperators(int(session.conf.get(STATE_FORMAT, None) or 1))
+            keeps_shuffles = _keeps_shuffles(session)
+            mode = ClassicMode(context, query, self._since, keeps_shuffles=keeps_shuffles, stateful=stateful)
             self._writer = RunWriter(run, mode, location, self._sinks, self._options)
             return self._writer
 

@@ -58,10 +58,21 @@ _ONE_TO_ONE: Final = frozenset({"Project", "Filter", "Scan"})
 _NODE: Final = re.compile(r"^[\s:+-]*(?:\*\s?\(\d+\)\s*)?'?((\w+).*)", re.MULTILINE)
 
 
-class StatefulOperators:
-    """Finds the stateful operators in a query's plan, during one run. A query without state is checked only once."""
+#: Since Spark 4.0, this setting chooses how Spark names the state's files.
+STATE_FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+#: The last format with which the state of a batch is the state of the batch's last evaluation.
+_LAST_FORMAT: Final = 1
 
-    def __init__(self) -> None:
+
+class StatefulOperators:
+    """Finds the stateful operators in a query's plan, during one run. A query without state is checked only once.
+
+    Args:
+        state_format: the value of :data:`STATE_FORMAT`.
+    """
+
+    def __init__(self, state_format: int = _LAST_FORMAT) -> None:
+        self._state_format = state_format
         self._places: tuple[int, ...] | None = None
         self._tell: Tell = tell_once()
 
@@ -74,7 +85,8 @@ class StatefulOperators:
             has_state: returns whether the checkpoint contains state; called only if Spark does not expose the plan.
 
         Raises:
-            ConfigurationError: the query keeps state, and this version of Spark does not expose the plan.
+            ConfigurationError: the query keeps state, and this version of Spark does not expose the plan, or the state's
+                format does not fit a batch that is evaluated twice.
         """
         if self._places == ():
             return None
@@ -90,6 +102,8 @@ class StatefulOperators:
                 "of the state is missing, the next batch cannot start. No part of this batch was written. Use a Spark "
                 "version listed in the documentation"
             ) from error
+        if operators and self._state_format > _LAST_FORMAT:
+            raise _unfit_format(batch_id, self._state_format)
         return BatchState(batch_id, execution, operators, self._tell) if operators else None
 
     def _operators(self, plan: Any) -> list[Operator]:
@@ -100,6 +114,15 @@ class StatefulOperators:
             found = {place: operator for place, node in enumerate(nodes) if (operator := _operator(node)) is not None}
             self._places = tuple(found)
         return [operator for operator in found.values() if operator is not None]
+
+
+def _unfit_format(batch_id: int, state_format: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"batch {batch_id} belongs to a query that keeps state, and {STATE_FORMAT} is {state_format}. If a batch is evaluated "
+        "twice in this format, Spark keeps the state of the first evaluation, but the rows come from the last one. Then the "
+        f"state may not match the rows. No part of this batch was written. Set {STATE_FORMAT} to 1, and restart the query. "
+        "If Spark cannot read the checkpoint's state with this setting, use a new checkpoint"
+    )
 
 
 @dataclass(frozen=True)

@@ -414,3 +414,18 @@ def test_a_batch_that_the_function_skipped_runs_again_as_the_refusal_advises(
     query.function = lambda each: each
     query.run()
     assert Counter(int(value) // 100 for value in values(sink).elements()) == {0: NEW, 1: NEW, 2: NEW}
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(pyspark.__version__ < "4.0", reason="Spark has the setting from 4.0 on")
+def test_a_state_format_that_keeps_the_first_evaluations_state_is_refused(
+    kafka: KafkaService, tmp_path: Path, spark: SparkSession
+) -> None:
+    sink = kafka_sink(kafka.bootstrap_servers)
+    query = Query(spark, tmp_path, (sink,), plan=lambda frame: frame.dropDuplicates(["id"]))
+    feed(query, 0)
+    with configured(spark, {**_ROCKS_DB, f"{_STORE}.checkpointFormatVersion": "2"}):
+        message = query.refused()
+    assert "ConfigurationError: batch 0" in message
+    assert f"Set {_STORE}.checkpointFormatVersion to 1" in message
+    assert not values(sink)

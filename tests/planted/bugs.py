@@ -1143,6 +1143,16 @@ BUGS: Final = (
         whole="tests/live/test_spark_readers.py -k late",
     ),
     _bug(
+        "a state format that keeps the state of the first evaluation is accepted",
+        0,
+        "integration/spark/stateful.py",
+        "        if operators and self._state_format > _LAST_FORMAT:\n",
+        "        if False:\n",
+        model=False,
+        protocol="tests/unit/test_spark_stateful.py -k state_format",
+        whole="tests/live/test_spark_stateful.py -k keeps_the_first",
+    ),
+    _bug(
         "rows that the function collected, gave back and cached are not checked",
         6,
         "integration/spark/kept_data.py",

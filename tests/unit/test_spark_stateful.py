@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from twopc.errors import ConfigurationError
 from twopc.integration.spark.stateful import StatefulOperators
 
 PARTITIONS = 5
@@ -107,3 +108,9 @@ def test_an_evaluated_batch_has_all_of_its_state_in_every_state_format(node: Nod
     assert state is not None
     assert state.complete()
     assert query.evaluations == 1
+
+
+def test_a_state_format_that_keeps_the_first_evaluations_state_is_refused() -> None:
+    query: Any = Running(Node("StreamingDeduplicate"))
+    with pytest.raises(ConfigurationError, match=r"batch 0 .*checkpointFormatVersion is 2\."):
+        StatefulOperators(2).of_batch(query, 0, has_state=lambda: True)
