@@ -112,16 +112,19 @@ HandleT = TypeVar("HandleT", bound=Handle)
 
 @dataclass(frozen=True)
 class Known(Generic[HandleT]):
-    """One sink's transactions in the checkpoint's decisions, to find transactions that only a newer run can have added.
+    """One sink's transactions in the decisions, to find visible transactions that no decision contains.
 
     Attributes:
         first_batch: in this batch and in later ones, ``handles`` are the query's only transactions that may be visible.
         handles: the transactions in the last decision and its repairs. All of them belong to ``first_batch``.
         is_swept: whether this driver has acquired the sink and ended its open transactions. If so, the sink can prove what is
             visible. If not, the sink must not change the store, because another driver may be healthy.
+        decides_in_checkpoint: whether the decisions are in the checkpoint. Then the deletion of the newest decision's evidence
+            also reveals a newer run. If the decisions are in a log that all copies use, missing evidence reveals nothing.
     """
 
     query_id: str
     first_batch: int
     handles: Collection[HandleT]
     is_swept: bool
+    decides_in_checkpoint: bool = True

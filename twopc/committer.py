@@ -56,12 +56,13 @@ class SinkCommitter(ABC, Generic[HandleT]):
         return False
 
     def has_unknown_commit(self, known: Known[HandleT], scan_start: JsonObject) -> bool:
-        """Whether the store contains a transaction from this query that is missing from the checkpoint's decisions.
+        """Whether the store contains a visible transaction from this query that is missing from the decisions.
 
-        This method is called only if this sink provides a decision log, but the decisions are in the checkpoint, because the
-        sink was added later. It is called before :meth:`acquire`, and again after this driver's first sweep. Before that
-        sweep, it only reads. ``scan_start`` is the result of :meth:`begin_attempt` for the newest decision in the
-        log; it is empty if the log has no decision that includes this sink.
+        This method is called only if this sink provides a decision log, after this driver's first sweep. A transaction that
+        it finds proves that the log has lost a decision. If the decisions are in the checkpoint, because the sink was added
+        later, the transaction proves that the checkpoint is an older copy. The method is then also called before
+        :meth:`acquire`. Unless ``known.is_swept`` is true, it only reads. ``scan_start`` is the result of :meth:`begin_attempt`
+        for the newest decision in the log; it is empty if the log has no decision that includes this sink.
         """
         del known, scan_start
         return False

@@ -1,4 +1,4 @@
-"""Check that the log and the sinks' stores have not diverged, because one of them was restored or copied."""
+"""Check that the log and the sinks' stores have not diverged, because one of them was restored or copied, or lost records."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from twopc.attempt import Known
 from twopc.errors import RefusedStartError
+from twopc.recovery import Outcome
+from twopc.refusals import lost_decision, lost_repair
 
 if TYPE_CHECKING:
     from twopc.batch import Batch
@@ -45,7 +47,8 @@ def require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> N
 def require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
     """Refuse the start if a sink's store contains a decision that is missing from the log.
 
-    The checkpoint is then outdated. ``owners`` was read before the sinks were acquired.
+    If the log is in the checkpoint, the checkpoint is then outdated. Otherwise, all copies of the checkpoint use the same
+    log, so the log has lost the decision. ``owners`` was read before the sinks were acquired.
 
     Raises:
         RefusedStartError: a sink's store contains a decision that is missing from the log.
@@ -55,7 +58,7 @@ def require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) ->
         # A sink that is not in the newest decision was added after it. If such a sink's store contains a decision, that
         # decision is newer.
         if owners[name] == mine and committer.has_newer_decision(view.scan_start.get(name, {})):
-            raise _older_copy(name, batch)
+            raise _older_copy(name, batch) if setup.decides_in_checkpoint else _lost(setup, view, batch, name)
 
 
 def require_known(setup: Setup, view: LogView, batch: Batch, *, is_swept: bool) -> None:
@@ -75,18 +78,77 @@ def require_known(setup: Setup, view: LogView, batch: Batch, *, is_swept: bool) 
     """
     if not setup.decides_in_checkpoint:
         return  # the copies use the same log
+    for name in _with_unknown(setup, view, batch, is_swept=is_swept):
+        raise _older_copy(name, batch, has_fenced=is_swept)
+
+
+def require_decided(setup: Setup, view: LogView, batch: Batch, outcome: Outcome, *, is_abandoned: bool) -> bool:
+    """Refuse the start if a sink shows rows whose decision is missing from the log that the sinks provide.
+
+    Only a log that has lost acknowledged records lacks such a decision. The check follows this driver's sweep, so an older
+    driver can decide and commit nothing more, and no open transaction hides what is visible. ``outcome`` is that of the last
+    decision in the log, and ``is_abandoned`` says whether the user abandons the rest of it.
+
+    Returns:
+        whether the user lets the query continue after ``batch``, which the sinks already show.
+
+    Raises:
+        RefusedStartError: the log has lost a decision or a repair.
+    """
+    if setup.decides_in_checkpoint:
+        return False  # see require_known
+    at, highest = batch.batch_id, view.highest_batch_of(batch.query_id)
+    after = None if highest is None else max(at, highest + 1)  # in these batches, nothing is decided
+    shown = _with_unknown(setup, view, batch, first=after if is_abandoned else None)
+    if not shown:
+        return False
+    if view.decision is not None and highest is not None and not _with_unknown(setup, view, batch, first=after):
+        raise lost_repair(setup.log.name, shown[0], view.decision)
+    is_replay = highest is not None and at <= highest
+    if is_replay or outcome is not Outcome.COMMITTED or _with_unknown(setup, view, batch, first=at + 1):
+        raise _lost(setup, view, batch, shown[0])
+    if setup.settings.overrides.resumes_at(batch.query_id, at + 1, view.ended):
+        return True
+    raise _lost(setup, view, batch, shown[0], resume_at=at + 1)
+
+
+def require_undecided(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
+    """Before a start is refused because of a gap, check that the gap's decisions were never made. Only reads.
+
+    If they were made and lost, the advice for a gap, to run its batches again, would duplicate their rows.
+
+    Raises:
+        RefusedStartError: a sink shows rows of these batches.
+    """
+    require_newest(setup, owners, view, batch)
+    highest = view.highest_batch_of(batch.query_id)
+    if setup.decides_in_checkpoint or highest is None:
+        return
+    if shown := _with_unknown(setup, view, batch, first=highest + 1):
+        shows_this = _with_unknown(setup, view, batch, first=batch.batch_id)
+        raise _lost(setup, view, batch, shown[0], resume_at=None if shows_this else batch.batch_id)
+
+
+def _with_unknown(
+    setup: Setup, view: LogView, batch: Batch, *, is_swept: bool = False, first: int | None = None
+) -> list[str]:
+    """List the sinks with a log that show a transaction that is in no decision.
+
+    Only the batches from ``first`` on count. By default, ``first`` is the oldest batch that may lack a decision.
+    """
     highest = view.highest_batch_of(batch.query_id)
     if highest is None:  # the log's decisions, if any, are another query's
-        first, decision, starts = batch.batch_id, None, {}
+        first, decision, starts = first or batch.batch_id, None, {}
+    elif first is not None:
+        decision, starts = None, view.scan_start
     elif (
         view.decision is None or batch.batch_id > highest + 1
     ):  # batches were abandoned, or skipped with the user's permission
         first, decision, starts = max(batch.batch_id, highest + 1), None, view.scan_start
     else:
         first, decision, starts = highest, view.decision, view.scan_start
-    known = Known[Any](batch.query_id, first, (), is_swept)
-    for name in setup.participants.with_unknown_commits(known, setup.participants.decode_decided(decision), starts):
-        raise _older_copy(name, batch, has_fenced=is_swept)
+    known = Known[Any](batch.query_id, first, (), is_swept, setup.decides_in_checkpoint)
+    return setup.participants.with_unknown_commits(known, setup.participants.decode_decided(decision), starts)
 
 
 def require_unwritten(setup: Setup, batch: Batch) -> None:
@@ -106,6 +168,11 @@ def require_unwritten(setup: Setup, batch: Batch) -> None:
                 "this one",
                 case="written already",
             )
+
+
+def _lost(setup: Setup, view: LogView, batch: Batch, name: str, *, resume_at: int | None = None) -> RefusedStartError:
+    highest = view.highest_batch_of(batch.query_id)
+    return lost_decision(setup.log.name, name, batch, highest=highest, resume_at=resume_at)
 
 
 def _older_copy(name: str, batch: Batch, *, has_fenced: bool = False) -> RefusedStartError:

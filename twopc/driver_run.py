@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from twopc.attempt import TaskKey
+    from twopc.batch import Batch
     from twopc.binding import Bound
     from twopc.log_view import LogView
     from twopc.participants import Handles
@@ -196,6 +197,29 @@ class DriverRun:
         )
         self.open(Begin(query_id=query_id, first_batch=batch_id + 1, prior_offsets=offsets, abandons=True), judged)
         self.sweep()
+
+    def skip(self, batch: Batch) -> None:
+        """Record that the user lets the query continue after a visible batch whose decision the log has lost.
+
+        Raises:
+            FatalError, FencedError, RetriableError, DecisionInDoubtError: see :meth:`append`.
+        """
+        logger.warning(
+            "override=ResumeAt(%d, %r) continues after batch %d, whose decision %s has lost. The batch is not written again",
+            batch.batch_id + 1,
+            batch.query_id,
+            batch.batch_id,
+            self.setup.log.name,
+        )
+        self.setup.binding.bind(self.bound, self.log_epoch)  # before the record is written, so that the log cannot move
+        ended = self.view.begin.query_id if self.view.begin is not None else batch.query_id
+        begin = Begin(
+            query_id=batch.query_id,
+            first_batch=batch.batch_id + 1,
+            prior_offsets=batch.offsets,
+            ends=None if ended == batch.query_id else ended,
+        )
+        self.open(begin, self.view)
 
     def commit(self) -> Outcome:
         """Commit the last decision in every sink, and return the outcome. This method may be called again."""

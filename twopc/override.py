@@ -38,8 +38,10 @@ class AdoptQuery:
 class ResumeAt:
     """Continue after a gap if the missing batches contain no rows for the sinks, or were written by other means.
 
+    If the log has lost the decision for a visible batch, this override also continues after that batch.
+
     Attributes:
-        batch_id: the first batch after the gap.
+        batch_id: the first batch after the gap, or after the visible batch.
         query_id: the id of this query. Without it, the override applies only to the first query that uses the sink name.
     """
 

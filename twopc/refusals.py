@@ -35,6 +35,8 @@ _NEW_CHECKPOINT: Final = (
     "A new checkpoint begins at the source's startingOffsets. Set them to the end offsets of the last batch in the "
     "output"
 )
+#: The case of a start that is refused because the log has lost a decision or a repair.
+LOST_DECISION: Final = "lost decision"
 #: This sentence ends the message of a refused start, because a refused start recovers nothing, and a restart alone does not
 #: help.
 DEADLINE: Final = (
@@ -102,6 +104,53 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         ),
     }
     return RefusedStartError(f"{label}: {texts[position]}. Nothing was written", case=position.value)
+
+
+def lost_decision(
+    log: str, sink: str, batch: Batch, *, highest: int | None, resume_at: int | None
+) -> RefusedStartError:
+    """Build the error for a log that has lost the decision for a visible batch.
+
+    ``highest`` is the highest batch in the log. ``resume_at`` is the batch at which the query may continue; None if only a
+    new checkpoint helps.
+    """
+    missing = batch.batch_id if highest is None else highest + 1
+    if resume_at is None or resume_at == missing + 1:
+        whose, rows, check = f"the decision for batch {missing}", f"batch {missing}", f"batch {missing}"
+    else:
+        whose = f"the decisions for batches {missing} to {resume_at - 1}"
+        rows, check = f"batch {missing} or of a later batch", f"batches {missing} to {resume_at - 1}"
+    if resume_at is None:
+        whose, rows = f"{whose}, and possibly later ones", f"batch {missing} or of a later batch"
+        way_out = (
+            f"The checkpoint is at batch {batch.batch_id} and cannot continue. Start with a new checkpoint and "
+            f"override=EndQuery({batch.query_id!r}). {_NEW_CHECKPOINT}"
+        )
+    else:
+        way_out = (
+            f"Check the rows of {check} in the output, because the last driver may have stopped before all of them were "
+            "visible. Write missing rows by other means. Then restart with "
+            f"override=ResumeAt({resume_at}, {batch.query_id!r})"
+        )
+    return RefusedStartError(
+        f"lost decision: {log} has lost {whose}. Sink {sink!r} shows rows of {rows}, and a decision always comes before "
+        "its rows. Brokers lose acknowledged records after an unclean leader election, or if the only replica is lost. "
+        f"The visible rows stay visible. Do not run {check} again, because this would duplicate visible rows. {way_out}. "
+        "Nothing was written",
+        case=LOST_DECISION,
+    )
+
+
+def lost_repair(log: str, sink: str, decision: Decision) -> RefusedStartError:
+    """Build the error for a log that has lost a repair of its last decision."""
+    batch_id = decision.batch_id
+    return RefusedStartError(
+        f"lost decision: {log} has lost a repair of batch {batch_id}. Sink {sink!r} shows rows of this batch that no record "
+        "in the log lists. Brokers lose acknowledged records after an unclean leader election, or if the only replica is "
+        f"lost. The visible rows stay visible, but another repair would duplicate some of them. Now {_way_out(decision)}. "
+        "Nothing was written",
+        case=LOST_DECISION,
+    )
 
 
 def damaged(view: LogView, log: str) -> DecisionLogDamagedError:

@@ -12,13 +12,20 @@ from twopc.batch import Position, locate
 from twopc.binding import FORMAT as BINDING_FORMAT
 from twopc.binding import Bound
 from twopc.crash_points import crash_point
-from twopc.divergence import require_kept, require_known, require_newest, require_unwritten
+from twopc.divergence import (
+    require_decided,
+    require_kept,
+    require_known,
+    require_newest,
+    require_undecided,
+    require_unwritten,
+)
 from twopc.driver_run import DriverRun
 from twopc.errors import FencedError, RefusedStartError
 from twopc.log_reader import view_of
 from twopc.ownership import require_same_log_owner, require_same_owner
 from twopc.recovery import Outcome, lookup
-from twopc.refusals import DEADLINE, refused
+from twopc.refusals import DEADLINE, LOST_DECISION, refused
 from twopc.sealed import OtherVersionError
 
 if TYPE_CHECKING:
@@ -44,8 +51,10 @@ def recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
             raise
         raise OtherVersionError(f"{error}. {DEADLINE}") from None
     except RefusedStartError as error:
-        # If the checkpoint is older than the sink, this query has decided no transaction that could expire.
-        if setup.participants.prepare_timeout_ms is None or error.case == Position.UNADOPTED.value:
+        # If the checkpoint is older than the sink, this query has decided no transaction that could expire. If a decision is
+        # lost, all decided transactions before it are proven.
+        is_proven = error.case in {Position.UNADOPTED.value, LOST_DECISION}
+        if setup.participants.prepare_timeout_ms is None or is_proven:
             raise
         raise RefusedStartError(f"{error}. {DEADLINE}", case=error.case) from None
 
@@ -83,7 +92,9 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     # If the outcome is unknown, the query stops anyway, and the check would fail: an open transaction hides newer ones.
     if run.outcome is not Outcome.UNKNOWN or run.is_abandoned:
         require_known(setup, view, batch, is_swept=True)
-    highest = view.highest_batch_of(batch.query_id)
+        if require_decided(setup, view, batch, run.outcome, is_abandoned=run.is_abandoned):
+            run.skip(batch)
+    highest = run.view.highest_batch_of(batch.query_id)
     if highest is not None and run.outcome is Outcome.COMMITTED:
         run.committed_through = highest
     return run
@@ -155,6 +166,8 @@ def _require_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners
     position = locate(view, batch, setup.settings.overrides)
     case = lookup(view.status, Outcome.COMMITTED, position, staged=False)
     if case.step.stops:
+        if position is Position.GAP:
+            require_undecided(setup, owners, view, batch)
         raise refused(case, position, view, batch, setup.log.name)
     require_kept(setup, owners, view, batch)
     require_newest(setup, owners, view, batch)

@@ -101,9 +101,11 @@ def _evidence(handle: KafkaHandle, seen: set[bytes] | None) -> Evidence:
 def has_unknown(
     log: KafkaDecisionLog, known: Known[KafkaHandle], scan_start: Mapping[str, int], *, timeout_ms: float
 ) -> bool:
-    """Whether the ledger contains a marker from a transaction that is missing from the checkpoint's decisions.
+    """Whether the ledger contains a marker from a transaction that is missing from the decisions.
 
-    After the sweep, the search ends at a barrier, because an open transaction or a stale leader could hide a marker.
+    If the decisions are in the checkpoint, the search after the sweep ends at a barrier, because an open transaction or a stale
+    leader could hide a marker. If the decisions are in the ledger, a copy of the checkpoint uses the same ledger, so only the
+    loss of a decision is left to find. For this, the search writes nothing.
 
     Raises:
         RetriableError: a partition cannot be read, so nothing is known.
@@ -113,20 +115,38 @@ def has_unknown(
     earliest = offsets(log.admin, log.name, partitions, OffsetSpec.earliest(), timeout_ms=timeout_ms)
     # A partition that was added after the decision is searched from its first record.
     starts = {partition: scan_start.get(str(partition), first) for partition, first in earliest.items()}
-    if any(earliest[partition] > start for partition, start in starts.items()):
+    is_last = None
+    if not known.decides_in_checkpoint:
+        starts = _existing(log, starts, earliest, timeout_ms=timeout_ms)
+    elif any(earliest[partition] > start for partition, start in starts.items()):
         return True  # only a run with newer decisions deletes this decision's markers
-    is_last = _barred(log, partitions) if known.is_swept else None
+    elif known.is_swept:
+        is_last = _barred(log, partitions)
     decided = {handle.uuid.encode() for handle in known.handles}
     return any(
-        row.key is not None
-        and row.key not in decided
-        and _is_of(decode_marker(row.value), known)  # a barrier has no key
+        row.key is not None and row.key not in decided and _is_of(row, known)  # a barrier has no key
         for partition, start in starts.items()
         for row in log.reader.rows(log.name, partition, start, is_last, timeout_ms=timeout_ms)
     )
 
 
-def _is_of(marker: Marker, known: Known[KafkaHandle]) -> bool:
+def _existing(
+    log: KafkaDecisionLog, starts: Mapping[int, int], earliest: Mapping[int, int], *, timeout_ms: float
+) -> dict[int, int]:
+    """Return where each partition's remaining records begin, without the partitions that have none.
+
+    A ledger that has lost decisions may also have lost markers. Such a loss must not stop a start.
+    """
+    latest = offsets(log.admin, log.name, starts, OffsetSpec.latest(), timeout_ms=timeout_ms, committed=True)
+    left = {partition: max(start, earliest[partition]) for partition, start in starts.items()}
+    return {partition: start for partition, start in left.items() if start < latest[partition]}
+
+
+def _is_of(row: Row, known: Known[KafkaHandle]) -> bool:
+    try:
+        marker = decode_marker(row.value)
+    except msgspec.DecodeError:
+        return False  # another program wrote the record, so it says nothing about this query
     return marker.query_id == known.query_id and marker.batch_id >= known.first_batch
 
 

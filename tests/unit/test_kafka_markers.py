@@ -7,6 +7,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from confluent_kafka.admin import OffsetSpec
 
 from twopc.attempt import Attempt, Evidence, Known, TaskAttempt
 from twopc.errors import ConfigurationError, RetriableError
@@ -164,3 +165,29 @@ def test_a_partition_that_the_decision_does_not_list_is_read_from_its_first_reco
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert has_unknown(Log(marker("theirs", "query", 6)), monkeypatch, earliest=START, starts={})
+
+
+# -- a ledger that has lost decisions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("earliest", "latest", "is_unknown"),
+    [(0, START + 2, True), (START + 1, START + 2, True), (START + 2, START + 2, False), (0, START - 1, False)],
+    ids=["all records are there", "older ones were deleted", "all were deleted", "the newest ones were lost"],
+)
+def test_missing_markers_do_not_count_if_all_copies_use_the_ledger(
+    earliest: int, latest: int, *, is_unknown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offsets(_log: object, _topic: str, _partitions: object, spec: OffsetSpec, **_: Any) -> dict[int, int]:
+        return {2: latest if spec is OffsetSpec.latest() else earliest}
+
+    monkeypatch.setattr(markers, "offsets", offsets)
+    log: Any = Log(marker("theirs", "query", 6, offset=START + 1))
+    if latest < START:
+        log.reader.rows = None  # a read beyond the end fails
+    shared = dataclasses.replace(known(), decides_in_checkpoint=False)
+    assert markers.has_unknown(log, shared, {"2": START}, timeout_ms=1) is is_unknown
+
+
+def test_a_record_of_another_program_reveals_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not has_unknown(Log(Row(START, b"key", b"not a marker")), monkeypatch)
