@@ -15,6 +15,7 @@ from twopc.fenced import is_proven_absent
 from twopc.log_view import fold_more
 from twopc.records import Begin, Truncation
 from twopc.recovery import Outcome, outcome_of
+from twopc.refusals import recreated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,6 +58,7 @@ class DriverRun:
     doubt: TwoPhaseCommitError | None = None
     undetermined: Handles = field(default_factory=dict)
     _attempts: int = field(default=0, init=False)
+    _newest_offset: int = field(default=-1, init=False)
     _may_have_staged: bool = field(default=True, init=False)  # an earlier driver may have staged rows
     _appending: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
@@ -148,6 +150,7 @@ class DriverRun:
     def _append(self, records: Sequence[Record]) -> LogView:
         try:
             offset = self.setup.log.append(records)
+            self._require_same_log(offset)
             self.view = fold_more(self.view, offset, records)
         except BaseException as error:
             if isinstance(error, (RetriableError, FatalError)) and not isinstance(error, FencedError):
@@ -160,6 +163,21 @@ class DriverRun:
                     self.undetermined = {}  # so that the sweep need not wait until the transactions time out
             raise
         return self.view
+
+    def _require_same_log(self, offset: int) -> None:
+        """Check that offsets grow. If they do not, the driver writes to another log with the same name.
+
+        No restart would ever read that log, because the binding contains the identity of the first one. So the records in it
+        decide nothing, and this run must make no further decisions.
+
+        Raises:
+            DecisionLogDamagedError: the log was recreated.
+        """
+        newest = max(self.log_epoch, self._newest_offset)
+        if offset <= newest:
+            self.doubt = recreated(self.setup.log.name, offset, newest)
+            raise self.doubt
+        self._newest_offset = offset
 
     def _is_proven_absent(self, records: Sequence[Record]) -> bool:
         kept = self.view.kept

@@ -163,6 +163,18 @@ def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
     )
 
 
+def recreated(log: str, offset: int, newest: int) -> DecisionLogDamagedError:
+    """Build the error for a log that was recreated while this driver was running."""
+    return DecisionLogDamagedError(
+        f"the decision log {log} was recreated while the query was running: a new record is at offset {offset}, but this "
+        f"driver wrote an earlier record at offset {newest}. The decisions were deleted with the old log. Visible rows stay "
+        "visible, and no further row becomes visible. A restart with this checkpoint will be refused, because the "
+        "checkpoint contains the id of the old log. Check the last batch's rows in the output, then start with a new "
+        f"checkpoint and a new sink name. {_NEW_CHECKPOINT}. Find out who deleted {log}. If your brokers create topics "
+        "automatically (auto.create.topics.enable), they may have recreated it"
+    )
+
+
 def blocked(decision: Decision, unproven: Sequence[str], blockers: Sequence[str]) -> CommitBlockedError:
     """Build the error for a decided batch whose commit cannot be proven now."""
     batch_id = decision.batch_id

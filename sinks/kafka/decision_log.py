@@ -85,7 +85,9 @@ class KafkaDecisionLog(DecisionLog):
         self._silence = {"socket.timeout.ms": str(silence_ms)}
         connection = {**self._silence, **settings.connection_config()}
         require_token(connection)
-        self.admin = AdminClient({**connection, "socket.connection.setup.timeout.ms": "5000"})
+        # A request for metadata would recreate a deleted ledger, without its settings and decisions.
+        never_creating = {"allow.auto.create.topics": "false", "socket.connection.setup.timeout.ms": "5000"}
+        self.admin = AdminClient({**connection, **never_creating})
         self.topic = LedgerTopic(self.admin, self.name, timeout_ms=settings.timeout_ms)
         self.reader = CommittedReader(connection)
         self._producer: DriverProducer | None = None

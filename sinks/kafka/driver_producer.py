@@ -73,6 +73,8 @@ class DriverProducer:
                 **config,
                 **self._identity.options,
                 "transactional.id": self._transactional_id,
+                # A deleted ledger must stay deleted, because a new one has other settings and none of the decisions.
+                "allow.auto.create.topics": "false",
                 "transaction.timeout.ms": str(self._lives_ms),
                 "message.timeout.ms": str(self._lives_ms),
                 # librdkafka rejects a wait that is longer than the transaction timeout.

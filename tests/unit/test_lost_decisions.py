@@ -1,4 +1,4 @@
-"""Rule 4 in reverse: what is visible was decided, so a visible batch without a decision reveals a log that has lost records."""
+"""A log that has lost decisions: a visible batch without a decision reveals the loss, as do offsets that do not grow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.coordinator_support import OTHER, die_at
 from tests.unit.fake_sink import QUERY_ID, Cluster, FakeCommitter, Query, all_rows
-from twopc.errors import RefusedStartError
+from twopc.errors import DecisionLogDamagedError, RefusedStartError
 from twopc.files import LocalFiles
 from twopc.override import Abandon, Overrides, ResumeAt
 from twopc.registers import RegisterLog
@@ -165,3 +165,23 @@ def test_a_restart_of_a_query_that_ended_another_one_has_lost_nothing(cluster: C
     cluster.start(settings=ending, files=LocalFiles(f"{cluster.files.location}-new")).run(0, query_id=OTHER)
     cluster.start(settings=ending, files=LocalFiles(f"{cluster.files.location}-new")).run(0, 1, query_id=OTHER)
     assert cluster.store.visible() == sorted(all_rows(0, 1, 2) + all_rows(0, 1))
+
+
+# -- a log that was recreated --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_a_log_whose_offsets_do_not_grow_was_recreated(
+    offset: int, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batch 0 is at offset 1, and batch 1 at offset 2. No start reads a decision in the new log."""
+    query = cluster.start()
+    query.run(0, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(RegisterLog, "append", lambda *_: offset)
+        with pytest.raises(DecisionLogDamagedError, match=f"at offset {offset}, but .* at offset 2"):
+            query.run(2)
+    with pytest.raises(DecisionLogDamagedError, match="recreated while the query was running"):
+        query.run(2)
+    assert cluster.store.pending() == []
+    assert cluster.store.visible() == all_rows(0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,9 @@ from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS
 from tests.live.rules.schedules import playing
 from tests.live.services import KafkaService
+from twopc.errors import TwoPhaseCommitError
 from twopc.integration.services.kafka import LocalKafka
+from twopc.sinks.kafka.driver_producer import DriverProducer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +62,24 @@ def test_a_command_leaves_no_topic_behind(creating: Play, words: str) -> None:
     said = command(*asked, "--bootstrap-servers", creating.bootstrap_servers, "--timeout", "20")
     assert topics_of(creating) == before, said
     assert "Usage:" not in said.error
+
+
+def test_a_driver_recreates_no_deleted_ledger(creating: Play) -> None:
+    """Its admin client and its producer ask for the ledger's metadata. The tasks' producers may create outputs, as before."""
+    hasty = {"kafka.topic.metadata.propagation.max.ms": "100"}
+    absent = dataclasses.replace(
+        creating.sink, name="absent", ledger_topic="absent-ledger", timeout_ms=2_000, options=hasty
+    )
+    log = absent.create_decision_log()
+    try:
+        with pytest.raises(TwoPhaseCommitError):
+            log.topic.marker_partitions()
+        producer = DriverProducer(absent, {})
+        with pytest.raises(TwoPhaseCommitError):
+            producer.write([(0, b"record")], point=None)
+    finally:
+        log.close()
+    assert absent.ledger not in topics_of(creating)
 
 
 def topics_of(play: Play) -> set[str]:

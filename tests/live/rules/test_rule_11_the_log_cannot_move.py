@@ -20,7 +20,7 @@ from tests.live.rules.schedules import Play, at, crash, die, driver_of, fed, unt
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.decision_log import ABSENT
-from twopc.errors import RefusedStartError
+from twopc.errors import DecisionLogDamagedError, RefusedStartError
 from twopc.files import LocalFiles
 from twopc.sinks.kafka.ledger_topic import LedgerTopic
 from twopc.sinks.kafka.transactions import TransactionClient
@@ -104,6 +104,23 @@ def test_a_deleted_ledger_is_refused_and_not_recreated(play: Play) -> None:
     assert (engine.prepared, engine.evaluated) == (0, 0)
     assert topic_id(play, play.sink.ledger) == ABSENT
     assert play.visible() == {"0": 1}
+
+
+def test_a_ledger_recreated_while_the_query_runs_stops_the_next_batch(play: Play) -> None:
+    """Fails if the driver decides in the new ledger: only the next restart, perhaps weeks later, would be refused."""
+    driver = play.driver()
+    driver.process(play.batch(0), Tasks(play, [["0"]]))
+    delete_ledger(play)
+    create_decision_log(play)
+    for _ in range(2):
+        with pytest.raises(
+            DecisionLogDamagedError, match=rf"{play.sink.ledger}.*recreated while the query was running"
+        ):
+            driver.process(play.batch(1), Tasks(play, [["1"]]))
+    assert not play.open_transactions()
+    assert play.visible() == {"0": 1}
+    with pytest.raises(RefusedStartError, match="ledger_id"):
+        play.driver().process(play.batch(1), Tasks(play, [["1"]]))
 
 
 def test_a_ledger_recreated_under_its_name_is_refused(play: Play) -> None:
