@@ -154,8 +154,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
     if unknown and not open_decided:
         yield Advice(
             Urgency.WATCH,
-            f"for {counted(len(unknown), 'decided transaction')} of batch {unknown[0].batch}, neither a commit nor a "
-            f"loss is proven: {unknown[0].text}",
+            f"nothing proves whether {counted(len(unknown), 'decided transaction')} of batch {unknown[0].batch} committed "
+            f"or were lost: {unknown[0].text}",
             "Check again when every broker responds. Then start the query. It will prove the commits, or report why it "
             "cannot.",
             "a-commit-cannot-be-proven",

@@ -61,8 +61,8 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
     states = observe_all(subject.sinks) if what is None else [observe(sink, subject.query) for sink in subject.sinks]
     before, after = subject.checkpoint, _read_again(subject.checkpoint)
     # Spark plans a batch before it is decided, and finishes it after the decision. Therefore, finished batches are
-    # listed before the sinks are observed, and planned batches afterward. A batch that the query writes in between then
-    # causes no false finding.
+    # listed before the sinks are observed, and planned batches afterward. As a result, a batch that the query
+    # writes in between does not cause a false finding.
     compared = None if before is None or after is None else replace(after, finished=before.finished)
     found = [(state, advise(state, compared)) for state in states]
     stores = _stores(subject, connection)

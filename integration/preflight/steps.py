@@ -151,8 +151,8 @@ def _commit(trial: Trial) -> Outcome:
 def _commit_again(trial: Trial) -> Outcome:
     if (answer := _end(trial, _COMMITTED)) != NONE:
         why = (
-            f"for a second commit, the broker returned {answer} instead of NONE, so after a crash, the sink must "
-            "search the transaction markers"
+            f"the broker responded to a second commit with {answer} instead of NONE, so the sink must search the transaction "
+            "markers after a crash"
         )
         return Outcome(Result.WARN, why, "Expect slower restarts, or use brokers that return NONE, as Kafka does")
     return _passed("the broker returned NONE for a second commit")

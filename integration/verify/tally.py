@@ -51,7 +51,7 @@ class Expected:
 
 @dataclass
 class Tally:
-    """The numbers of decided rows and of rows that are proven to be visible, per batch."""
+    """For each batch, the number of decided rows, and the number of rows that are proven to be visible."""
 
     _decided: dict[BatchId, Rows] = field(default_factory=dict)
     _proven: dict[BatchId, Rows] = field(default_factory=dict)

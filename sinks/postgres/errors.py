@@ -20,7 +20,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
         ConfigurationError,
         "With vote='prepared', no trigger may use NOTIFY, a temporary table or another server: drop or disable the trigger",
     ),
-    "08": (UnavailableError, "The server is not reachable, or the connection broke"),
+    "08": (UnavailableError, "The server is not reachable, or the connection was lost"),
     "22": (BadRecordError, "A row does not fit the table"),
     "23": (BadRecordError, "A row violates one of the table's constraints"),
     # During a failover, a server that was the primary, or soon will be, is read-only.

@@ -46,7 +46,7 @@ _OBSTACLES: Final[Mapping[Obstacle, tuple[str, str]]] = {
         "run ALTER TABLE {name} REPLICA IDENTITY FULL, or REPLICA IDENTITY USING INDEX with the key's index",
     ),
     "column list": (
-        "with a column list that does not fit its replica identity",
+        "with a column list that does not cover its replica identity",
         (
             "include the replica identity's columns in the publication's column list. With REPLICA IDENTITY FULL, remove the "
             "list, or run ALTER TABLE {name} REPLICA IDENTITY DEFAULT"

@@ -90,7 +90,7 @@ class Address:
             raise type(error)(self.hide(str(error))) from None
 
     def hide(self, message: str) -> str:
-        """Replace the connection string's secrets in a message, even if the secrets are escaped."""
+        """Mask the connection string's secrets in a message, even if they are escaped."""
         found = self._parameters()
         for secret in (str(found[name]) for name in _SECRETS if found.get(name)):
             if len(secret) >= _SHORTEST_HIDDEN:

@@ -106,7 +106,7 @@ class Judge:
         # The rogue reads before it fences. If a cut-off leader hides records from it, it is refused only after it has
         # fenced.
         if kind == "init" and process.name.startswith(ROGUE) and not NETWORK.stale:
-            raise ModelViolation("a start fenced the healthy driver, although the start must be refused")
+            raise ModelViolation("a start fenced the healthy driver, although the start should have been refused")
 
     def require_all_visible_once(self, kept: Checkpointed, replaced: Iterable[Checkpointed], partitions: int) -> None:
         """Check the end of a history against the checkpoint's plan: of an abandoned batch, any row may be missing.

@@ -83,7 +83,7 @@ class KafkaProxy:
         self._is_closed = False
 
     def __enter__(self) -> Self:
-        """Start to listen."""
+        """Start listening."""
         for broker in self._known:
             self._front(*broker)
         return self
@@ -165,7 +165,7 @@ class KafkaProxy:
             self._exchanges.append(exchange)
         with self._lock:
             rules = list(self._rules)
-        due = [rule for rule in rules if rule.is_due(exchange.request)]  # each rule counts
+        due = [rule for rule in rules if rule.is_due(exchange.request)]  # each rule counts its own requests
         faults = [rule for rule in due if rule.fault is not Fault.NOTHING][:1]
         for rule in [*faults, *(rule for rule in due if rule.fault is Fault.NOTHING)]:
             rule.act(exchange)

@@ -86,7 +86,7 @@ def test_a_binding_without_a_later_decision_does_not_count(files: Objects) -> No
 
 
 def test_a_checkpoint_copied_from_a_file_system_keeps_its_bindings(files: Objects) -> None:
-    """The old bindings are numbered one by one. The first driver's epoch on the store is higher than their number."""
+    """The old bindings are numbered consecutively. The first driver epoch on the store is higher than all of these numbers."""
     files.content = {f"binding-{number:06d}.json": seal(bound) for number, bound in ((1, BOUND), (2, WITH_REDIS))}
     files.show()
     Binding(files).check(WITH_REDIS, add_sink=None)

@@ -191,7 +191,7 @@ def test_a_stage_that_read_a_shuffle_and_ran_again_stops_the_query(spark: Spark,
         shuffles.check("a", run_batch(spark, middle=2, result=2), nothing_kept)
 
 
-def test_a_stage_of_another_job_that_ran_again_before_the_batch_stops_the_query(spark: Spark, address: str) -> None:
+def test_the_query_stops_if_another_jobs_stage_ran_again_before_the_batch(spark: Spark, address: str) -> None:
     """The batch's own job skips the stage. Spark plans a batch before it calls the function, so its RDDs are older."""
     shuffles = opened(spark, address)
     rdds = [spark.new_rdd() for _ in range(3)]

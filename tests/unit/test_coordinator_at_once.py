@@ -47,7 +47,7 @@ def decided(cluster: Cluster) -> list[int]:
 
 @pytest.mark.parametrize("batch", [0, 1])
 @pytest.mark.parametrize("point", _BEFORE_THE_DECISION)
-def test_a_call_does_not_decide_a_batch_that_another_call_has_decided_meanwhile(
+def test_a_call_does_not_decide_a_batch_that_another_call_has_decided_in_the_meantime(
     point: str, batch: int, cluster: Cluster
 ) -> None:
     query = cluster.start()

@@ -62,7 +62,7 @@ def test_delivery_reports_supply_the_partitions_without_waiting() -> None:
 
 @pytest.mark.parametrize("guarantee", ["exactly-once", "AT_MOST_ONCE", "", None])
 def test_an_unknown_guarantee_is_refused(guarantee: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"set one of EXACTLY_ONCE, AT_LEAST_ONCE, NONE"):
+    with pytest.raises(ConfigurationError, match=r"guarantee must be one of EXACTLY_ONCE, AT_LEAST_ONCE, NONE"):
         KafkaSink(name="s", bootstrap_servers="b:1", guarantee=guarantee)
 
 

@@ -1,6 +1,6 @@
 """Run Delta Lake's own implementation in a separate Spark, which executes a statement for each line of its input.
 
-Each line, in and out, is JSON: a statement, and its rows. An existing session cannot load jars, so this is a separate
+Each input line is a statement, and each output line contains its rows, both as JSON. An existing session cannot load jars, so this is a separate
 process.
 """
 

@@ -32,7 +32,7 @@ _FINISH = "twopc.sinks.postgres.committer.finish_votes"
 
 @pytest.fixture
 def restore(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Set the database back to the instant between a batch's recorded decision and its COMMIT PREPARED."""
+    """Restore the database to a moment after a batch's decision was recorded and before its COMMIT PREPARED."""
     found: list[Any] = []
 
     def finishing(database: Any, names: Any, how: Any) -> Iterator[str]:

@@ -239,7 +239,7 @@ def test_a_truncated_decision_log_counts_as_damage(play: Play) -> None:
 
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch, count: float) -> list[str]:
-    """Lose the responses to the first ``count`` EndTxn requests, which do arrive. The list of requests grows as they are made."""
+    """Lose the responses to the first ``count`` EndTxn requests, which do arrive. The returned list grows with each request."""
     asked: list[str] = []
     really = TransactionClient.end
 

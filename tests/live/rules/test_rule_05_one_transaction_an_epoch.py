@@ -80,7 +80,7 @@ def test_a_late_commit_of_an_earlier_batch_does_not_affect_the_open_batch(play: 
     assert met > 0, "no id had a new open transaction when an old commit arrived, so nothing was tested"
 
 
-def test_a_late_commit_publishes_no_row_of_an_undecided_batch(play: Play) -> None:
+def test_a_late_commit_publishes_no_rows_from_an_undecided_batch(play: Play) -> None:
     """The driver dies before its decision, and the batch is written again. Fails if a producer is used twice."""
     driver = play.driver()
     for batch in range(4):
