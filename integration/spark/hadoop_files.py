@@ -26,8 +26,9 @@ _ATOMIC_RENAME: Final = frozenset({"hdfs", "webhdfs"})
 #: lists (``AzureBlobFileSystem.hasPathCapability``).
 _AZURE: Final = frozenset({"abfs", "abfss"})
 _ACLS: Final = "fs.capability.paths.acls"
-#: The schemes whose file system is asked where it stores a directory. For others, the question would only cost requests.
-_ASKED: Final = _ATOMIC_RENAME | _AZURE | {"viewfs"}
+#: The names of Hadoop's views begin with this (``ViewFileSystemOverloadScheme``). Only a view is asked where it stores a
+#: directory: every batch opens the directory, and another file system would answer with a request to its server.
+_VIEW: Final = "ViewFileSystem"
 _EXISTS: Final = "FileAlreadyExistsException"
 _ABSENT: Final = "FileNotFoundException"
 #: The local directories that each context has opened. An opened directory stays valid while the context runs. Remote
@@ -55,7 +56,7 @@ def open_files(context: SparkContext, location: str) -> Files:
         if scheme == "file":
             known[location] = LocalFiles(qualified.toUri().getPath())
             return known[location]
-        is_atomic = scheme in _ASKED and _is_atomic(file_system, qualified)
+        is_atomic = _is_atomic(file_system, qualified)
     except Py4JJavaError as error:
         raise ConfigurationError(
             f"checkpoint_location={location!r} cannot be opened. Check the path and its file system. Hadoop's error: "
@@ -69,7 +70,9 @@ def _is_atomic(file_system: Any, path: Any) -> bool:
 
     A view only mounts other file systems. Its scheme is ``viewfs``, or any other (``ViewFileSystemOverloadScheme``).
     """
-    scheme = _resolved(file_system, path).toUri().getScheme()
+    is_view = str(file_system.getClass().getSimpleName()).startswith(_VIEW)
+    stored = _resolved(file_system, path) if is_view else path
+    scheme = stored.toUri().getScheme()
     return scheme in _ATOMIC_RENAME or (scheme in _AZURE and file_system.hasPathCapability(path, _ACLS))
 
 

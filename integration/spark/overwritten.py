@@ -18,6 +18,8 @@ from twopc.errors import ConfigurationError, FatalError
 from twopc.integration.spark import checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
     from twopc.files import Files
@@ -38,7 +40,7 @@ def require_not_overwritten(query: RunningQuery, files: Files, batch_id: int) ->
     try:
         planned = query.planned_offsets
         running = str(planned)  # one call, for any number of sources
-        if running == f"[{', '.join(written)}]" or _are_equal(planned, written):
+        if running == f"[{', '.join(written)}]" or _are_equal(query, planned, written):
             return
     except Py4JError as error:
         raise ConfigurationError(
@@ -66,13 +68,27 @@ def running_query(session: SparkSession, query_id: str) -> Any:
     return session_of_batch.sharedState().activeStreamingQueries().get(key)
 
 
-def _are_equal(planned: Any, written: list[str]) -> bool:
-    """Whether the offsets are equal, even if their texts or the sources' order differ: version 2 of the file has no order."""
-    offsets, running = planned.offsets().iterator(), []
-    while offsets.hasNext():
-        offset = offsets.next()
-        running.append(str(offset.get().json()) if offset.isDefined() else _NONE)
-    return sorted(map(_canonical, running)) == sorted(map(_canonical, written))
+def _are_equal(query: RunningQuery, planned: Any, written: list[str]) -> bool:
+    """Whether the offsets are equal, even if their texts or the sources' order differ.
+
+    Version 1 of the file has a line for each position of a source in the query. Version 2 has no order, one line for a source
+    that the query reads twice, and no line for a source without an offset (``toOffsetMap`` in Spark's ``StreamProgress``).
+    """
+    lines = sorted(map(_canonical, written))
+    return lines == sorted(map(_canonical, _by_position(planned))) or lines == sorted(
+        _canonical(str(offset.json())) for offset in _each(query.offsets_of_sources)
+    )
+
+
+def _by_position(planned: Any) -> list[str]:
+    return [str(one.get().json()) if one.isDefined() else _NONE for one in _each(planned.offsets())]
+
+
+def _each(collection: Any) -> Iterator[Any]:
+    """Yield the elements of a Scala collection."""
+    elements = collection.iterator()
+    while elements.hasNext():
+        yield elements.next()
 
 
 def _canonical(offset: str) -> str:

@@ -79,6 +79,11 @@ class RunningQuery:
         return self._java.availableOffsets().toOffsetSeq(self._java.sources(), None)  # without the metadata
 
     @property
+    def offsets_of_sources(self) -> Any:
+        """The end offsets of the current batch in Spark's memory: one for each source that has an offset, in no order."""
+        return self._java.availableOffsets().values()
+
+    @property
     def batch_id(self) -> int:
         """The batch that Spark is processing."""
         return int(self.execution.currentBatchId())

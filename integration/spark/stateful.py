@@ -120,8 +120,9 @@ def _unfit_format(batch_id: int, state_format: int) -> ConfigurationError:
     return ConfigurationError(
         f"batch {batch_id} belongs to a query that keeps state, and {STATE_FORMAT} is {state_format}. If a batch is evaluated "
         "twice in this format, Spark keeps the state of the first evaluation, but the rows come from the last one. Then the "
-        f"state may not match the rows. No part of this batch was written. Set {STATE_FORMAT} to 1, and restart the query. "
-        "If Spark cannot read the checkpoint's state with this setting, use a new checkpoint"
+        f"state may not match the rows. This run has written no part of the batch. Set {STATE_FORMAT} to 1, and restart the "
+        "query. If Spark cannot read the checkpoint's state with this setting, use a new checkpoint that begins at the "
+        "offsets after the last visible batch (see docs/migration.md). Otherwise, rows may be written twice"
     )
 
 

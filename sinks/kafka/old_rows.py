@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.compute as pc
 
+from twopc.sinks.kafka.settings import Place
 from twopc.sinks.kafka.topic_settings import settings_of_topics
 
 if TYPE_CHECKING:
@@ -20,30 +21,37 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from twopc.sinks.kafka.settings import KafkaSettings, Place
+    from twopc.sinks.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 
 #: Younger rows need no look at the topics' settings. Few topics keep their records for less than an hour.
 _OLD_MS: Final = 3_600_000
 _DAY_MS: Final = 86_400_000
-#: The topics that were looked at, by process: a warning for each batch would hide other warnings.
-_looked_at: set[tuple[int, Place, str]] = set()
+#: A topic, seen from one process and sink.
+_Topic = tuple[int, Place, str]
+#: How long each known topic keeps its records; None if it does not count from their timestamps.
+_known: dict[_Topic, int | None] = {}
+#: The topics that the process has warned of: a warning for each batch would hide other warnings.
+_warned: set[_Topic] = set()
 
 
 def warn_of_old_rows(settings: KafkaSettings, rows: pa.RecordBatch, topics: Collection[str]) -> None:
-    """Log a warning if these rows' topics may delete a row because of its age. A process looks at a topic once."""
+    """Log a warning if these rows' topics may delete a row because of its age. A process warns of a topic once."""
     if "timestamp" not in rows.schema.names:
         return
     earliest_ms = pc.min(rows.column("timestamp")).as_py()
     age_ms = 0 if earliest_ms is None else time.time() * 1000 - earliest_ms
-    new = {topic for topic in topics if (os.getpid(), settings.place, topic) not in _looked_at}
-    if age_ms < _OLD_MS or not new:
+    if age_ms < _OLD_MS:
         return
-    _looked_at.update((os.getpid(), settings.place, topic) for topic in new)
-    for topic, found in settings_of_topics(settings, sorted(new)).items():
-        retention_ms = _retention_ms(found or {})
-        if retention_ms is not None and age_ms > retention_ms:
+    keys = {topic: (os.getpid(), settings.place, topic) for topic in topics}
+    if new := sorted(topic for topic, key in keys.items() if key not in _known):
+        found = settings_of_topics(settings, new)  # without topics that do not exist yet
+        _known.update({keys[topic]: _retention_ms(entries or {}) for topic, entries in found.items()})
+    for topic, key in keys.items():
+        retention_ms = _known.get(key)
+        if retention_ms is not None and age_ms > retention_ms and key not in _warned:
+            _warned.add(key)
             logger.warning(
                 "sink %r: this task writes a row with a timestamp that is %.1f days old, but the topic %s keeps records for only "
                 "%.1f days after their timestamp (retention.ms=%d). So the broker may delete the row soon after its commit. If "

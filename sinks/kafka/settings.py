@@ -87,7 +87,9 @@ class KafkaSettings:
                 f"KafkaSink(timeout_ms={timeout_ms!r}): timeout_ms must be a positive number of milliseconds"
             )
         if self.guarantee not in _GUARANTEES:
-            raise ConfigurationError(f"KafkaSink(guarantee={self.guarantee!r}): guarantee must be one of {', '.join(_GUARANTEES)}")
+            raise ConfigurationError(
+                f"KafkaSink(guarantee={self.guarantee!r}): guarantee must be one of {', '.join(_GUARANTEES)}"
+            )
         options.check(self.options)
         object.__setattr__(self, "options", options.with_tokens(self.options))
         self.servers()

@@ -293,9 +293,9 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         since_ms = _now_ms() - self.young_ms(step)
         if old := old_files(chain.from_iterable(added.values()), since_ms):
             text = (
-                "sink %r: %d files of batch %d were written long ago, so table maintenance that is running now may be about to "
-                "delete them. No rows are at risk: the sink adds copies of these files to %s (%.0f MiB). Wait until the copies "
-                "are complete"
+                "sink %r: %d files of batch %d were written long ago or at an unknown time, so table maintenance that is running "
+                "now may be about to delete them. No rows are at risk: the sink adds copies of these files to %s (%.0f MiB). "
+                "Wait until the copies are complete"
             )
             size = sum(entry.size for entry in old) / 2**20
             logger.warning(text, self.name, len(old), max(handle.batch for handle in added), self._table, size)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
+from twopc.sinks.postgres.errors import ReadOnlyError, text_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -156,7 +158,10 @@ class Database:
 
     def _begun(self, connection: Connection, *, is_short: bool) -> Connection:
         self._require_time()
-        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+        try:
+            connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+        except psycopg.errors.FeatureNotSupported as error:
+            raise ReadOnlyError(text_of(error)) from error
         # The server's lock error says more than a broken connection, so the lock timeout is shorter.
         limits = {"lock": f"{max(1, self._timeout_ms // 2)}ms", "all": f"{self._timeout_ms}ms", "is_short": is_short}
         connection.execute(_SETTINGS, limits)

@@ -103,6 +103,12 @@ _PASSING: Final = ("40", "57P01", "57P02")
 _BROKEN: Final = "closed the connection"
 
 
+class ReadOnlyError(psycopg.OperationalError):
+    """The server is a standby. PostgreSQL reports this for BEGIN READ WRITE with the SQLSTATE of an unsupported feature."""
+
+    sqlstate = "25006"
+
+
 class TableGoneError(psycopg.ProgrammingError):
     """The table no longer exists, or another table has its name."""
 

@@ -97,9 +97,9 @@ def secure_options(authority: tuple[Path, Path]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def forgetful() -> Iterator[KafkaService]:
-    """A broker that forgets a transactional id two seconds after its last use."""
+    """A broker that forgets a transactional id five seconds after its last use: a batch takes less, on a busy machine, too."""
     properties = {
-        "transactional.id.expiration.ms": "2000",
+        "transactional.id.expiration.ms": "5000",
         "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
     }
     with LocalKafka(properties=properties) as kafka:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.live.pipeline import create_topic
 from twopc.sinks.kafka import KafkaSink, old_rows, topic_settings
@@ -21,21 +20,21 @@ _DAY_MS = 86_400_000
 
 
 def create(kafka: KafkaService, **config: str) -> str:
-    name = f"old-{uuid.uuid4().hex}"
     settings = {key.replace("_", "."): value for key, value in config.items()}
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_topics([NewTopic(name, 1, 1, config=settings)])[name].result()
-    return name
+    return create_topic(kafka.bootstrap_servers, f"old-{uuid.uuid4().hex}", 1, settings)
 
 
-def warnings(kafka: KafkaService, caplog: pytest.LogCaptureFixture, *topics: str, age_ms: int) -> list[str]:
-    sink = KafkaSink(name=f"old-{uuid.uuid4().hex}", topic=topics[0], bootstrap_servers=kafka.bootstrap_servers)
+def sink_of(kafka: KafkaService, topic: str) -> KafkaSink:
+    return KafkaSink(name=f"old-{uuid.uuid4().hex}", topic=topic, bootstrap_servers=kafka.bootstrap_servers)
+
+
+def warnings(sink: KafkaSink, caplog: pytest.LogCaptureFixture, topic: str, *, age_ms: int) -> list[str]:
     at = pa.array([int(time.time() * 1000) - age_ms, None], pa.int64())
     rows = pa.record_batch({"value": pa.array([b"a", b"b"]), "timestamp": at})
     caplog.clear()
     for _ in range(2):
-        old_rows.warn_of_old_rows(sink, rows, topics)
-    return [one.getMessage() for one in caplog.records]
+        old_rows.warn_of_old_rows(sink, rows, [topic])
+    return [one.getMessage() for one in caplog.records if "retention.ms" in one.getMessage()]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ def test_only_a_row_that_the_broker_may_delete_causes_a_warning(
     config: dict[str, str], age_days: float, kafka: KafkaService, caplog: pytest.LogCaptureFixture, *, is_deleted: bool
 ) -> None:
     topic = create(kafka, **config)
-    found = warnings(kafka, caplog, topic, age_ms=int(age_days * _DAY_MS))
+    found = warnings(sink_of(kafka, topic), caplog, topic, age_ms=int(age_days * _DAY_MS))
     assert len(found) == is_deleted, "one warning for each topic, not one for each batch"
     assert not found or f"the topic {topic} keeps records for only" in found[0]
 
@@ -77,10 +76,15 @@ def test_a_task_warns_of_its_old_rows(
     assert f"2.0 days old, but the topic {topic} keeps records for only 1.0 days" in warning
 
 
+def test_a_later_row_that_is_older_causes_the_warning(kafka: KafkaService, caplog: pytest.LogCaptureFixture) -> None:
+    topic = create(kafka, retention_ms="86400000")
+    sink = sink_of(kafka, topic)
+    assert warnings(sink, caplog, topic, age_ms=_DAY_MS // 2) == []
+    assert len(warnings(sink, caplog, topic, age_ms=2 * _DAY_MS)) == 1
+
+
 def test_new_rows_cost_no_request(
     kafka: KafkaService, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_settings, "AdminClient", None)
-    assert (
-        warnings(kafka, caplog, create_topic(kafka.bootstrap_servers, f"old-{uuid.uuid4().hex}"), age_ms=60_000) == []
-    )
+    assert warnings(sink_of(kafka, "any"), caplog, "any", age_ms=60_000) == []

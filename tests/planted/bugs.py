@@ -792,7 +792,7 @@ BUGS: Final = (
         "            if self.view is not judged:\n",
         "            if False:\n",
         model=False,
-        protocol="tests/unit/test_coordinator_at_once.py -k decided_meanwhile",
+        protocol="tests/unit/test_coordinator_at_once.py -k in_the_meantime",
     ),
     _bug(
         "two calls write to the log at the same time",

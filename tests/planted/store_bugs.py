@@ -260,4 +260,23 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
         protocol="tests/live/test_kafka_old_rows.py",
     ),
+    one_edit(
+        "PostgreSQL: a connection from before a failover stops the query",
+        0,
+        "sinks/postgres/database.py",
+        "            raise ReadOnlyError(text_of(error)) from error\n",
+        "            raise\n",
+        model=False,
+        protocol="tests/live/postgres/test_causes.py -k standby",
+    ),
+    one_edit(
+        "Kafka: a row that is not old enough hides a later row that is",
+        0,
+        "sinks/kafka/old_rows.py",
+        "        if retention_ms is not None and age_ms > retention_ms and key not in _warned:\n            _warned.add(key)\n",
+        "        is_new, _ = key not in _warned, _warned.add(key)\n"
+        "        if retention_ms is not None and age_ms > retention_ms and is_new:\n",
+        model=False,
+        protocol="tests/live/test_kafka_old_rows.py -k later",
+    ),
 )

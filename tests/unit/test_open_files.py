@@ -30,8 +30,9 @@ def test_a_rename_is_relied_upon_only_where_it_is_atomic(scheme: str, has_acls: 
     file_system.makeQualified.return_value.toUri.return_value.getScheme.return_value = scheme
     file_system.makeQualified.return_value.toUri.return_value.getPath.return_value = "/checkpoint"
     file_system.hasPathCapability.return_value = has_acls
-    file_system.resolvePath.return_value.toUri.return_value.getScheme.return_value = scheme
+    file_system.getClass.return_value.getSimpleName.return_value = "DistributedFileSystem"
     assert open_files(context, f"{scheme}://store/checkpoint").is_atomic is is_atomic
+    file_system.resolvePath.assert_not_called()  # every batch opens the directory, so it must cost no request
 
 
 @pytest.mark.parametrize("scheme", ["viewfs", "hdfs"])  # hdfs: ViewFileSystemOverloadScheme
@@ -57,6 +58,7 @@ def test_the_file_system_that_is_mounted_decides_and_not_the_scheme_of_the_view(
     qualified = file_system.makeQualified.return_value
     qualified.toUri.return_value.getScheme.return_value = scheme
     file_system.hasPathCapability.return_value = has_acls
+    file_system.getClass.return_value.getSimpleName.return_value = "ViewFileSystemOverloadScheme"
     resolved = MagicMock()
     resolved.toUri.return_value.getScheme.return_value = mounted
     found = {qualified.getParent.return_value: resolved}

@@ -18,24 +18,32 @@ _OF_TWO_SOURCES = b'v2\n{}\norders:{"t":{"0":5,"1":3}}\nusers:{"u":{"0":1}}'
 
 
 def compare(written: bytes, *planned: str) -> None:
+    """Compare with a query in which equal offsets belong to one source that is read several times."""
     files = MemoryFiles()
     files.put_if_absent("offsets/7", written)
-    require_not_overwritten(MagicMock(planned_offsets=in_spark(planned)), files, 7)
+    sources = collection([MagicMock(**{"json.return_value": text}) for text in dict.fromkeys(planned) if text != "-"])
+    query = MagicMock(planned_offsets=in_spark(planned), offsets_of_sources=sources)
+    require_not_overwritten(query, files, 7)
 
 
 def in_spark(planned: Sequence[str]) -> MagicMock:
     """Spark's ``OffsetSeq``."""
-    options = [
-        MagicMock(**{"isDefined.return_value": text != "-", "get.return_value.json.return_value": text})
-        for text in planned
-    ]
-    ends = [True] * len(options) + [False]
     sequence = MagicMock()
     sequence.__str__.return_value = f"[{', '.join(planned)}]"  # type: ignore[attr-defined]
-    sequence.offsets.return_value.iterator.return_value = MagicMock(
-        **{"hasNext.side_effect": ends, "next.side_effect": options}
+    sequence.offsets.return_value = collection(
+        [
+            MagicMock(**{"isDefined.return_value": text != "-", "get.return_value.json.return_value": text})
+            for text in planned
+        ]
     )
     return sequence
+
+
+def collection(elements: Sequence[MagicMock]) -> MagicMock:
+    """A Scala collection."""
+    ends = [True] * len(elements) + [False]
+    iterator = MagicMock(**{"hasNext.side_effect": ends, "next.side_effect": elements})
+    return MagicMock(**{"iterator.return_value": iterator})
 
 
 @pytest.mark.parametrize(
@@ -44,8 +52,18 @@ def in_spark(planned: Sequence[str]) -> MagicMock:
         (b'v1\n{}\n{"t":{"0":5}}\n-', ['{"t":{"0":5}}', "-"]),
         (_OF_TWO_SOURCES, ['{"u":{"0":1}}', '{"t":{"0":5,"1":3}}']),
         (_OF_TWO_SOURCES, ['{"t":{"1":3, "0":5}}', '{"u":{"0":1}}']),
+        (b"v1\n{}\n1\n1\n2", ["1", "1", "2"]),
+        (b'v2\n{}\norders:{"t":{"0":5}}', ['{"t":{"0":5}}', '{"t":{"0":5}}']),
+        (b'v2\n{}\norders:{"t":{"0":5}}', ['{"t":{"0":5}}', "-"]),
     ],
-    ids=["the same text", "another order of the sources", "another order of the keys"],
+    ids=[
+        "the same text",
+        "another order of the sources",
+        "another order of the keys",
+        "a source that is read twice",
+        "a source that is read twice, in version 2",
+        "a source without an offset, in version 2",
+    ],
 )
 def test_equal_offsets_are_accepted(written: bytes, planned: Sequence[str]) -> None:
     compare(written, *planned)
@@ -57,8 +75,9 @@ def test_equal_offsets_are_accepted(written: bytes, planned: Sequence[str]) -> N
         (_OF_TWO_SOURCES, ['{"t":{"0":5,"1":4}}', '{"u":{"0":1}}']),
         (b'v1\n{}\n{"t":{"0":5}}\n-', ['{"t":{"0":5}}', '{"u":{"0":1}}']),
         (b"v1\n{}\n1\n1\n2", ["1", "2", "2"]),
+        (b'v2\n{}\norders:{"t":{"0":5}}', ['{"t":{"0":5}}', '{"u":{"0":1}}']),
     ],
-    ids=["a larger offset", "a source without an offset", "several equal offsets"],
+    ids=["a larger offset", "a source without an offset", "several equal offsets", "a missing source, in version 2"],
 )
 def test_different_offsets_stop_the_query_and_the_error_shows_both(written: bytes, planned: Sequence[str]) -> None:
     with pytest.raises(FatalError, match="has overwritten the offsets") as raised:

@@ -1,7 +1,7 @@
 """Run Delta Lake's own implementation in a separate Spark, which executes a statement for each line of its input.
 
-Each input line is a statement, and each output line contains its rows, both as JSON. An existing session cannot load jars, so this is a separate
-process.
+Each input line is a statement, and each output line contains its rows, both as JSON. An existing session cannot load
+jars, so this is a separate process.
 """
 
 from __future__ import annotations

@@ -68,15 +68,16 @@ def test_a_driver_recreates_no_deleted_ledger(creating: Play) -> None:
     """Its admin client and its producer ask for the ledger's metadata. The tasks' producers may create outputs, as before."""
     hasty = {"kafka.topic.metadata.propagation.max.ms": "100"}
     absent = dataclasses.replace(
-        creating.sink, name="absent", ledger_topic="absent-ledger", timeout_ms=2_000, options=hasty
+        creating.sink, name="absent", ledger_topic="absent-ledger", timeout_ms=5_000, options=hasty
     )
     log = absent.create_decision_log()
     try:
         with pytest.raises(TwoPhaseCommitError):
             log.topic.marker_partitions()
-        producer = DriverProducer(absent, {})
+        producer = DriverProducer(dataclasses.replace(absent, timeout_ms=30_000), {})
         with pytest.raises(TwoPhaseCommitError):
             producer.write([(0, b"record")], point=None)
+        del producer
     finally:
         log.close()
     assert absent.ledger not in topics_of(creating)

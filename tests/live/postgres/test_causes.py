@@ -93,7 +93,9 @@ def test_a_dropped_internal_table_of_the_sink_is_reported(database: str, connect
         driver.prepare(numbers([1]))
 
 
-def test_a_standby_counts_as_temporarily_unavailable_and_the_error_identifies_it() -> None:
+@pytest.mark.parametrize("wanted", ["read-write", "any"])
+def test_a_standby_counts_as_temporarily_unavailable_and_the_error_identifies_it(wanted: str) -> None:
+    """With ``any``, or a pooler's connection from before the failover, only the sink's first statement fails."""
     with tempfile.TemporaryDirectory(prefix="twopc-postgres-test-") as directory:
         Path(directory).chmod(0o711)
         home = Path(directory, "server")
@@ -104,4 +106,4 @@ def test_a_standby_counts_as_temporarily_unavailable_and_the_error_identifies_it
             LocalPostgres(data_dir=home) as standby,
             pytest.raises(UnavailableError, match=r"points to a standby.*During a failover.*pass the primary's dsn"),
         ):
-            Driver(sink_of(standby.dsn))
+            Driver(sink_of(make_conninfo(standby.dsn, target_session_attrs=wanted)))
