@@ -188,7 +188,8 @@ def _without_rows(
 ) -> dict[KafkaHandle, str]:
     """Return the open transactions that have lost rows, and say why they are not committed."""
     topic_ids = {topic: one for start in scan_starts for topic, one in start.get("topic_ids", {}).items()}
-    missing = KeptRows(client, timeout_ms=timeout_ms).absent(handles, topic_ids)
+    still_open = [*unended(client, handles, timeout_ms=timeout_ms)]
+    missing = KeptRows(client, timeout_ms=timeout_ms).absent(still_open, topic_ids)
     return {
         handle: f"not committed: {missing[handle]}. Start the query, which aborts the transaction and writes its rows again"
         for handle in unended(client, missing, timeout_ms=timeout_ms)

@@ -59,7 +59,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             self._log = KafkaDecisionLog(settings, verified=self._client.verifies, cluster=self._client.cluster_id)
             opened.pop_all()
         self._scan_start = ScanStart(self._log, settings.topic, timeout_ms=settings.timeout_ms)
-        self._kept_rows = KeptRows(self._client, timeout_ms=settings.timeout_ms / 2)
+        self._kept_rows = KeptRows(self._client, timeout_ms=settings.timeout_ms)
         self._confirmed: frozenset[KafkaHandle] = frozenset()  # by this driver, and not committed yet
         self._unread: list[str] = []  # why the last search for markers proved nothing
         self._blockers: list[str] = []
@@ -182,8 +182,10 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         missing: dict[KafkaHandle, str] = {}
         if here := [handle for handle in handles if handle in confirmed]:
             missing |= self._kept_rows.recreated(here)
-        if elsewhere := [handle for handle in handles if handle not in confirmed]:
-            missing |= self._kept_rows.absent(elsewhere, topic_ids)
+        elsewhere = [handle for handle in handles if handle not in confirmed]
+        # At most starts, all of these have ended, so there is nothing to ask their partitions.
+        if still_open := [*unended(self._client, elsewhere, timeout_ms=self._timeout_ms)]:
+            missing |= self._kept_rows.absent(still_open, topic_ids)
         # Ask the coordinators last. If a transaction is still open now, then it was open when the partitions were asked.
         found = unended(self._client, missing, timeout_ms=self._timeout_ms)
         torn = {handle: missing[handle] for handle, description in found.items() if description.error == NONE}

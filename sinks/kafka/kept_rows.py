@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RECREATED: Final = (
-    "the topic {0} was deleted and created again after these rows were written, so the new topic lacks some of them. Stop the "
+    "the topic {0} was deleted and created again since the last batch, so the new topic may lack some of these rows. Stop the "
     "query before you recreate its output topic"
 )
 _DELETED: Final = "the topic {0} was deleted after these rows were written. Create the topic again"

@@ -367,7 +367,7 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         "recovery does not ask the partitions",
         4,
         _COMMITTER,
-        "missing |= self._kept_rows.absent(elsewhere, topic_ids)",
+        "missing |= self._kept_rows.absent(still_open, topic_ids)",
         "pass",
         protocol=f"{_LOST_PARTITIONS}::test_a_restart_repairs_a_decided_transaction_that_was_aborted_in_one_partition",
         model=False,
