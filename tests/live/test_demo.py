@@ -32,7 +32,14 @@ if TYPE_CHECKING:
     from tests.live.services import KafkaService
 
 TIMEOUT_S = 240
-COMMAND = [sys.executable, "-c", "from twopc.integration.cli import app; app(prog_name='twopc')"]
+RUN = "from twopc.integration.cli import app; app(prog_name='twopc')"
+COMMAND = [sys.executable, "-c", RUN]
+#: A build server's shell may ignore Ctrl-C, and children inherit that. The child itself restores the signal.
+INTERRUPTIBLE = [
+    sys.executable,
+    "-c",
+    f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {RUN}",
+]
 KEYS_OF_JSON = {
     *("rows_in", "rows_out", "lost", "duplicated", "out_of_order", "unfinished"),
     *("kills", "kill_steps", "seconds", "seed"),
@@ -144,12 +151,10 @@ def test_an_invalid_argument_is_rejected_with_an_error_that_identifies_it(
 @pytest.mark.timeout(600)
 def test_an_interrupted_demo_leaves_no_process_running() -> None:
     with subprocess.Popen(
-        [*COMMAND, "demo", "--rows", "1000", "--kills", "0", "--json"],
+        [*INTERRUPTIBLE, "demo", "--rows", "1000", "--kills", "0", "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        # A build server's shell may ignore Ctrl-C, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - the test has only one thread here
     ) as demo:
         started: set[psutil.Process] = set()
         deadline = time.monotonic() + TIMEOUT_S

@@ -483,13 +483,13 @@ _REJECTING = [
     (
         [_KEYED, "ALTER TABLE target REPLICA IDENTITY FULL"],
         "TABLE target (id, v)",
-        "a column list that does not fit",
+        "a column list that does not cover",
         "ALTER TABLE target REPLICA IDENTITY DEFAULT",
     ),
     (
         [_KEYED],
         "TABLE target (v)",
-        "a column list that does not fit",
+        "a column list that does not cover",
         "ALTER PUBLICATION everything SET TABLE target (id) WHERE (id > 0)",
     ),
     (
