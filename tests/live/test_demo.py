@@ -4,7 +4,6 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
+from tests.live.command import COMMAND, INTERRUPTIBLE
 from twopc.crash_points import POINTS
 from twopc.integration.demo import plan
 from twopc.integration.demo.queries import with_twopc
@@ -32,14 +32,6 @@ if TYPE_CHECKING:
     from tests.live.services import KafkaService
 
 TIMEOUT_S = 240
-RUN = "from twopc.integration.cli import app; app(prog_name='twopc')"
-COMMAND = [sys.executable, "-c", RUN]
-#: A build server's shell may ignore Ctrl-C, and children inherit that. The child itself restores the signal.
-INTERRUPTIBLE = [
-    sys.executable,
-    "-c",
-    f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {RUN}",
-]
 KEYS_OF_JSON = {
     *("rows_in", "rows_out", "lost", "duplicated", "out_of_order", "unfinished"),
     *("kills", "kill_steps", "seconds", "seed"),

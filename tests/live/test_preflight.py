@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import subprocess
-import sys
 import uuid
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +21,7 @@ from confluent_kafka.admin import (
 from kafka.protocol.api_key import ApiKey
 
 from tests.live.cluster_support import cluster, replicated_topic, three_brokers
+from tests.live.command import COMMAND
 from tests.live.pipeline import Tasks, create_topic, record_batch
 from tests.live.rules.schedules import at, playing, until, work_of
 from tests.live.security_support import LITERAL, PREFIXED, USER, allow, documented_rights
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cluster", "three_brokers"]
 
-COMMAND = [sys.executable, "-c", "from twopc.integration.cli import app; app(prog_name='twopc')", "preflight"]
+PREFLIGHT = [*COMMAND, "preflight"]
 STEPS = (
     "transactional ids",
     "own topic",
@@ -94,7 +94,7 @@ class Json(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run([*PREFLIGHT, *arguments], capture_output=True, text=True, check=False)
 
 
 def new_name() -> str:

@@ -7,13 +7,13 @@ import dataclasses
 import json
 import signal
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
 
+from tests.live.command import COMMAND, INTERRUPTIBLE
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.schedules import Play, crash, playing, until
 from twopc.coordinator import Coordinator
@@ -34,15 +34,6 @@ if TYPE_CHECKING:
     from tests.live.services import KafkaService
     from twopc.integration.verify.report import Report
 
-RUN = "from twopc.integration.cli import app; app(prog_name='twopc')"
-COMMAND = [sys.executable, "-c", RUN]
-#: A build server's shell may ignore Ctrl-C, and children inherit that. The child itself restores the signal: with a
-#: ``preexec_fn``, Python code would run in a fork of this process, whose libraries have threads, and the fork may crash.
-INTERRUPTIBLE = [
-    sys.executable,
-    "-c",
-    f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler); {RUN}",
-]
 ROWS = [["a", "b"], ["c"], []]
 
 
