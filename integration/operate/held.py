@@ -6,15 +6,13 @@ transaction's producer.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from kafka.protocol.admin import DescribeProducersRequest
-
 from twopc.sinks.kafka.broker_connection import BrokerConnection
 from twopc.sinks.kafka.ledger_topic import describe
+from twopc.sinks.kafka.partition_reports import open_producers, producers_by_partition, split
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -78,34 +76,18 @@ def _oldest_producers(
 
     Omit partitions whose leader does not respond.
     """
-    by_node: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    timeout_ms = cluster.sink.timeout_ms
+    leaders: dict[str, int] = {}
     for topic, partitions in behind.items():
-        found = describe(cluster.ledger.admin, topic, timeout_ms=timeout_ms)
+        found = describe(cluster.ledger.admin, topic, timeout_ms=cluster.sink.timeout_ms)
         for row in found.partitions if found else ():
             if row.id in partitions and row.leader is not None:
-                by_node[row.leader.id][topic].append(row.id)
-    requests = [
-        (
-            DescribeProducersRequest(
-                topics=[
-                    DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=rows)
-                    for topic, rows in topics.items()
-                ]
-            ),
-            node,
-        )
-        for node, topics in by_node.items()
-    ]
+                leaders[f"{topic}:{row.id}"] = row.leader.id
     oldest = {}
     with closing(BrokerConnection(cluster.sink.committing_config())) as connection:
-        for response in connection.send_all(requests):
-            for topic_row in () if isinstance(response, Exception) else response.topics:
-                for row in topic_row.partitions:
-                    open_ones = [one for one in row.active_producers if one.current_txn_start_offset >= 0]
-                    if open_ones:
-                        first = min(open_ones, key=lambda one: int(one.current_txn_start_offset))
-                        oldest[str(topic_row.name), int(row.partition_index)] = int(first.producer_id)
+        for partition, row in producers_by_partition(connection, leaders).items():
+            if open_ones := open_producers(row):
+                first = min(open_ones, key=lambda one: int(one.current_txn_start_offset))
+                oldest[split(partition)] = int(first.producer_id)
     return oldest
 
 

@@ -108,18 +108,30 @@ def describe_partitions(connection: BrokerConnection, leaders: Mapping[str, int]
     """
     if connection.does_not_know(DescribeProducersRequest):
         return dict.fromkeys(leaders, PartitionReport(NOT_SUPPORTED))
+    return dict.fromkeys(leaders, PartitionReport(NO_ANSWER)) | {
+        partition: _partition(row) for partition, row in producers_by_partition(connection, leaders).items()
+    }
+
+
+def producers_by_partition(connection: BrokerConnection, leaders: Mapping[str, int]) -> dict[str, Any]:
+    """Return the rows of the DescribeProducers responses. Omit partitions whose leader does not respond."""
     by_node: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for partition, node in leaders.items():
         topic, number = split(partition)
         by_node[node][topic].append(number)
     responses = connection.send_all([(_producers(topics), node) for node, topics in by_node.items()])
     answered = [response for response in responses if not isinstance(response, Exception)]
-    return dict.fromkeys(leaders, PartitionReport(NO_ANSWER)) | {
-        f"{topic.name}:{row.partition_index}": _partition(row)
+    return {
+        f"{topic.name}:{row.partition_index}": row
         for response in answered
         for topic in response.topics
         for row in topic.partitions
     }
+
+
+def open_producers(row: Any) -> list[Any]:
+    """Return the producers in a DescribeProducers row whose transactions are open in the partition."""
+    return [one for one in row.active_producers if one.current_txn_start_offset >= 0]
 
 
 def _producers(topics: Mapping[str, list[int]]) -> DescribeProducersRequest:
@@ -132,9 +144,7 @@ def _partition(row: Any) -> PartitionReport:
         return PartitionReport(_error_name(row.error_code))
     return PartitionReport(
         NONE,
-        frozenset(
-            (one.producer_id, one.producer_epoch) for one in row.active_producers if one.current_txn_start_offset >= 0
-        ),
+        frozenset((one.producer_id, one.producer_epoch) for one in open_producers(row)),
     )
 
 
