@@ -55,6 +55,13 @@ class Right:
     def __str__(self) -> str:
         return f"{self.role}: {self.right} on {self.on} {self.name}".strip()
 
+    def includes(self, other: Right) -> bool:
+        """Whether a principal with this right also has the other one. Read and Write include Describe (``AclAuthorizer``)."""
+        is_same_place = (self.on, self.name) == (other.on, other.name)
+        return is_same_place and (
+            self.right == other.right or (other.right == "Describe" and self.right in {"Read", "Write"})
+        )
+
     def named(self, name: str, topic: str) -> Right:
         """Return this right for a sink and an output topic other than those on the page."""
         found = self.name.replace("orders-enriched", topic)
