@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from twopc.sinks.lake.partitions import Group, Partition
 
 _FILE_SIZE: Final = 256 * 2**20
+#: Without this key, a reader's setting decides whether Spark shifts ancient dates by the days between two calendars, or refuses
+#: them (``DataSourceUtils.getRebaseSpec``). From version 3.1 on, files contain dates in the calendar that Arrow uses.
+_SPARK_VERSION: Final = {"org.apache.spark.version": "3.5.0"}
 
 
 class NewFiles:
@@ -75,6 +78,7 @@ class NewFile:
             write_statistics=measured(table.stored),
         )
         self._writer = self._parts.enter_context(writer)
+        self._writer.add_key_value_metadata(_SPARK_VERSION)
 
     @property
     def size(self) -> int:

@@ -170,6 +170,13 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         f"{_VALUES} -k nan_is_found",
     ),
     _bug(
+        "a Parquet file does not say which calendar its dates use",
+        "data_files.py",
+        "        self._writer.add_key_value_metadata(_SPARK_VERSION)\n",
+        "",
+        f"{_VALUES} -k which_calendar",
+    ),
+    _bug(
         "a malformed count of columns with statistics is noticed only during a batch",
         "settings.py",
         "(*find_objections(definition), *find_malformed(definition.configuration))",

@@ -447,6 +447,12 @@ def test_a_nan_is_found_by_a_filter(kind: Any, condition: str, tmp_path: Path) -
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
+def test_every_file_says_which_calendar_its_dates_use(tmp_path: Path) -> None:
+    table = written(tmp_path / "orders", pa.RecordBatch.from_pydict({"row": [1]}), schema_of([]))
+    (file,) = table.file_uris()
+    assert (pq.read_metadata(file).metadata or {})[b"org.apache.spark.version"] == b"3.5.0"
+
+
 def test_files_are_closed_when_they_are_large_or_numerous(tmp_path: Path) -> None:
     fields: list[Any] = [("row", pa.int64()), ("part", pa.int64())]
     DeltaTable.create(str(tmp_path), pa.schema(fields), partition_by=["part"])

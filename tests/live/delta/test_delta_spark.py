@@ -114,6 +114,25 @@ def test_spark_reads_each_type_and_finds_rows_by_statistics_and_partitions(spark
         )
 
 
+def test_spark_reads_ancient_dates_in_every_rebase_mode_as_they_were_written(spark: DeltaSpark, tmp_path: Path) -> None:
+    """Before Spark 4.0, the default mode is EXCEPTION (SPARK-46440)."""
+    table, sink = created(spark, tmp_path / "t", "day DATE, at TIMESTAMP")
+    days = [dt.date(1, 1, 1), dt.date(1500, 1, 1)]
+    times = [dt.datetime(1, 1, 2, tzinfo=UTC), dt.datetime(1899, 12, 31, 23, tzinfo=UTC)]
+    schema: Any = sink.store().load().schema().to_arrow()
+    driver = Driver(sink)
+    scan_start = driver.begin()
+    handle = driver.prepare(pa.RecordBatch.from_pydict({"day": days, "at": times}, schema=pa.schema(schema)))
+    assert driver.commit([handle], scan_start) == [COMMITTED]
+    micros = [(at - dt.datetime(1970, 1, 1, tzinfo=UTC)) // dt.timedelta(microseconds=1) for at in times]
+    for mode in ("EXCEPTION", "LEGACY", "CORRECTED"):
+        spark.sql(f"SET spark.sql.parquet.datetimeRebaseModeInRead = {mode}")
+        found = spark.sql(f"SELECT string(day) day, unix_micros(at) at FROM {table} ORDER BY 1")
+        assert [(row["day"], row["at"]) for row in found] == list(
+            zip(["0001-01-01", "1500-01-01"], micros, strict=True)
+        ), mode
+
+
 def test_spark_maintains_the_table_alongside_the_sink(spark: DeltaSpark, tmp_path: Path) -> None:
     """Its checkpoints, clean-up, OPTIMIZE, DELETE with deletion vectors, VACUUM and RESTORE spare the pointer and the record."""
     table, sink = created(spark, tmp_path / "t", "value BIGINT NOT NULL, note STRING")
