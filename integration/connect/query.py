@@ -115,7 +115,8 @@ def calling_query(session: Any, files: LocalFiles, earlier: Collection[str] = ()
     if mine is None:
         raise ConfigurationError(
             f"checkpoint_location={files.location!r} belongs to query {query_id}, which is not running in this session. Nothing "
-            "was written. Set this query's option checkpointLocation to the same location that you pass to exactly_once()"
+            "was written. In the query that you are running, set the checkpointLocation option to the location that you pass "
+            "to exactly_once()"
         )
     query = ConnectQuery(mine, files.location)
     found = _possible_runs(session, query.run_id, earlier, is_alone=len(active) == 1)

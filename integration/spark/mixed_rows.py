@@ -170,8 +170,8 @@ _LOST: Final = (
 )
 _RESTART: Final = (
     "so rows could be missing or duplicated. No part of the batch is decided or visible. Restart the query, which will "
-    "then recompute the whole batch. A retry without a restart would use the same shuffle files. If your program has "
-    "cached a DataFrame outside the function, call its unpersist() first"
+    "then recompute the whole batch. If your program has cached a DataFrame outside the function, call unpersist() on it "
+    "before the restart. A retry without a restart would use the same shuffle files"
 )
 _SET_BACK: Final = (
     "The clock of the driver's host was set back, so the times in Spark's reports do not show which stages read which "

@@ -56,7 +56,7 @@ class Offers:
 
 
 def offers(frame: DataFrame, select: Mapping[str, Sequence[str]]) -> Offers:
-    """Add the columns that the sinks' expressions create to a DataFrame. Does not evaluate anything.
+    """Add to a DataFrame the columns that the sinks' expressions create. Does not evaluate anything.
 
     Args:
         frame: the user's DataFrame.

@@ -39,7 +39,7 @@ class Expression:
     parts: tuple[Part, ...]
 
     def bytes_of(self, message: Message) -> bytes | None:
-        """Return this part of the record, or None if the record does not contain this part."""
+        """Return this part of the record, or None if the record does not contain it."""
         if len(self.parts) == 1:
             return self.parts[0](message)
         found = [part(message) for part in self.parts]

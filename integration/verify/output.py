@@ -33,7 +33,7 @@ class RecordChecks:
 
     key: Expression | None = None  #: identifies a record, and must be unique in its topic; None: not checked
     sequence: Expression | None = (
-        None  #: yields numbers without gaps from the smallest to the largest; None: not checked
+        None  #: yields numbers with no gaps between the smallest and the largest; None: not checked
     )
     by: Expression | None = None  #: records with an equal value form one sequence; None: all records of a topic do
 

@@ -63,7 +63,7 @@ REMEDIES: Final = remedies(
 def ignored_condition(row: bytes) -> RemoteError:
     """Build the error for a server that ignores conditions in ``Multi``.
 
-    A start detects such a server in the sink's own table, before any data is written.
+    At each start, a test in the sink's own table detects such a server before any data is written.
     """
     return RemoteError(
         _IGNORED, f"HBase is older than 2.4 and ignored a condition, so row {row!r} was changed unconditionally"

@@ -1,4 +1,4 @@
-"""Before a batch is decided, explain errors from a table format's library or from the table's storage."""
+"""Explain the errors that a table format's library or the table's storage raises before a batch is decided."""
 
 from __future__ import annotations
 

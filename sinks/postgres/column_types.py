@@ -80,7 +80,7 @@ def array_elements(column: Any) -> pa.Array[Any]:
 
 
 def array_text(column: Any, elements: Texts) -> Texts:
-    """Make each array's text from the text of :func:`array_elements`."""
+    """Build each array's text from the texts of its elements, which :func:`array_elements` returns."""
     quoted = joined(text('"'), replaced(elements, (("\\", "\\\\"), ('"', '\\"'))), text('"'))
     quoted = pc.coalesce(quoted, text("NULL"))
     kind = pa.LargeListArray if pa.types.is_large_list(column.type) else pa.ListArray
@@ -93,8 +93,8 @@ def _plain(column: pa.Array[Any], _: ColumnType) -> Texts:
 
 
 def _float(column: pa.Array[Any], target: ColumnType) -> Texts:
-    # First cast to the column's width, as PostgreSQL does. A double's shortest text may round to another float4, and a float's
-    # shortest text is a different number as a float8.
+    # First cast to the column's width, as PostgreSQL does. The shortest decimal text of a double may round to a different
+    # float4 than the double itself does. The shortest decimal text of a float, read as a float8, is a different number.
     return column.cast(_FLOATS[target.kind]).cast(pa.string())
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-#: How the table computes a column's value. ``ALWAYS`` and ``BY DEFAULT`` are identities; ``EXPRESSION`` is a generated column.
+#: How the table computes a column's value. ``ALWAYS`` and ``BY DEFAULT`` mean an identity column, and ``EXPRESSION`` means a
+#: generated column.
 Generated = Literal["", "ALWAYS", "BY DEFAULT", "EXPRESSION"]
 #: Why the server rejects every update of a published table.
 Obstacle = Literal["no identity", "column list", "row filter", "generated columns"]

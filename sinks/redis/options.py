@@ -142,7 +142,7 @@ def _objection(name: str, scheme: str, *, cluster: bool, is_text: bool) -> str:
     if name not in _known(scheme, cluster=cluster):
         if name in _known("rediss", cluster=cluster):
             return "requires TLS: begin the url with rediss://"
-        return f"is not an option of redis-py for {'clusters' if cluster else 'connections'}: correct or remove it"
+        return f"is not a redis-py option for {'clusters' if cluster else 'connections'}: correct or remove it"
     if is_text and name not in _TEXTS and name not in URL_QUERY_ARGUMENT_PARSERS:
         return "cannot be written as text: pass it in options"
     return ""

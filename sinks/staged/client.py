@@ -168,7 +168,10 @@ class StoreClient(ABC, Generic[CallT]):
 
     @abstractmethod
     def _find(self, call: CallT, last: Any) -> tuple[Any, Any]:
-        """Choose a call's server, and the call's place on that server. The call's last response may name another server."""
+        """Choose the server for a call, and the call's destination on that server, such as a region.
+
+        The call's last response may name a different server.
+        """
 
     @abstractmethod
     def _send(self, server: Any, calls: Sequence[CallT], mine: Sequence[tuple[int, Any]], answers: list[Any]) -> None:

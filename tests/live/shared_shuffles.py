@@ -2,8 +2,8 @@
 
 ``python shared_shuffles.py '<options as JSON>'``. Each row goes to a random place, and Spark does not know that. The tasks
 that write the shuffle, and those that read it, stop themselves as long as the working directory has no file ``maps`` or
-``readers``. Before that, each task writes its name into the directory ``tasks``. ``Options.plan`` says when the other job runs,
-and ``Options.filled_by`` who runs it:
+``readers``. Before a task stops, it creates a file with its name in the directory ``tasks``. ``Options.plan`` says when the
+other job runs, and ``Options.filled_by`` who runs it:
 
 ============= ======================================================================
 ``before``    it has ended before our call; the batch has two shuffles

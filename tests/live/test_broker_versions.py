@@ -82,7 +82,7 @@ def resume(play: Play, batch: int) -> None:
 @pytest.mark.whole
 @pytest.mark.parametrize("point", ["driver.prepared", "driver.deciding", "driver.committing"])
 @pytest.mark.parametrize(("before", "after"), [(0, 2), (2, 0)])
-def test_a_running_driver_does_not_notice_that_the_transaction_version_changes(
+def test_a_running_driver_does_not_notice_when_the_transaction_version_changes(
     newest: KafkaService, tmp_path: Path, before: int, after: int, point: str
 ) -> None:
     finalize(newest, TRANSACTIONS, before)

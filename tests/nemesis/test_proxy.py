@@ -238,7 +238,7 @@ def test_a_response_that_is_not_decoded_passes_unchanged() -> None:
 
 
 def request_of(api: Api, version: int) -> Request:
-    """Only its header, with correlation id 7 and no client id."""
+    """Return a request that consists only of its header, with correlation id 7 and no client id."""
     return Request(struct.pack(">hhih", api, version, 7, -1))
 
 

@@ -77,7 +77,7 @@ id: bigint
 *(1) ColumnarToRow
 +- FileScan parquet [id#6L] Batched: true, DataFilters: [], Format: Parquet
 """
-#: A query that joins its rows with a cached table, whose rows come from a shuffle.
+#: A query that joins its rows with a cached table whose rows come from a shuffle.
 _JOINED_WITH_CACHE = """== Physical Plan ==
 *(2) BroadcastHashJoin [id#6L], [k#9L], Inner, BuildRight, false
 :- *(2) FileScan parquet [id#6L] Batched: true, DataFilters: [], Format: Parquet

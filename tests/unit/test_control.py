@@ -146,7 +146,7 @@ def test_decisions_count_as_missing_from_a_restored_store_if_it_has_lost_more_th
     assert found == [True, True, False]
 
 
-def test_the_return_of_a_query_to_a_sink_after_another_query_is_not_mistaken_for_a_loss(store: Store) -> None:
+def test_a_query_may_return_to_a_sink_that_another_query_has_used(store: Store) -> None:
     """The record forgets a query's decisions with the query, but no version."""
     owner = Committer(store)
     owner.acquire(FIRST, NOBODY)

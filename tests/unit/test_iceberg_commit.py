@@ -307,8 +307,8 @@ def test_files_are_added_unchanged_to_a_table_altered_after_the_decision(shop: S
     assert task.file.spec_id == 0
 
 
-def test_files_whose_partitioning_was_removed_from_the_table_are_proven_lost(shop: Shop) -> None:
-    """``expire_snapshots`` with ``clean_expired_metadata`` removes a partitioning that no snapshot uses.
+def test_files_whose_partition_spec_was_removed_from_the_table_are_proven_lost(shop: Shop) -> None:
+    """``expire_snapshots`` with ``clean_expired_metadata`` removes a partition spec that no snapshot uses.
 
     A repair writes the rows again.
     """

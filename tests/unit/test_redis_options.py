@@ -29,10 +29,10 @@ def sink(url: str, options: dict[str, Any] | None = None, *, cluster: bool = Fal
         ("host", "h", "'host' is reserved"),
         ("ssl", "true", "'ssl' is reserved: to use TLS, begin the url with rediss://"),
         ("ssl_ca_certs", "/ca.pem", "'ssl_ca_certs' requires TLS: begin the url with rediss://"),
-        ("nonsense", "1", "'nonsense' is not an option of redis-py for connections"),
-        ("timeout", "3", "'timeout' is not an option"),
-        ("self", "1", "'self' is not an option"),
-        ("kwargs", "1", "'kwargs' is not an option"),
+        ("nonsense", "1", "'nonsense' is not a redis-py option for connections"),
+        ("timeout", "3", "'timeout' is not a redis-py option"),
+        ("self", "1", "'self' is not a redis-py option"),
+        ("kwargs", "1", "'kwargs' is not a redis-py option"),
     ],
 )
 def test_an_option_is_refused_both_in_the_url_and_in_options(option: str, value: str, words: str) -> None:
@@ -95,11 +95,11 @@ def test_the_error_identifies_the_fault_in_the_options(url: str, options: dict[s
         ("redis://h", {"db": 0}, "a cluster has only database 0"),
         ("unix:///tmp/redis.sock", {}, "a cluster has no socket file"),
         # redis-py's cluster silently drops these options.
-        ("redis://h?health_check_interval=3", {}, "'health_check_interval' is not an option of redis-py for clusters"),
+        ("redis://h?health_check_interval=3", {}, "'health_check_interval' is not a redis-py option for clusters"),
         (
             "redis://h",
             {"health_check_interval": 3},
-            "'health_check_interval' is not an option of redis-py for clusters",
+            "'health_check_interval' is not a redis-py option for clusters",
         ),
         ("redis://h?require_full_coverage=false", {}, "'require_full_coverage' cannot be written as text"),
     ],
@@ -136,7 +136,7 @@ def test_a_cluster_accepts_its_own_options() -> None:
     ("options", "words"),
     [
         ({"retry": None}, "'retry' is reserved"),
-        ({"pasword": "secret"}, "'pasword' is not an option"),
+        ({"pasword": "secret"}, "'pasword' is not a redis-py option"),
         ({"socket_timeout": 1}, "'socket_timeout' is reserved"),
     ],
 )

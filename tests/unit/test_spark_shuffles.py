@@ -350,7 +350,7 @@ def test_a_batch_is_repeated_if_a_stage_whose_rows_the_driver_collected_ran_agai
         marked(store).check("a", ())
 
 
-def test_two_jobs_of_the_attempt_that_share_a_repeated_stage_stop_the_query() -> None:
+def test_the_query_stops_if_two_jobs_of_the_attempt_share_a_repeated_stage() -> None:
     """Two broadcasts at the same time. One may have read the first write, and the other one the second write."""
     jobs = [Job(0, (M1, 4), is_over=True), Job(1, (M1, 5), is_over=True), Job(2, (6,), is_over=True)]
     stages = {M1: attempts_at(M1, 2), 4: result(4, 14), 5: result(5, 15), 6: result(6, 16, reads=0)}

@@ -92,7 +92,7 @@ def test_rows_are_applied_once_even_if_any_response_is_lost(
     assert totals() == [4 * total for total in TOTALS]
 
 
-def test_rows_are_appended_in_order_of_tasks_and_rows(store: Store) -> None:
+def test_rows_are_appended_in_task_order_and_then_in_row_order(store: Store) -> None:
     sink = sink_of(store, Append(f"{store.prefix}:{{id}}", {"d:v": "v"}), chunk_rows=2)
     driver = Driver(sink)
     scan_start = driver.begin()

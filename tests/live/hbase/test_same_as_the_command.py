@@ -39,7 +39,7 @@ _STEPS: Final = (0, 1, -1, 7, 2**31, 2**53 + 1, 2**62, -(2**62), _MAX, -_MAX, -_
 _COUNTERS: Final = sorted(
     {sign * edge + off for edge in (0, 2**62, 2**63) for sign in (1, -1) for off in (-2, -1, 0, 1)}
 )
-#: Values that some readers take for a number.
+#: Values that some readers mistake for numbers.
 _NO_COUNTERS: Final = (b"", b"7", b"\0" * 4, b"\0" * 7, b"\0" * 9, b"\0" * 16, b"1234567", b"123456789", b"text")
 _HELD_NUMBERS: Final = (
     None,

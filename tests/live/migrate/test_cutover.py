@@ -147,7 +147,7 @@ def test_rows_that_differ_in_each_attempt_are_recognized_by_their_key(
     write_half_of_batch_1(pipeline, spark)
     before = pipeline.visible()
     pipeline.cut_over("--apply")
-    assert "records are not rows of the batch" in pipeline.fail_new(spark)
+    assert "records do not match any row of the batch" in pipeline.fail_new(spark)
     assert pipeline.visible() == before
     counted = pipeline.cut_over("--apply", "--key", "json:$.id")
     assert counted["unidentified"] == 0

@@ -31,7 +31,7 @@ __all__ = ["spark"]
 
 
 def lagless(pipeline: Pipeline, group: str) -> int:
-    """The number of records that the group has passed."""
+    """The number of records that the group has consumed."""
     admin = AdminClient({"bootstrap.servers": pipeline.bootstrap_servers, "log_level": 0})
     found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result()
     return sum(max(0, where.offset) for where in found.topic_partitions)
