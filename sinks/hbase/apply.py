@@ -68,41 +68,42 @@ class Applier:
         self._sink = sink
 
     def apply(self, handle: HBaseHandle, base: int, decided: Collection[HBaseHandle]) -> list[str]:
-        """Apply the remaining chunks of a slice under the decision with version ``base`` and these slices.
+        """Apply all chunks of a slice under the decision with version ``base`` and these slices.
+
+        An earlier call may have applied some of them. It does not matter which: a snapshot of the data table may have been
+        restored since.
 
         Returns:
             the errors that block the slice; empty if there are none.
 
         Raises:
-            Exception: one of ``FAILURES``, if the slice's progress cannot be read or recorded.
+            Exception: one of ``FAILURES``, if the fence cannot be read or written.
         """
         self._fence.begin(handle.uuid, base)
         progress = self._fence.read()
         if progress.base != base or handle.uuid not in progress.done:
             return []  # there is a newer decision or a tombstone; the evidence shows which
-        todo = range(progress.done[handle.uuid], handle.chunks)
         start_ms = starts_of(decided, base, progress.tombstones)[handle]
-        with contextlib.closing(self._apply_chunks(handle, base, start_ms, todo)) as chunks:
-            for done, failed in chunks:
+        with contextlib.closing(self._apply_chunks(handle, base, start_ms)) as chunks:
+            for failed in chunks:
                 if failed is None:
                     return []  # the evidence will show that the chunk is missing
                 if failed:
                     return failed
-                self._fence.record(handle.uuid, base, done + 1)
+        self._fence.record(handle.uuid, base, handle.chunks)
         return []
 
-    def _apply_chunks(
-        self, handle: HBaseHandle, base: int, start_ms: int, todo: Sequence[int]
-    ) -> Generator[tuple[int, list[str] | None]]:
+    def _apply_chunks(self, handle: HBaseHandle, base: int, start_ms: int) -> Generator[list[str] | None]:
         """Yield the result of each chunk, in order.
 
         When the iterator is closed, it waits for running chunks, and starts no more chunks.
         """
-        if not handle.distinct:  # the next chunk may contain the same row, so it waits until this chunk is recorded
-            yield from ((done, self.apply_chunk(handle, base, start_ms, done)) for done in todo)
+        todo = range(handle.chunks)
+        if not handle.distinct:  # the next chunk may contain the same row, so it waits until this chunk is applied
+            yield from (self.apply_chunk(handle, base, start_ms, done) for done in todo)
             return
         with contextlib.closing(at_once(lambda done: self.apply_chunk(handle, base, start_ms, done), todo)) as found:
-            yield from zip(todo, found, strict=True)
+            yield from found
 
     def apply_chunk(self, handle: HBaseHandle, base: int, start_ms: int, done: int) -> list[str] | None:
         """Apply the chunk that follows the first ``done`` chunks. ``start_ms`` is the slice's first timestamp.

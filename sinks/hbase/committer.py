@@ -16,6 +16,7 @@ from twopc.sinks.hbase.row_ops import look
 from twopc.sinks.hbase.staging import HBaseHandle
 from twopc.sinks.staged.client import checked
 from twopc.sinks.staged.committer import StagedCommitter
+from twopc.sinks.staged.slices import SliceState
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from twopc.sinks.hbase.messages import Message
     from twopc.sinks.hbase.settings import HBaseSettings
     from twopc.sinks.staged.client import StoreClient
-    from twopc.sinks.staged.slices import SliceState
 
 
 class HBaseCommitter(StagedCommitter[HBaseHandle]):
@@ -117,6 +117,11 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
             yield from super()._apply_each(handles, version)
             return
         yield from at_once(lambda handle: (handle, self._apply(handle, version)), handles)
+
+    def _to_repeat(self, states: Mapping[HBaseHandle, SliceState]) -> list[HBaseHandle]:
+        # The record of applied slices is not in the data table. So if a snapshot of that table was restored while the batch
+        # was blocked, the record does not show that these slices' rows are gone.
+        return [handle for handle, state in states.items() if state is SliceState.COMMITTED]
 
     def _is_ordered(self, handle: HBaseHandle) -> bool:
         # The next task's values must be appended after this task's values.

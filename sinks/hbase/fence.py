@@ -31,7 +31,8 @@ class Progress(NamedTuple):
     Attributes:
         base: the version of the newest decision that a driver has begun to apply, or 0.
         top: the highest timestamp that the decision ``base`` may have used.
-        done: for each slice that a driver has begun to apply for the decision ``base``, the number of applied chunks.
+        done: for each slice that a driver has begun to apply for the decision ``base``, the number of applied chunks. The
+            number is 0 until all chunks are applied.
         tombstones: the slices that no driver may apply, and each one's :attr:`HBaseHandle.further_ms`.
     """
 
@@ -88,7 +89,7 @@ class Fence:
         self._mark(handle.uuid, _TOMBSTONE + b"%d" % handle.further_ms, base)
 
     def record(self, uuid: str, base: int, done: int) -> None:
-        """Record how many chunks have been applied. The timestamp prevents a lower number from replacing a higher one."""
+        """Record that all of a slice's chunks have been applied. The timestamp is later than the record that it began."""
         cells = {(STATE, uuid.encode()): b"%d" % done}
         self._client.execute_one(write(self._table, self._row, cells, at_ms=base + done))
 
@@ -115,7 +116,7 @@ def starts_of(handles: Collection[HBaseHandle], base: int, tombstones: Mapping[s
 
 
 def top_of(handles: Sequence[HBaseHandle], base: int) -> int:
-    """Return the highest timestamp that a decision may use, either for its last task or for the progress of its longest slice."""
+    """Return the highest timestamp that a decision may use, either for its last task or for the record of its longest slice."""
     starts = starts_of(handles, base, {})
     return max((max(at_ms + one.further_ms, base + one.chunks) for one, at_ms in starts.items()), default=base)
 

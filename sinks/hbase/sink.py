@@ -43,7 +43,7 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
         staging_table: the sink's own table. The sink creates this table if it does not exist. Several sinks may share
             one staging table.
         user: the user name that the servers see. If the name is empty, the sink uses the name of this process's user.
-        chunk_rows: how many rows the driver applies before it records its progress.
+        chunk_rows: the maximum number of rows that the driver applies in one step.
         chunk_bytes: the maximum size of a chunk in bytes. A larger row is applied as a separate chunk. A chunk also fits into
             ``max_cell_bytes``.
         max_cell_bytes: the maximum HBase cell size in bytes (``hbase.server.keyvalue.maxsize``). A row must fit into one cell.

@@ -124,8 +124,9 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         found = self.prove(handles, scan_start)
         done = [handle for handle, evidence in found.items() if evidence is Evidence.COMMITTED]
         self._proven = done, version if done else 0
-        with self._tidy("removing applied slices"):
-            self._forget(done)
+        if len(done) == len(handles):  # until then, an applied slice may have to be applied again
+            with self._tidy("removing applied slices"):
+                self._forget(done)
         return found
 
     def abort(self, handles: Sequence[StagedHandleT]) -> None:
@@ -194,7 +195,13 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def _apply_all(self, handles: Sequence[StagedHandleT], version: int) -> None:
         states = self._look(handles, version, durable=False)
         todo = [handle for handle in self._in_turn(handles, states) if states[handle] in APPLICABLE]
-        with contextlib.closing(self._apply_each(todo, version)) as applied:
+        if todo:
+            self._apply_some(self._to_repeat(states), version)
+        if not self._blockers:  # otherwise, the last slice could complete a batch of which rows are missing
+            self._apply_some(todo, version)
+
+    def _apply_some(self, handles: Sequence[StagedHandleT], version: int) -> None:
+        with contextlib.closing(self._apply_each(handles, version)) as applied:
             for handle, blockers in applied:
                 for blocker in blockers:
                     self._block(f"{handle.transaction} has not been applied: {blocker}")
@@ -265,6 +272,11 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     @abstractmethod
     def _apply(self, handle: StagedHandleT, version: int) -> Sequence[str]:
         """Apply a slice's remaining chunks, each exactly once. Return the errors that block the slice."""
+
+    def _to_repeat(self, states: Mapping[StagedHandleT, SliceState]) -> Sequence[StagedHandleT]:
+        """List the applied slices that must be applied again, in order, before an unfinished batch continues."""
+        del states
+        return ()
 
     def _apply_each(
         self, handles: Sequence[StagedHandleT], version: int

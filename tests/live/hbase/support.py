@@ -10,6 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from hbasedriver.protobuf_py import Master_pb2 as master_pb
+from hbasedriver.protobuf_py import Snapshot_pb2 as snapshot_pb
 from tenacity import wait_fixed
 
 from twopc.sinks.hbase import HBaseSink
@@ -120,6 +121,30 @@ class Store:
         """Enable a table again."""
         self._call_master(lambda master: master.enable_table(*name_parts(table)))
 
+    def take_snapshot(self, name: str) -> None:
+        """Take a snapshot of the data table; its name belongs to the table."""
+        snapshot = self._snapshot(name)
+        self._call_master(lambda master: master.send_request(master_pb.SnapshotRequest(snapshot=snapshot), "Snapshot"))
+        asked = master_pb.IsSnapshotDoneRequest(snapshot=snapshot)
+        done: list[bool] = []
+
+        def ask(master: Master) -> None:
+            done.append(master.send_request(asked, "IsSnapshotDone").done)
+
+        def is_done() -> bool:
+            self._call_master(ask)
+            return done[-1]
+
+        until(is_done)
+
+    def go_back(self, name: str) -> None:
+        """Restore a snapshot of the data table."""
+        self.take_out_of_service(self.table)
+        request = master_pb.RestoreSnapshotRequest(snapshot=self._snapshot(name))
+        self._call_master(lambda master: master.send_request(request, "RestoreSnapshot"))
+        self.enable(self.table)  # waits for the table's lock, which the restoration holds
+        until(lambda: self._is_served(self.table))
+
     def split(self, row: bytes) -> None:
         """Split the row's region before the row."""
         before = self.cluster.region_of(self.table, row)
@@ -178,6 +203,9 @@ class Store:
 
     def close(self) -> None:
         self.client.close()
+
+    def _snapshot(self, name: str) -> Any:
+        return snapshot_pb.SnapshotDescription(name=f"{name}-{self.table}", table=self.table)
 
     def _call_master(self, step: Callable[[Master], None]) -> None:
         """Call the master over a new connection; an earlier test may have killed HBase behind a kept one."""

@@ -39,7 +39,7 @@ CHUNK = 100
 #: The calls of one task whose rows form one chunk.
 BUDGET = {Put: {BEGIN: 3, STAGE: 3, CONFIRM: 3, APPLY: 14}, Increment: {BEGIN: 3, STAGE: 5, CONFIRM: 3, APPLY: 15}}
 #: The calls that each further chunk adds.
-EACH_CHUNK = {Put: {STAGE: 1, APPLY: 3}, Increment: {STAGE: 2, APPLY: 4}}
+EACH_CHUNK = {Put: {STAGE: 1, APPLY: 2}, Increment: {STAGE: 2, APPLY: 3}}
 
 #: The number of calls under Spark: by a task, by the driver for a batch, and by the driver for each task. The rows form
 #: one chunk.
