@@ -105,7 +105,12 @@ def reserved(record: Control, *, above: int) -> Control:
     The version is at least the current Unix time in milliseconds, because a store may use the version as a cell
     timestamp.
     """
-    return replace(record, version=max(time.time_ns() // 1_000_000, record.version + 1, above + 1))
+    return replace(record, version=max(now_ms(), record.version + 1, above + 1))
+
+
+def now_ms() -> int:
+    """Return this host's time, which new versions begin at."""
+    return time.time_ns() // 1_000_000
 
 
 def decided(record: Control, version: int) -> Control:

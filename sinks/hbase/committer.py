@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from twopc.sinks.hbase import staging
+from twopc import control
+from twopc.sinks.hbase import clock, staging
 from twopc.sinks.hbase.apply import Applier, at_once
 from twopc.sinks.hbase.check import Check, noted_in
 from twopc.sinks.hbase.control import ControlCell
 from twopc.sinks.hbase.errors import FAILURES, AbsentTableError, RemoteError
 from twopc.sinks.hbase.fence import Fence, state_of, top_of
+from twopc.sinks.hbase.mappings import MARKED
 from twopc.sinks.hbase.messages import name_parts
 from twopc.sinks.hbase.row_ops import look
 from twopc.sinks.hbase.staging import HBaseHandle
@@ -42,6 +44,8 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         self._cell = ControlCell(table=table, sink=sink)
         self._tables = [settings.table, table]
         self._table = table
+        self._data_table = settings.table
+        self._operation = settings.mapping.operation
         self._decided: Sequence[HBaseHandle] = ()
         self._fence = Fence(client, table=table, sink=sink)
         self._check = Check(client, settings)
@@ -64,6 +68,8 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         """See :class:`StagedCommitter`. Create the sink's own table if it does not exist."""
         with self._try("creating its table"):
             self._client.retry(self._create_table)
+        if self._operation not in MARKED:  # otherwise, the rows' cells carry the servers' time
+            self._check_clocks()
         return super().acquire(claim, seen)
 
     def begin_attempt(self) -> dict[str, Any]:
@@ -73,6 +79,16 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
             # A repair of the last decision may have used timestamps above that decision's top (see `starts_of`).
             self._highest_version = max(self._highest_version, progress.top) + sum(progress.tombstones.values())
         return super().begin_attempt()
+
+    def _check_clocks(self) -> None:
+        here_ms = control.now_ms()  # first, so that a slow response cannot make this host's clock look ahead
+        with self._try("reading HBase's clock"):
+            server_ms = clock.read_server_clock(self._client, table=self._table, sink=self.name)
+        clock.require_not_ahead(self.name, here_ms=here_ms, server_ms=server_ms)
+        version = self._read("reading its newest version").version
+        clock.warn_if_ahead(
+            self.name, version=version, server_ms=server_ms, table=self._data_table, own_table=self._table
+        )
 
     def _describe(self) -> list[dict[str, Message]]:
         return [self._client.retry(lambda: self._client.cluster.describe(self._tables))]
