@@ -93,7 +93,7 @@ def test_a_blocked_batch_is_applied_from_its_first_row_because_the_data_table_ma
     operation: str, own_table: Store, blocking: Callable[[int, int], None]
 ) -> None:
     mapping = MAPPINGS[operation](own_table.prefix + ":{id}", {"d:v": "n"})
-    halves = Halves(own_table, sink_of(own_table, mapping, chunk_rows=2), blocking)
+    halves = Halves(own_table, sink_of(own_table, mapping, chunk_rows=2, timeout_ms=60_000), blocking)
     assert halves.restart() == [Evidence.COMMITTED] * 2
     require_whole(own_table, operation)
     assert own_table.slices(halves._sink.name) == []
@@ -103,7 +103,7 @@ def test_no_further_slice_is_applied_while_an_applied_slice_cannot_be_applied_ag
     own_table: Store, blocking: Callable[[int, int], None]
 ) -> None:
     mapping = Increment(own_table.prefix + ":{id}", {"d:v": "n"})
-    halves = Halves(own_table, sink_of(own_table, mapping, chunk_rows=2), blocking)
+    halves = Halves(own_table, sink_of(own_table, mapping, chunk_rows=2, timeout_ms=60_000), blocking)
     assert halves.restart(0, 1) == [Evidence.COMMITTED, Evidence.UNKNOWN]
     assert halves.restart() == [Evidence.COMMITTED] * 2
     require_whole(own_table, "increment")
