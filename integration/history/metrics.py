@@ -94,8 +94,16 @@ class PrometheusMetrics(Listener):
         self._last_at = gauge(
             "last_completed_timestamp_seconds", "When the last checkpoint was completed, in seconds since 1970 UTC."
         )
-        self._in_doubt = gauge(
-            "in_doubt", "1 while the last checkpoint is decided but not yet proven complete, otherwise 0."
+        # A new process does not know whether its predecessor stopped in doubt. So it has no sample at first, and the alert
+        # rule still finds the predecessor's sample.
+        self._in_doubt = partial(
+            prometheus.Gauge(
+                "twopc_in_doubt",
+                "1 from an error that leaves a decided checkpoint unproven until a checkpoint is completed; then 0.",
+                _LABEL,
+                registry=registry,
+            ).labels,
+            name,
         )
         gauge(
             "checkpoint_age_seconds", "Age of the checkpoint in progress; 0 if no checkpoint is in progress."
@@ -153,10 +161,12 @@ class PrometheusMetrics(Listener):
         for failed in checkpoint.failed_attempts:
             self._attempts.labels(name, failed.reason).inc()
         self._orphans.inc(checkpoint.orphans_ended)
-        self._in_doubt.set(cause is not None and cause.error in _IN_DOUBT)
         if cause is not None:
             self._late.inc(cause.late)
-            return
+            if cause.error in _IN_DOUBT:
+                self._in_doubt().set(1)
+            return  # another error says nothing about a batch that is in doubt
+        self._in_doubt().set(0)
         self._rows.inc(checkpoint.rows)
         self._bytes.inc(checkpoint.size_bytes)
         self._last_batch.set(checkpoint.batch_id)

@@ -17,6 +17,15 @@ _SAVEPOINT: Final = "tests/unit/test_savepoint.py"
 
 OPERATE_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
+        "a failure of any kind ends the alert about a batch in doubt",
+        0,
+        "integration/history/metrics.py",
+        "            return  # another error says nothing about a batch that is in doubt\n",
+        "            else:\n                self._in_doubt().set(0)\n            return\n",
+        model=False,
+        protocol="tests/unit/test_history_listeners.py -k in_doubt",
+    ),
+    one_edit(
         "a failed commit of progress holds back the next batch's progress",
         0,
         "integration/operate/progress.py",

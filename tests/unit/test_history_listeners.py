@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.history_support import ended, failed
-from twopc.errors import BadRecordError, CommitBlockedError, DecisionInDoubtError, InDoubtError
+from twopc.errors import BadRecordError, CommitBlockedError, DecisionInDoubtError, InDoubtError, UnavailableError
 from twopc.events import Phase, Triggered
 from twopc.integration.history import CheckpointLog, PrometheusMetrics
 from twopc.progress import Cause
 
 if TYPE_CHECKING:
     from tests.unit.fake_sink import Cluster
+    from twopc.progress import Checkpoint
 
 
 def test_the_log_has_a_record_with_fields_for_each_checkpoint(
@@ -109,6 +110,30 @@ def test_every_error_after_a_decision_sets_the_metric_in_doubt_until_a_checkpoin
     assert registry.get_sample_value("twopc_in_doubt", {"query": "q"}) == 1
     metrics.ended(ended(5))
     assert registry.get_sample_value("twopc_in_doubt", {"query": "q"}) == 0
+
+
+def test_a_failure_before_the_decision_does_not_change_the_metric_in_doubt(registry: Any) -> None:
+    metrics = PrometheusMetrics("q", registry=registry)
+
+    def after(checkpoint: Checkpoint) -> float | None:
+        metrics.ended(checkpoint)
+        found: float | None = registry.get_sample_value("twopc_in_doubt", {"query": "q"})
+        return found
+
+    unavailable = UnavailableError.__name__
+    assert after(failed(5, CommitBlockedError.__name__, "unproven")) == 1
+    assert after(failed(5, unavailable, "the brokers are down")) == 1
+    assert after(ended(5)) == 0
+    assert after(failed(6, unavailable, "the brokers are down")) == 0
+
+
+def test_a_new_process_does_not_say_whether_an_earlier_batch_is_in_doubt(registry: Any) -> None:
+    """Without a sample, last_over_time still finds the sample of the process that stopped in doubt."""
+    metrics = PrometheusMetrics("q", registry=registry)
+    metrics.triggered(Triggered(5))
+    assert registry.get_sample_value("twopc_in_doubt", {"query": "q"}) is None
+    metrics.ended(failed(5, UnavailableError.__name__, "the brokers are down"))
+    assert registry.get_sample_value("twopc_in_doubt", {"query": "q"}) is None
 
 
 def test_the_age_of_open_transactions_is_available_while_they_are_open(registry: Any) -> None:
