@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 from twopc.counted import counted
 from twopc.errors import ConfigurationError
 from twopc.integration.verify.findings import Finding, Kind
+from twopc.integration.verify.sources import ranges
 from twopc.integration.verify.spill import Spill
 from twopc.integration.verify.tail import Tail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from confluent_kafka import Message
@@ -113,13 +114,16 @@ class Output:
                 add(group, index, message.partition() or 0, message.offset() or 0, number)
         self._unidentified[f"{topic}, --sequence {sequence.text}"] += unidentified
 
-    def check_records(self, *, is_quiescent: bool, has_rows: bool = True) -> Iterator[Finding]:
+    def check_records(
+        self, *, is_quiescent: bool, has_rows: bool = True, abandoned: Collection[int] = ()
+    ) -> Iterator[Finding]:
         """Find duplicates, gaps, and records that could not be checked.
 
         Args:
-            is_quiescent: whether every decided transaction was visible, and no transaction was decided while the end offsets
-                were read. If not, a number may only seem to be missing.
+            is_quiescent: whether every decided transaction was visible or abandoned, and no transaction was decided while the
+                end offsets were read. If not, a number may only seem to be missing.
             has_rows: whether the sink may have written a row.
+            abandoned: the batches with abandoned transactions that are not visible. Their numbers may be missing.
         """
         asked = {"--key": self._checks.key, "--sequence": self._checks.sequence}
         for option, expression in asked.items():
@@ -142,8 +146,11 @@ class Output:
             if any(tail.skipped for tail in self.topics.values()):
                 yield Finding(Kind.NOT_COMPARED, where, f"{text}, but records were deleted before they were read")
             elif not is_quiescent or any(tail.bounds.held_back for tail in self.topics.values()):
-                yield Finding(Kind.NOT_COMPARED, where, f"{text}, but a batch is being written or committed")
+                reason = "a batch is being written, or decided transactions are not proven visible"
+                yield Finding(Kind.NOT_COMPARED, where, f"{text}, but {reason}")
             else:
+                if batches := sorted({*abandoned}):
+                    text += f". Rows that were abandoned (batches {ranges(batches)}) may be among them"
                 yield Finding(Kind.SEQUENCE_GAPS, where, text)
 
     def _at(self, place: Place) -> str:

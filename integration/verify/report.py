@@ -44,7 +44,7 @@ class Report:
     transactions: int = 0  #: the number of transactions in the retained decisions
     visible: int = 0  #: the number of these transactions that are proven visible by their markers
     open: int = 0  #: the number of open transactions with the sink's transactional ids
-    rows: int = 0  #: the number of rows in the decided transactions
+    rows: int = 0  #: the number of rows in the decided transactions, without abandoned rows that are proven lost
     topics: tuple[str, ...] = ()  #: the output topics that were read
     records: int | None = None  #: the number of records that readers see in these topics; None if no topic was read
     seconds: float  #: the duration of the check, in seconds

@@ -34,9 +34,8 @@ class Expected:
     """The number of records to expect."""
 
     proven: Mapping[frozenset[str], int]  #: rows of transactions proven visible: the minimum number of records
-    decided: Mapping[
-        frozenset[str], int
-    ]  #: rows of all decided transactions: the maximum number of this sink's records
+    #: rows of all decided transactions, except the given-up ones: the maximum number of this sink's records
+    decided: Mapping[frozenset[str], int]
     incomplete: str | None  #: why these numbers do not include all rows that the sink has written; None if they do
     producers: Producers = ()  #: the producers of all decided transactions
 
@@ -58,10 +57,18 @@ class Tally:
     _incomplete: str | None = None
     _producers: set[tuple[int, int]] = field(default_factory=set)
 
-    def record(self, before: History, after: History, sink: KafkaSink, visible: Collection[str]) -> None:
+    def record(
+        self,
+        before: History,
+        after: History,
+        sink: KafkaSink,
+        visible: Collection[str],
+        given_up: Collection[str] = frozenset(),
+    ) -> None:
         """Record a check's decisions.
 
         The check read the history (``before``), then the output's end offsets, and then the history again (``after``).
+        ``given_up`` contains the abandoned transactions that are proven lost. Their rows would hide extra records.
         """
         for history in (before, after):
             self._incomplete = self._incomplete or self._why_incomplete(history, sink.name)
@@ -71,7 +78,7 @@ class Tally:
                     handle = sink.decode_handle(encoded)
                     topics = topics_of(handle, sink)
                     self._producers.add((handle.producer_id, handle.producer_epoch))
-                    decided[topics] += handle.rows
+                    decided[topics] += 0 if handle.uuid in given_up else handle.rows
                     proven[topics] += handle.rows if handle.uuid in visible else 0
                 self._decided[key] = decided
                 if history is before:
@@ -91,7 +98,7 @@ class Tally:
         return "older decisions were truncated"
 
     def rows_of(self, batches: Collection[BatchId]) -> int:
-        """Count the decided rows in these batches."""
+        """Count the decided rows in these batches, as :attr:`Expected.decided` does."""
         return sum(self._decided[key].total() for key in batches)
 
     def expected(self) -> Expected:

@@ -64,12 +64,22 @@ def check_missing(
     """Judge decided transactions that are not visible. ``bounds`` are the bounds of the marker partitions."""
     for uuid, description in absent.items():
         one = decided[uuid]
+        kind, text = _why_missing(one, description, bounds, is_last=one.id == last)
         if one.abandoned:
-            kind, text = Kind.ABANDONED, f"abandoned with override=Abandon({one.id.batch}), so its rows may be missing"
-        else:
-            kind, text = _why_missing(one, description, bounds, is_last=one.id == last)
+            fate = "are lost and do not count as decided rows" if kind is Kind.DECIDED_LOST else "may be missing"
+            kind, text = Kind.ABANDONED, f"abandoned with override=Abandon({one.id.batch}), so its rows {fate}"
         named = f"task {one.task}, {one.handle.transaction}, {counted(one.handle.rows, 'row')}"
         yield Finding(kind, f"batch {one.id.batch}", f"{named}: {text}")
+
+
+def given_up(absent: Mapping[str, Description], decided: Mapping[str, Decided], bounds: Bounds) -> frozenset[str]:
+    """Return the abandoned transactions that are proven lost: none of their rows is visible, and no repair follows."""
+    return frozenset(
+        uuid
+        for uuid, description in absent.items()
+        if decided[uuid].abandoned
+        and _why_missing(decided[uuid], description, bounds, is_last=False)[0] is Kind.DECIDED_LOST
+    )
 
 
 def _why_missing(one: Decided, description: Description, bounds: Bounds, *, is_last: bool) -> tuple[Kind, str]:

@@ -29,6 +29,7 @@ from twopc.integration.verify.transactions import (
     check_open,
     check_visible,
     decided_in,
+    given_up,
     superseded_in,
     topics_of,
 )
@@ -104,15 +105,18 @@ class Verifier(AbstractContextManager["Verifier"]):
             return Report(sink=sink.name, ledger=name, seconds=time.monotonic() - began, findings=(damage,))
         decided = decided_in(after, sink)
         known, visible = {**required, **decided}, self._markers.visible
-        self._tally.record(before, after, sink, visible.keys())
+        # If a transaction was replaced in the meantime, its replacement must be visible. If its decision was truncated,
+        # the transaction had been committed.
+        still_decided = {uuid: found for uuid, found in absent.items() if uuid in decided}
+        marker_bounds = self._markers.partitions.bounds
+        self._tally.record(
+            before, after, sink, visible.keys(), given_up=given_up(still_decided, decided, marker_bounds)
+        )
         on_total(self._output.unread())
         self._output.read_new(self._cluster, on_progress)
 
         findings = [*self._check_ledger(after, ledger, finished)]
-        # If a transaction was replaced in the meantime, its replacement must be visible. If its decision was truncated,
-        # the transaction had been committed.
-        still_decided = {uuid: found for uuid, found in absent.items() if uuid in decided}
-        findings += check_missing(still_decided, decided, self._markers.partitions.bounds, before.last)
+        findings += check_missing(still_decided, decided, marker_bounds, before.last)
         findings += check_visible(visible.values(), known, superseded_in(after, sink), after)
         findings += check_open(described, decided, driver_epoch=_driver_epoch(after, decided))
         if not listing.complete:
@@ -123,9 +127,12 @@ class Verifier(AbstractContextManager["Verifier"]):
             findings.append(Finding(Kind.LISTING_INCOMPLETE, sink.name, text))
         topics, expected = self._output.topics, self._tally.expected()
         findings += check_count(self._cluster, topics, expected, sole_writer=options.sole_writer)
+        abandoned = {uuid: decided[uuid].id.batch for uuid in still_decided if decided[uuid].abandoned}
         findings += self._output.check_records(
-            is_quiescent=not absent and required.keys() == decided.keys(),
+            # Nothing commits an abandoned transaction any more.
+            is_quiescent=absent.keys() == abandoned.keys() and required.keys() == decided.keys(),
             has_rows=expected.incomplete is not None or any(map(_has_rows, after.batches.values())),
+            abandoned=abandoned.values(),
         )
         batches, begin, last = after.batches, after.view.begin, after.last
         return Report(

@@ -254,6 +254,28 @@ def test_an_abandoned_batch_is_neither_lost_nor_missing(play: Play) -> None:
     assert report.is_ok and (report.records, report.last_batch) == (2, 1)
 
 
+def test_an_abandoned_batch_hides_neither_an_extra_record_nor_a_lost_one(play: Play) -> None:
+    crash(play.driver(), play, 0, [["1", "2"], ["3"]], "driver.decided")
+    lost, kept = play.decided(0)
+    play.fence(lost.transactional_id)
+    assert until(lambda: play.end(kept, commit=True) == "NONE")
+    given_up = Settings(overrides=Overrides(abandon=Abandon(0)))
+    play.driver(given_up).process(play.batch(1), Tasks(play, [["4"], ["6"]]))  # the source also had a 5
+    producer = Producer({"bootstrap.servers": play.bootstrap_servers, "log_level": 0})
+    producer.produce(play.topic, b"7", b"7", partition=0)
+    assert producer.flush(10) == 0
+    report = report_of(play, record_checks=RecordChecks(sequence=parse("value")), sole_writer=True)
+    assert kinds(report) == [Kind.ABANDONED, Kind.RECORDS_UNDECIDED, Kind.SEQUENCE_GAPS]
+    abandoned, extra, gap = (one.text for one in report.findings)
+    assert "its rows are lost and do not count as decided rows" in abandoned
+    assert extra.startswith("4 records for 3 decided rows; no decided transaction wrote 1 of these records: ")
+    assert (
+        gap.startswith("1 number is missing, such as 4 to 6")
+        and "Rows that were abandoned (batches 0) may be among them" in gap
+    )
+    assert report.rows == 3
+
+
 def test_a_committed_transaction_without_a_decision_is_an_error(play: Play) -> None:
     write(play, ROWS)
     crash(play.driver(), play, 1, [["d"]], "driver.confirmed")

@@ -17,6 +17,24 @@ _SAVEPOINT: Final = "tests/unit/test_savepoint.py"
 
 OPERATE_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
+        "verify accepts as many extra records as an abandoned batch has lost",
+        0,
+        "integration/verify/tally.py",
+        "0 if handle.uuid in given_up else handle.rows",
+        "handle.rows",
+        model=False,
+        protocol="tests/unit/test_verify_tally.py -k abandoned",
+    ),
+    one_edit(
+        "verify judges no gap while an abandoned batch is retained",
+        0,
+        "integration/verify/verifier.py",
+        "absent.keys() == abandoned.keys() and",
+        "not absent and",
+        model=False,
+        protocol="tests/live/test_verify.py -k hides_neither",
+    ),
+    one_edit(
         "a failure of any kind ends the alert about a batch in doubt",
         0,
         "integration/history/metrics.py",

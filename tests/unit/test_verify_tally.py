@@ -71,6 +71,15 @@ def test_visible_rows_are_counted_from_proofs_and_expected_rows_from_decisions()
     assert (found.proven, found.decided) == ({frozenset({"out"}): 5}, {frozenset({"out"}): 12})
 
 
+def test_abandoned_rows_that_are_lost_are_not_expected() -> None:
+    """Otherwise, as many duplicates or foreign records would pass."""
+    tally = Tally()
+    whole = history(BEGIN, decision(0, wrote(0, 5), wrote(1, 7)))
+    tally.record(whole, whole, SINK, {"u0"}, given_up={"u1"})
+    found = tally.expected()
+    assert found.proven[frozenset({"out"})] == found.decided[frozenset({"out"})] == 5
+
+
 def test_rows_without_a_transaction_make_the_count_incomplete() -> None:
     """A weaker guarantee writes rows that no decision counts. After a repair, the lost task has no transaction either.
 

@@ -10,7 +10,7 @@ from twopc.integration.verify.findings import Finding, Kind
 from twopc.integration.verify.history import BatchId, History, history_of
 from twopc.integration.verify.markers import Markers
 from twopc.integration.verify.tally import Tally
-from twopc.integration.verify.transactions import Decided, check_missing, check_open, check_visible
+from twopc.integration.verify.transactions import Decided, check_missing, check_open, check_visible, given_up
 from twopc.records import Acquired, Begin, LogContents, LogEntry, Record
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.handle import KafkaHandle
@@ -74,6 +74,26 @@ def test_an_abandoned_batch_is_reported_as_abandoned_and_not_as_lost(last: Batch
     (found,) = check_missing({"u": OPEN}, {"u": one._replace(abandoned=True)}, bounds(), last)
     assert (found.kind, found.is_error) == (Kind.ABANDONED, False)
     assert "override=Abandon(4)" in found.text
+
+
+@pytest.mark.parametrize(
+    ("description", "of_partition", "is_lost"),
+    [
+        (Description("NONE", "CompleteAbort", 7, 0), bounds(), True),
+        (OPEN, bounds(), False),
+        (Description("NO_ANSWER"), bounds(), False),
+        (Description("NONE", "CompleteCommit", 7, 0), bounds(start=SCAN_START + 1), False),  # its marker was deleted
+        (Description("NONE", "CompleteCommit", 7, 0), bounds(end=21), False),
+    ],
+)
+def test_rows_of_an_abandoned_transaction_are_given_up_only_if_it_is_proven_lost(
+    *, description: Description, of_partition: Bounds, is_lost: bool
+) -> None:
+    abandoned = {uuid: one._replace(abandoned=True) for uuid, one in decided().items()}
+    assert (given_up({"u": description}, abandoned, of_partition) == {"u"}) is is_lost
+    (found,) = check_missing({"u": description}, abandoned, of_partition, ID)
+    assert (found.kind, "its rows are lost" in found.text) == (Kind.ABANDONED, is_lost)
+    assert not given_up({"u": description}, decided(), of_partition)
 
 
 def test_a_silent_coordinator_proves_no_loss() -> None:
