@@ -119,21 +119,33 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
             raise ForbiddenError(f"{one.transactional_id}: {one.evidence}; {_RISKS[one.standing]}. {_FORCE}")
 
 
+def _why_unsure(state: SinkState) -> str | None:
+    """Say why the newest decisions may be unknown. Return None if every decision was read."""
+    if state.checkpoint:
+        return (
+            f"the decisions are in the checkpoint {state.checkpoint}. An older copy of a checkpoint lacks the newest "
+            "decisions, and this command cannot recognize a copy. If the query is not running, start it. It will end "
+            "these transactions correctly"
+        )
+    return state.problem
+
+
 def require_decisions_read(state: SinkState, wanted: Sequence[OpenTransaction], *, is_blind: bool) -> None:
     """Check that the decisions could be read. With ``is_blind``, the user accepts that decided rows may be lost.
 
     Raises:
-        ForbiddenError: the decisions could not be read, so each of these transactions may already have been decided.
+        ForbiddenError: some decisions may be unknown, so each of these transactions may already have been decided.
     """
-    unread = [one for one in wanted if state.problem is not None or one.standing is Standing.UNMARKED]
+    why = _why_unsure(state)
+    unread = [one for one in wanted if why is not None or one.standing is Standing.UNMARKED]
     if unread and not is_blind:
-        problem = state.problem or (
+        problem = why or (
             f"the transactions' markers are missing from {state.ledger}. Either the tasks died while writing, or another ledger "
             "contains the decisions. If the query is not running, start it. It will end these transactions "
             "correctly. If the sink uses another ledger, add --ledger-topic, or pass the query's checkpoint"
         )
         raise ForbiddenError(
-            f"the decisions of sink {state.sink!r} could not be read, so {counted(len(unread), 'transaction')} may "
+            f"this command may not know every decision of sink {state.sink!r}, so {counted(len(unread), 'transaction')} may "
             "already have been decided. If you abort a decided transaction, its rows are lost, and readers may see "
             f"only part of its batch. --force alone is therefore not enough. Nothing was done. Cause: {problem}. If "
             "you have compared the output with the source, and you accept that these rows may be lost, add "
@@ -246,8 +258,10 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction],
         acquired = found.acquisitions.get(max(found.acquisitions, default=-1))
         query_id = acquired.query_id if acquired is not None else (found.last.query_id if found.last else "")
     if not ledgers.is_own or not query_id:
+        checkpoint = "" if acquired is None else facts.checkpoint_of(acquired)
+        fence = "only the query's next start" if checkpoint else "only that ledger's sink"
         raise ForbiddenError(
-            f"the decisions of sink {sink.name!r} are in {ledgers.name}, and only that ledger's sink can fence the driver. "
+            f"the decisions of sink {sink.name!r} are in {checkpoint or ledgers.name}, and {fence} can fence the driver. "
             "Nothing was done. Start the query to end the transactions, or wait until they expire"
         )
     with closing(sink.create_decision_log()) as log:

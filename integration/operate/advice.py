@@ -162,11 +162,12 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
         )
     ended = by_standing[Standing.ORPHAN] + by_standing[Standing.ABANDONED]
     if ended:
+        # An abort by hand needs every decision, and a checkpoint may be an older copy.
+        by_hand = "start it" if state.checkpoint else f"run `twopc transactions abort {state.in_commands}`"
         yield Advice(
             Urgency.WATCH,
             f"{_count(ended)} open, hold readers back, and can no longer be decided; {_expiry(ended)}",
-            "The query's next batch sweeps these transactions. If the query is not running, run `twopc transactions "
-            f"abort {state.in_commands}`.",
+            f"The query's next batch sweeps these transactions. If the query is not running, {by_hand}.",
             "orphans-hold-readers-back",
         )
     if running := by_standing[Standing.RUNNING]:

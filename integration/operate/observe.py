@@ -66,8 +66,9 @@ class SinkState:
 
     Attributes:
         problem: why the decision log cannot be used; None if the log can be used.
-        is_elsewhere: whether the decision log cannot be used only because it is on another cluster. In that case,
-            nothing is damaged.
+        is_elsewhere: whether the decision log cannot be used only because the command cannot reach it: it is on another
+            cluster, or in a checkpoint that the user has not passed. In that case, nothing is damaged.
+        checkpoint: the checkpoint that contains the decisions; empty if they are in a ledger, or cannot be read.
         query_id: the query for which the log is open.
         driver: the newest driver's host and process.
         driver_epoch: the newest driver's epoch.
@@ -90,6 +91,7 @@ class SinkState:
     ledger: str
     problem: str | None = None
     is_elsewhere: bool = False
+    checkpoint: str = ""
     query_id: str | None = None
     driver: str | None = None
     driver_epoch: int = -1
@@ -107,9 +109,10 @@ class SinkState:
 
     @property
     def in_commands(self) -> str:
-        """The command-line arguments that name the sink and, if the ledger's name is not the default, the ledger."""
+        """The command-line arguments that say which sink to examine, and how to find its decisions."""
         is_default = self.ledger == f"{LEDGERS}{self.sink}"
-        return self.sink if is_default else f"{self.sink} --ledger-topic {self.ledger}"
+        ledger = "" if is_default else f" --ledger-topic {self.ledger}"
+        return f"{self.sink}{ledger}{self.checkpoint and f' --checkpoint {self.checkpoint}'}"
 
     def facts(self) -> dict[str, Any]:
         """Return the facts as a JSON object."""
@@ -135,7 +138,7 @@ class SinkState:
 
 
 def observe(sink: KafkaSink, facts: QueryFacts = NOTHING_KNOWN) -> SinkState:
-    """Observe a sink. If the decisions are on another cluster, ``facts`` may identify it.
+    """Observe a sink. If the decisions are in the checkpoint or on another cluster, ``facts`` may say how to reach them.
 
     Raises:
         TwoPhaseCommitError: no broker responds, or a permission is missing.
@@ -223,6 +226,7 @@ def _observed(cluster: Cluster) -> SinkState:
     return SinkState(
         sink=sink.name,
         ledger=sink.ledger,
+        checkpoint="" if acquired is None else cluster.facts.checkpoint_of(acquired),
         query_id=None if after.view.begin is None else after.view.begin.query_id,
         driver=None if acquired is None else acquired.driver,
         driver_epoch=epoch,

@@ -90,14 +90,15 @@ def facts_of(files: Files | None, sinks: tuple[KafkaSink, ...] = ()) -> QueryFac
     """
     if files is None:
         return QueryFacts(sinks=sinks)
+    own = LocalFiles(f"{files.location}/twopc")
     with _reading(files):
-        binding = Binding(LocalFiles(f"{files.location}/twopc"))
+        binding = Binding(own)
         # A ledger's id is unique, but ledgers on different clusters may have the same name, and old brokers assign
         # no ids.
         log = (binding.log, binding.log_identity)
         owner = next((of for of in binding.sinks.values() if (of.get("ledger"), of.get("ledger_id")) == log), None)
         bound = None if owner is None else Where(owner["ledger"], owner["cluster"])
-        return QueryFacts(sinks=sinks, query_id=query_id(files), bound=bound)
+        return QueryFacts(sinks=sinks, query_id=query_id(files), bound=bound, own=own)
 
 
 def check_checkpoint(files: Files, finished: Collection[int], history: History, ledger: str) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from confluent_kafka.admin import OffsetSpec
 from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError, DecisionLogDamagedError, TwoPhaseCommitError
 from twopc.integration.topic_reader import read_topic
-from twopc.integration.verify.deciding import NOTHING_KNOWN, Where, find_log
+from twopc.integration.verify.deciding import NOTHING_KNOWN, Where, find_log, log_in_checkpoint
 from twopc.log_view import fold
 from twopc.records import LogContents
 from twopc.sinks.kafka.errors import on_ids
@@ -59,14 +59,14 @@ class Cluster:
     """A sink's cluster."""
 
     def __init__(self, sink: KafkaSink, facts: QueryFacts = NOTHING_KNOWN) -> None:
-        """Connect. If the decisions are on another cluster, ``facts`` may identify it.
+        """Connect. If the decisions are in the checkpoint or on another cluster, ``facts`` may say how to reach them.
 
         Raises:
             ConfigurationError: the sink has no ledger on this cluster.
             TwoPhaseCommitError: no broker responds.
         """
         self.sink = sink
-        self._facts = facts
+        self.facts = facts
         self._connection = sink.connection_config()
         # Create this client first, because it reports an unreachable broker in one line, but librdkafka would log every
         # attempt.
@@ -108,20 +108,23 @@ class Cluster:
             log.close()
 
     def ledgers(self) -> Ledgers:
-        """Read the decisions. If a query has several sinks, all of them share the first sink's ledger.
+        """Read the decisions. A query with several sinks stores them in the first sink's ledger, or in its checkpoint.
 
         Raises:
             ConfigurationError: the sink's ledger belongs to another sink.
             DecisionLogDamagedError: a record is torn or was altered, or the topic with the decisions was deleted.
-            DecisionsElsewhereError: the topic is on another cluster, and no known fact says how to reach it.
+            DecisionsElsewhereError: the decisions are on another cluster or in a checkpoint, and no known fact says how to
+                reach them.
         """
         own = self._own()
         acquired, here = fold(own).acquired, self.transactions.cluster_id
-        where = Where(self.ledger.name, here) if acquired is None else self._facts.where(acquired)
+        where = Where(self.ledger.name, here) if acquired is None else self.facts.where(acquired)
+        if acquired is not None and where.is_checkpoint:
+            return Ledgers(where.log, _held(log_in_checkpoint(self.sink, acquired, self.facts).inspect()), own)
         if where.log == self.ledger.name and where.cluster in {"", here}:
             return Ledgers(where.log, own, own)
         if where not in self._logs:
-            self._logs[where] = find_log(self.sink, here, where, self._facts)
+            self._logs[where] = find_log(self.sink, here, where, self.facts)
         if self._logs[where].identity() == ABSENT:
             raise DecisionLogDamagedError(
                 f"{self.ledger.name} names {where.log} as the decision log, but that topic does not exist on its cluster"

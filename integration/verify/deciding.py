@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from twopc.binding import Binding
 from twopc.decision_log import ABSENT
-from twopc.errors import ConfigurationError
+from twopc.errors import ConfigurationError, DecisionLogDamagedError
+from twopc.registers import RegisterLog
 from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
+    from twopc.files import Files
     from twopc.records import Acquired
     from twopc.sinks.kafka import KafkaSink
     from twopc.sinks.kafka.decision_log import KafkaDecisionLog
@@ -22,14 +26,25 @@ _SINKS: Final = (
 
 
 class DecisionsElsewhereError(ConfigurationError):
-    """The decisions are on another cluster, so nothing about the sink's transactions is known. Nothing is damaged."""
+    """The command cannot reach the decisions, so nothing about the sink's transactions is known. Nothing is damaged.
+
+    The decisions are on another cluster, or in a checkpoint that the user has not passed.
+    """
 
 
 class Where(NamedTuple):
     """The place of a decision log."""
 
     log: str
-    cluster: str  #: the cluster's id; empty if it is unknown
+    cluster: str  #: the cluster's id; empty if it is unknown, or if the log is not on a cluster
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether the log is in the query's checkpoint. The query began without a Kafka sink, and the sink joined later.
+
+        A topic may have the same name as the log in a checkpoint, but a topic is on a cluster.
+        """
+        return self == (RegisterLog.name, "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +55,13 @@ class QueryFacts:
         sinks: the query's Kafka sinks, from the user's code. One of them may hold the decisions.
         query_id: the query id in the checkpoint; empty without a checkpoint.
         bound: the log to which the checkpoint is bound; None without a checkpoint, or if the log is not in Kafka.
+        own: the toolkit's directory in the checkpoint; None without a checkpoint.
     """
 
     sinks: tuple[KafkaSink, ...] = ()
     query_id: str = ""
     bound: Where | None = None
+    own: Files | None = None
 
     def where(self, acquired: Acquired) -> Where:
         """Return where the driver that acquired a sink stores its decisions.
@@ -54,6 +71,11 @@ class QueryFacts:
         recorded = Where(acquired.deciding_log, acquired.deciding_cluster)
         is_bound = self.bound is not None and (self.query_id, self.bound.log) == (acquired.query_id, recorded.log)
         return self.bound if self.bound is not None and is_bound and not recorded.cluster else recorded
+
+    def checkpoint_of(self, acquired: Acquired) -> str:
+        """Return the checkpoint that contains the decisions. Return an empty text if they are in a ledger."""
+        is_here = self.own is not None and self.where(acquired).is_checkpoint
+        return str(Path(self.own.location).parent) if self.own is not None and is_here else ""
 
 
 NOTHING_KNOWN: Final = QueryFacts()
@@ -67,6 +89,41 @@ def cluster_of(sink: KafkaSink) -> str:
     """
     with closing(TransactionClient(sink.committing_config())) as client:
         return client.cluster_id
+
+
+def log_in_checkpoint(sink: KafkaSink, acquired: Acquired, facts: QueryFacts) -> RegisterLog:
+    """Open the log in the checkpoint of the query that last acquired the sink.
+
+    A copy of the checkpoint passes, too. An older copy lacks the newest decisions, so its log proves no transaction undecided.
+
+    Raises:
+        DecisionsElsewhereError: the user has not passed this query's checkpoint.
+        DecisionLogDamagedError: the log is not the one to which the checkpoint is bound.
+        ConfigurationError: the checkpoint cannot be read.
+    """
+    if facts.own is None or facts.query_id != acquired.query_id:
+        given = "" if facts.own is None else f" The given checkpoint belongs to query {facts.query_id}."
+        raise DecisionsElsewhereError(
+            f"the decisions of sink {sink.name!r} are in the checkpoint of query {acquired.query_id}, because the sink "
+            f"was added to a query without a Kafka sink.{given} Nothing is damaged, but this command cannot know which "
+            "transactions are decided. Do not abort any transaction. To let this command read the decisions, pass the "
+            "query's --checkpoint. If the query is not running, you can also start it. It will commit the decided "
+            "transactions"
+        )
+    log = RegisterLog(facts.own)
+    try:
+        found, bound = log.identity(), Binding(facts.own).log_identity
+    except OSError as error:
+        raise ConfigurationError(
+            f"the decisions in {facts.own.location} cannot be read ({error}). Nothing was done. Correct the path of the "
+            "checkpoint, or its permissions"
+        ) from error
+    if found != bound:
+        raise DecisionLogDamagedError(
+            f"the checkpoint is bound to the decisions with the id {bound}, but the id in {facts.own.location} is "
+            f"{found or 'missing'}, so registers/ was deleted or replaced"
+        )
+    return log
 
 
 def find_log(sink: KafkaSink, cluster: str, where: Where, facts: QueryFacts) -> KafkaDecisionLog:

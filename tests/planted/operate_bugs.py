@@ -17,6 +17,24 @@ _SAVEPOINT: Final = "tests/unit/test_savepoint.py"
 
 OPERATE_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
+        "the log in a checkpoint passes for a topic",
+        0,
+        "integration/verify/cluster.py",
+        "acquired is not None and where.is_checkpoint:",
+        "acquired is not None and not where.log:",
+        model=False,
+        protocol="tests/live/operate/test_decisions_in_the_checkpoint.py -k committed",
+    ),
+    one_edit(
+        "an older copy of a checkpoint proves transactions undecided",
+        0,
+        _ACTS,
+        "    if state.checkpoint:\n",
+        "    if not state.sink:\n",
+        model=False,
+        protocol="tests/live/operate/test_decisions_in_the_checkpoint.py -k copy",
+    ),
+    one_edit(
         "verify accepts as many extra records as an abandoned batch has lost",
         0,
         "integration/verify/tally.py",

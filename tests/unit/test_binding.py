@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from confluent_kafka import Uuid
 
+from twopc.attempt import Claim
 from twopc.binding import FORMAT, Binding, Bound
 from twopc.decision_log import ABSENT, NO_ID
 from twopc.errors import DecisionLogDamagedError, RefusedStartError
 from twopc.files import LocalFiles
 from twopc.integration.verify.checkpoint import facts_of
-from twopc.integration.verify.deciding import Where
+from twopc.integration.verify.deciding import NOTHING_KNOWN, DecisionsElsewhereError, Where, log_in_checkpoint
+from twopc.records import Acquired
+from twopc.registers import RegisterLog
 from twopc.sealed import seal
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -166,3 +171,30 @@ def test_verify_finds_the_deciding_ledger_among_ledgers_without_ids(tmp_path: Pa
     sinks = {name: {"cluster": f"of-{name}", "ledger": f"of-{name}", "ledger_id": NO_ID} for name in ("a", "b")}
     Binding(LocalFiles(tmp_path / "twopc")).bind(Bound(format=FORMAT, log="of-b", log_identity=NO_ID, sinks=sinks), 0)
     assert facts_of(LocalFiles(tmp_path)).bound == Where("of-b", "of-b")
+
+
+def acquired(log: str, cluster: str = "", query_id: str = "q") -> Acquired:
+    return Acquired(
+        query_id=query_id, run="r", deciding_log=log, deciding_cluster=cluster, driver="d", at_ms=0, sink="k"
+    )
+
+
+def test_a_topic_named_like_the_log_in_a_checkpoint_is_not_that_log() -> None:
+    in_checkpoint, in_topic = acquired(RegisterLog.name), acquired(RegisterLog.name, "a cluster")
+    assert [NOTHING_KNOWN.where(one).is_checkpoint for one in (in_checkpoint, in_topic)] == [True, False]
+
+
+def test_decisions_are_read_only_from_the_log_to_which_the_checkpoint_is_bound(tmp_path: Path) -> None:
+    own, sink = LocalFiles(tmp_path / "twopc"), KafkaSink(name="k", bootstrap_servers="b:1", topic="out")
+    (tmp_path / "metadata").write_text('{"id":"q"}')
+    log = RegisterLog(own)
+    log.acquire(Claim(query_id="q", run="r", deciding_log=log.name))
+    Binding(own).bind(Bound(format=FORMAT, log=log.name, log_identity=log.identity(), sinks={"k": {}}), 0)
+    facts, last = facts_of(LocalFiles(tmp_path)), acquired(log.name)
+    assert log_in_checkpoint(sink, last, facts).inspect().start == 0
+    assert facts.checkpoint_of(last) == str(tmp_path)
+    with pytest.raises(DecisionsElsewhereError, match=r"in the checkpoint of query other.* belongs to query q"):
+        log_in_checkpoint(sink, acquired(log.name, query_id="other"), facts)
+    shutil.rmtree(tmp_path / "twopc" / "registers")
+    with pytest.raises(DecisionLogDamagedError, match="is missing, so registers/ was deleted"):
+        log_in_checkpoint(sink, last, facts)
