@@ -13,6 +13,7 @@ from tests.planted.checkpointing_bugs import CHECKPOINTING_BUGS
 from tests.planted.connect_bugs import CONNECT_BUGS
 from tests.planted.delta_bugs import DELTA_BUGS
 from tests.planted.iceberg_bugs import ICEBERG_BUGS
+from tests.planted.kill_loop_bugs import KILL_LOOP_BUGS
 from tests.planted.lake_bugs import LAKE_BUGS
 from tests.planted.operate_bugs import OPERATE_BUGS
 from tests.planted.proof_bugs import PROOF_BUGS
@@ -1528,6 +1529,7 @@ BUGS: Final = (
     *STORE_BUGS,
     *CHECKPOINTING_BUGS,
     *CONNECT_BUGS,
+    *KILL_LOOP_BUGS,
 )
 
 #: Bugs that a few hundred histories of the model catch.

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from twopc.testing.kill_loop import Kill, KillLoop, Moment, QueryFailedError, Victim
+from twopc.testing.kill_loop import Kill, KillLoop, Moment, Outcome, QueryFailedError, Victim, kill_loop
 from twopc.testing.kill_loop.__main__ import _START
 from twopc.testing.kill_loop.records import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 FROM_OUTSIDE = Kill(moment=Moment.OUTSIDE, victim=Victim.WORKER)
@@ -145,3 +145,45 @@ def test_only_a_process_that_had_no_time_to_start_is_started_again(error: str, s
     with pytest.raises(ValueError, match=error.partition(".")[0]):
         _START(start)
     assert len(tries) == starts
+
+
+@pytest.fixture
+def killed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Iterable[int]]], Outcome]:
+    """Run ``kill_loop`` for eight records, with a query that is killed once and writes nothing."""
+    monkeypatch.setattr("twopc.testing.kill_loop.loop.settings", lambda _: {})
+    monkeypatch.setattr("twopc.testing.kill_loop.loop.java_home", lambda: "-")
+    monkeypatch.setattr("twopc.testing.kill_loop.loop.ClassicSessions", lambda *_: Sessions([Query(137)]))
+
+    def run(read: Callable[[], Iterable[int]]) -> Outcome:
+        return kill_loop(read, query="m:q", source=Source(), directory=tmp_path / "loop", rows=8, kills=1)
+
+    return run
+
+
+def test_the_records_of_an_earlier_run_do_not_count_as_proof(
+    killed_once: Callable[[Callable[[], Iterable[int]]], Outcome],
+) -> None:
+    """The query writes nothing, but an earlier run has already written every number."""
+    with pytest.raises(ValueError, match="already contains 8 records"):
+        killed_once(lambda: range(8))
+
+
+def test_an_output_that_does_not_exist_yet_is_empty(
+    killed_once: Callable[[Callable[[], Iterable[int]]], Outcome],
+) -> None:
+    errors = [OSError("no such table")]
+
+    def read() -> list[int]:
+        if errors:
+            raise errors.pop()
+        return []
+
+    assert killed_once(read).lost == tuple(range(8))
+
+
+def test_a_directory_with_the_checkpoint_of_an_earlier_run_is_refused(
+    tmp_path: Path, killed_once: Callable[[Callable[[], Iterable[int]]], Outcome]
+) -> None:
+    (tmp_path / "loop" / "checkpoint").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"loop is not empty"):
+        killed_once(list)

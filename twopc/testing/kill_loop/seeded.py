@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import TYPE_CHECKING, Any
 
+from twopc.counted import counted
 from twopc.testing.kill_loop.kills import ALWAYS_SHOWS, BATCHES_A_KILL, OF_CONNECT, aimed, planned
 from twopc.testing.kill_loop.loop import KillLoop
 from twopc.testing.kill_loop.records import Files
@@ -46,9 +48,9 @@ def kill_loop(  # noqa: PLR0913 - all but the first two are passed by name, and 
 
     Args:
         read: returns the numbers that the output contains now (the ``number`` or ``value`` column), including
-            duplicates. The loop also calls ``read`` while the query runs, when the output may not exist yet, or may be
-            locked.
-        directory: an empty directory for the input, the checkpoint and the logs.
+            duplicates. The loop also calls ``read`` before the first run and while the query runs, when the output may
+            not exist yet, or may be locked. Before the first run, the output must be empty.
+        directory: a new or empty directory for the input, the checkpoint and the logs.
         foreach_batch: the function that ``foreachBatch`` calls, ``function(frame, batch_id)``; a callable or
             ``"module:name"``. A callable is pickled.
         query: instead of ``foreach_batch``, a function ``function(frame, checkpoint)`` that returns the
@@ -70,8 +72,9 @@ def kill_loop(  # noqa: PLR0913 - all but the first two are passed by name, and 
     Raises:
         QueryFailedError: the query stopped or hung although it was not killed.
         ServiceError: Spark Connect is not available with this PySpark, or its server did not start.
-        ValueError: ``foreach_batch`` and ``query`` were both given or both missing, there are too few rows, or
-            ``victims`` was given without ``connect``.
+        ValueError: ``foreach_batch`` and ``query`` were both given or both missing, there are too few rows,
+            ``victims`` was given without ``connect``, ``directory`` is not empty, or the output already contains
+            records.
     """
     if victims and not connect:
         raise ValueError(
@@ -82,6 +85,7 @@ def kill_loop(  # noqa: PLR0913 - all but the first two are passed by name, and 
             f"kill_loop(rows={rows}, kills={kills}): this number of kills needs at least "
             f"{BATCHES_A_KILL * (kills + 1) * 2} rows"
         )
+    _require_fresh(read, directory)
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     loop = KillLoop(
         read=read,
@@ -98,3 +102,22 @@ def kill_loop(  # noqa: PLR0913 - all but the first two are passed by name, and 
     plan = planned(seed, kills, moments=moments, crash_points=crash_points)
     loop.run(aimed(plan, victims or OF_CONNECT) if connect else plan)
     return loop.outcome(seed)
+
+
+def _require_fresh(read: Callable[[], Iterable[int | str | bytes]], directory: Path) -> None:
+    """Refuse what an earlier run has left. Its records have the same numbers, so they would hide a lost record."""
+    if directory.is_dir() and any(directory.iterdir()):
+        raise ValueError(
+            f"kill_loop(): the directory {directory} is not empty. The query would continue an earlier run's checkpoint, "
+            "and would skip its input. Pass a new directory to each call"
+        )
+    found = 0
+    with contextlib.suppress(Exception):  # the output may not exist yet
+        found = len(list(read()))
+    if found:
+        raise ValueError(
+            f"kill_loop(): the output already contains {counted(found, 'record')} before the first run of the query. "
+            "An earlier run may have written them. Every run writes the same numbers, so the old records would hide the "
+            "loss of new ones. Let the query write to a new output in each test, for example in pytest's tmp_path, or "
+            "empty the output before you call kill_loop()"
+        )
