@@ -135,18 +135,23 @@ def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | 
     }
 
 
-#: The cache has a limit because a process outlives many queries.
-_MOST_SINKS: Final = 64
-#: The driver's epoch and the limits learned in its run, by process and sink.
+#: The cache has a limit because a process outlives many queries. The limit is much higher than the number of sinks in a
+#: process, because each sink that is not in the cache costs its next batch a new client and a request.
+_MOST_SINKS: Final = 4096
+#: The driver's epoch and the limits learned in its run, by process and sink, in the order of their last use.
 _known: dict[tuple[int, Place], tuple[int, BatchSize]] = {}
+#: The lock is needed because a driver has a thread for each of its queries.
+_known_lock: Final = threading.Lock()
 
 
 def batch_size_of(settings: KafkaSettings, driver_epoch: int) -> BatchSize:
     """Return the batch size limits that this process has determined in one run of a sink."""
     key = (os.getpid(), settings.place)
-    known = _known.get(key)
-    if known is None or known[0] != driver_epoch:
-        known = _known[key] = (driver_epoch, BatchSize(settings))
+    with _known_lock:
+        known = _known.pop(key, None)
+        if known is None or known[0] != driver_epoch:
+            known = (driver_epoch, BatchSize(settings))
+        _known[key] = known
         if len(_known) > _MOST_SINKS:
             del _known[next(iter(_known))]
     return known[1]

@@ -110,7 +110,7 @@ class ProducerPool:
     def serve_idle(self) -> None:
         """Read the librdkafka events for the ready producers, and drop producers that have been idle for a long time."""
         if time.monotonic() - self._last_use > _KEEP_S:
-            self._drop_ready()
+            self.drop_ready()
         with self._lock:
             for ready in self._ready:
                 with suppress(*SERVING):  # a failed producer reports its error to the task that takes it
@@ -119,9 +119,10 @@ class ProducerPool:
     def close(self) -> None:
         """Drop the ready producers, and a producer that is being created. A task keeps the producer that it has taken."""
         self._is_closed = True
-        self._drop_ready()
+        self.drop_ready()
 
-    def _drop_ready(self) -> None:
+    def drop_ready(self) -> None:
+        """Drop the ready producers. The pool still knows its ids, so its next producers have the same ids."""
         with self._lock:
             dropped, self._ready = self._ready, []
         dropped.clear()  # outside the lock, because a client that ends waits for its threads
@@ -186,9 +187,12 @@ def _keep_serving_idle(pid: int) -> None:
 _pools: dict[Place, ProducerPool] = {}
 #: The lock is needed because a driver has a thread for each of its queries.
 _pools_lock: Final = threading.Lock()
-#: The limit exists because a worker outlives many queries, and each idle producer costs some threads and megabytes. A driver
-#: drops the pools of queries that have stopped. A worker drops the pools of queries that it has not served for a long time.
-_MOST_POOLS: Final = 64
+#: The number of pools that keep their ready producers. Each idle producer costs some threads and megabytes.
+_MOST_READY: Final = 64
+#: The number of pools. A driver drops the pools of queries that have stopped, but a worker outlives many queries. A pool
+#: without ready producers costs a few kilobytes. If the pool of a running query were dropped, its next batch would use new
+#: transactional ids, which the brokers keep for a week. So the limit is much higher than the number of sinks in a process.
+_MOST_POOLS: Final = 4096
 _SERVE_EVERY_S: Final = 5.0
 #: How long an unused producer stays ready. By then, the brokers have closed its connections (``connections.max.idle.ms``, ten
 #: minutes by default), so it would save a task little time.
@@ -198,7 +202,8 @@ _KEEP_S: Final = 600.0
 def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
     """Return this process's pool for ``key``.
 
-    Drop unused pools, and pools from an earlier driver epoch or from a parent process.
+    Drop the ready producers of pools that were not used recently. Drop pools that were not used for a long time, and pools
+    from an earlier driver epoch or from a parent process.
     """
     _keep_serving_idle(os.getpid())
     with _pools_lock:
@@ -207,6 +212,9 @@ def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
             pool = ProducerPool(key, timeout_ms=timeout_ms)
         _pools[key.place] = pool
         oldest = _pools.pop(next(iter(_pools))) if len(_pools) > _MOST_POOLS else None
+        unused = next(islice(reversed(_pools.values()), _MOST_READY, None), None)
+    if unused is not None and unused.key.pid == key.pid:
+        unused.drop_ready()
     for dropped in (previous, oldest):
         if (
             dropped not in {None, pool} and dropped.key.pid == key.pid

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from twopc.sinks.kafka import KafkaSink, producer_pool
+from twopc.sinks.kafka import KafkaSink, batch_size, producer_pool
 from twopc.sinks.kafka.batch_size import batch_size_of
 from twopc.sinks.kafka.producer import ReadyProducer
 from twopc.sinks.kafka.producer_pool import PoolKey, drop_pool, pool_for
@@ -44,15 +44,55 @@ def test_sinks_with_the_same_name_on_two_clusters_learn_the_limits_of_their_own_
     assert batch_size_of(other, 0)._settings is other
 
 
-def test_a_worker_keeps_the_most_recently_used_pools() -> None:
+def test_a_process_keeps_the_producers_of_its_most_recently_used_pools() -> None:
+    """The limit is for the idle producers only: each costs threads and memory."""
     first = pool_for(key_of("first"), timeout_ms=1)
-    for number in range(producer_pool._MOST_POOLS - 1):
-        pool_for(key_of(f"other-{number}"), timeout_ms=1)
+    others = [pool_for(key_of(f"other-{number}"), timeout_ms=1) for number in range(producer_pool._MOST_READY - 1)]
+    for pool in (first, *others):
+        pool._ready = [ReadyProducer(cast("Any", SimpleNamespace(poll=lambda _timeout: 0)), "idle", 0, {})]
     assert pool_for(key_of("first"), timeout_ms=1) is first
     pool_for(key_of("one more"), timeout_ms=1)
-    assert pool_for(key_of("first"), timeout_ms=1) is first
-    assert key_of("other-0").place not in producer_pool._pools
-    assert len(producer_pool._pools) == producer_pool._MOST_POOLS
+    assert [len(pool._ready) for pool in (first, *others)] == [1, 0, *[1] * (len(others) - 1)]
+    assert pool_for(key_of("other-0"), timeout_ms=1) is others[0]
+    assert not others[0]._is_closed
+
+
+def test_any_number_of_sinks_in_a_process_keep_their_transactional_ids() -> None:
+    """Each new pool has new ids, which the brokers keep for a week."""
+    names = [f"s{number}" for number in range(producer_pool._MOST_READY + 1)]
+    workers = {pool_for(key_of(name), timeout_ms=1)._worker for _batch in range(20) for name in names}
+    assert len(workers) == len(names)
+
+
+def test_a_process_forgets_the_pools_that_it_has_not_used_for_the_longest_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker does not hear that a query has ended."""
+    monkeypatch.setattr(producer_pool, "_MOST_POOLS", 2)
+    pools = [pool_for(key_of(name), timeout_ms=1) for name in ("first", "second", "third")]
+    assert [pool._is_closed for pool in pools] == [True, False, False]
+    assert list(producer_pool._pools.values()) == pools[1:]
+
+
+def test_any_number_of_sinks_in_a_process_learn_the_limits_of_their_topics_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each question costs a batch a new client and a request."""
+    monkeypatch.setattr(batch_size, "_known", {})
+    sinks = [KafkaSink(name=f"s{number}", topic="t", bootstrap_servers="nowhere:1") for number in range(65)]
+    known = {id(batch_size_of(sink, 0)): batch_size_of(sink, 0) for _batch in range(20) for sink in sinks}
+    assert len(known) == len(sinks)
+
+
+def test_the_limits_of_the_sink_that_was_not_used_for_the_longest_time_are_forgotten_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batch_size, "_known", {})
+    monkeypatch.setattr(batch_size, "_MOST_SINKS", 2)
+    one, two, three = (KafkaSink(name=name, topic="t", bootstrap_servers="nowhere:1") for name in ("1", "2", "3"))
+    kept = batch_size_of(one, 0)
+    batch_size_of(two, 0)
+    assert batch_size_of(one, 0) is kept
+    batch_size_of(three, 0)
+    assert batch_size_of(one, 0) is kept
 
 
 def test_an_ended_driver_leaves_no_idle_producers_behind_and_drops_none_of_a_later_driver() -> None:
