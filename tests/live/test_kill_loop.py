@@ -19,10 +19,10 @@ from twopc.sinks.kafka import KafkaSink
 from twopc.testing.kill_loop import KafkaTopic, Moment, kill_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from tests.live.services import KafkaService
@@ -118,6 +118,51 @@ def test_the_kill_loop_finds_that_sparks_own_sink_duplicates_records(
     add_summary(str(outcome))
     assert outcome.lost == ()
     assert outcome.duplicated
+
+
+@pytest.mark.whole
+def test_the_kill_loop_finds_that_a_data_source_commits_a_repeated_batch_again(
+    tmp_path: Path, add_summary: Callable[[str], None]
+) -> None:
+    """The query has no ``foreachBatch`` function that the loop could hold. The data source ignores the batch's id."""
+    datasource = pytest.importorskip("pyspark.sql.datasource", reason="new in Spark 4.0")
+    database = tmp_path / "rows.db"
+    with contextlib.closing(sqlite3.connect(database)) as db:
+        db.execute("CREATE TABLE rows (number INTEGER)")
+    path = str(database)
+
+    class Written(datasource.WriterCommitMessage):  # type: ignore[name-defined, misc]
+        def __init__(self, rows: list[tuple[int]]) -> None:
+            self.rows = rows
+
+    class Writer(datasource.DataSourceStreamWriter):  # type: ignore[name-defined, misc]
+        def write(self, rows: Iterator[Row]) -> Any:
+            return Written([(row.number,) for row in rows])
+
+        def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+            del batchId
+            with contextlib.closing(sqlite3.connect(path)) as db, db:
+                for message in messages:
+                    db.executemany("INSERT INTO rows VALUES (?)", message.rows)
+
+    class Database(datasource.DataSource):  # type: ignore[name-defined, misc]
+        @classmethod
+        def name(cls) -> str:
+            return "database"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: FBT001, N802 - Spark's signature
+            del schema, overwrite
+            return Writer()
+
+    def query(frame: DataFrame, checkpoint: str) -> DataStreamWriter:
+        del checkpoint
+        frame.sparkSession.dataSource.register(Database)
+        return frame.writeStream.format("database")
+
+    outcome = kill_loop(lambda: numbers_in(database), query=query, directory=tmp_path / "loop", rows=40, kills=1)
+    add_summary(str(outcome))
+    assert [kill.partition(" ")[0] for kill in outcome.kills] == ["after"]
+    assert (outcome.lost, len(outcome.duplicated), set(outcome.duplicated.values())) == ((), 10, {2})
 
 
 @pytest.mark.whole

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from tests.planted.bug import Bug
 
 _SEEDED: Final = "twopc/testing/kill_loop/seeded.py"
+_LOOP: Final = "twopc/testing/kill_loop/loop.py"
+_OUTCOME: Final = "twopc/testing/kill_loop/outcome.py"
+_PLAN: Final = "tests/unit/test_kill_plan.py"
 _RUNS: Final = "tests/unit/test_kill_loop_runs.py"
 
 KILL_LOOP_BUGS: Final[tuple[Bug, ...]] = (
@@ -21,5 +24,24 @@ KILL_LOOP_BUGS: Final[tuple[Bug, ...]] = (
         "",
         model=False,
         protocol=f"{_RUNS} -k earlier_run",
+    ),
+    one_edit(
+        "the kill loop never repeats a batch of a query without foreachBatch",
+        0,
+        _LOOP,
+        'return self._without_record(before) if kill is not None and kill.moment is Moment.AFTER else ""\n',
+        'return ""\n',
+        model=False,
+        protocol=f"{_RUNS} -k hold",
+        whole="tests/live/test_kill_loop.py -k data_source",
+    ),
+    one_edit(
+        "a kill that always reveals a fault may be missed",
+        0,
+        _OUTCOME,
+        "        for moment in ALWAYS_SHOWS:\n",
+        "        for moment in ():\n",
+        model=False,
+        protocol=f"{_PLAN} -k contains_the_seed",
     ),
 )

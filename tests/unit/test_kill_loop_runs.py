@@ -132,6 +132,36 @@ def test_a_batch_of_the_present_run_wakes_a_process_that_outlived_its_server(
     assert sessions.woken == ["run-2.log"]
 
 
+@pytest.mark.parametrize("with_checksum", [True, False])
+def test_the_kill_after_a_batch_also_comes_if_nothing_can_hold_the_query_there(
+    tmp_path: Path, loop_of: Callable[[Sessions], KillLoop], *, with_checksum: bool
+) -> None:
+    """The query writes with a data source. Its run ends, and then Spark's record of the last batch is deleted."""
+    commits = tmp_path / "checkpoint" / "commits"
+    commits.mkdir(parents=True)
+    for batch in range(2):
+        (commits / f"{batch}").touch()
+        (commits / f".{batch}.crc").touch()
+    if with_checksum:
+        (commits / ".2.crc").touch()
+    loop = loop_of(Sessions([Query(0, batch=commits / "2")]))
+    loop.run([Kill(moment=Moment.AFTER)])
+    assert (loop.kills, loop.missed) == (["after (commits/2 deleted)"], [])
+    assert sorted(path.name for path in commits.iterdir()) == [".0.crc", ".1.crc", "0", "1"]
+
+
+def test_the_kill_after_a_batch_is_missed_if_its_run_finished_no_batch(
+    tmp_path: Path, loop_of: Callable[[Sessions], KillLoop]
+) -> None:
+    commits = tmp_path / "checkpoint" / "commits"
+    commits.mkdir(parents=True)
+    (commits / "0").touch()
+    loop = loop_of(Sessions([Query(0)]))
+    loop.run([Kill(moment=Moment.AFTER)])
+    assert (loop.kills, loop.missed) == ([], ["after@1"])
+    assert (commits / "0").exists()
+
+
 @pytest.mark.parametrize(
     ("error", "starts"), [("Python worker failed to connect back.\n\nJVM stacktrace:", 5), ("a syntax error", 1)]
 )

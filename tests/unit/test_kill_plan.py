@@ -85,11 +85,21 @@ def test_an_outcome_without_errors_passes() -> None:
         ({"made_up": tuple(range(9))}, r"9 made up \(0, 1, 2, 3, 4, …\)"),
         ({"out_of_order": (2,)}, r"1 row out of order \(2\)"),
         ({"kills": ()}, "no kill happened.*killed never"),
+        (
+            {"kills": ("during",), "missed": ("after@2", "before@1")},
+            "kill 'after' never came.*not reached: after@2, before@1",
+        ),
+        ({"missed": ("during (server)",)}, "kill 'during' never came"),
     ],
 )
 def test_an_outcome_with_an_error_fails_with_a_message_that_contains_the_seed(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(AssertionError, match=f"{said}.*repeat with seed 7"):
         Outcome(**(GOOD | wrong)).require_exactly_once(in_order=True)
+
+
+def test_a_kill_may_be_missed_if_it_is_random_or_came_at_a_later_try() -> None:
+    kills, missed = ("after@1", "during (worker)"), ("during", "before@2", "random+0.50s", "driver.decided@1")
+    Outcome(**(GOOD | {"kills": kills, "missed": missed})).require_exactly_once()
 
 
 def test_the_order_of_rows_is_checked_only_on_request() -> None:

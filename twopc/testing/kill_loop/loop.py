@@ -165,6 +165,7 @@ class KillLoop:
         """Run the query to its end or to the kill; return a description of the kill, or "" if the query was not killed."""
         self._runs += 1
         log, reached = self.directory / f"run-{self._runs}.log", self.directory / f"run-{self._runs}.reached"
+        before = self._finished_batch()
         run = Run(
             reader=self.source.reader(self.batch_rows),
             target=self._target,
@@ -181,7 +182,7 @@ class KillLoop:
             step = self._watch(query, kill, log, reached)
             code = query.exit_code
         if code == 0:
-            return ""
+            return self._without_record(before) if kill is not None and kill.moment is Moment.AFTER else ""
         if step or (kill is not None and (code == _KILLED or (kill.is_in_task and _WORKER_DIED in _text(log)))):
             return step or str(kill)
         raise QueryFailedError(f"The query failed with exit code {code}. {tail(log)}")
@@ -217,6 +218,21 @@ class KillLoop:
         while kill.moment is Moment.DURING and self._written() == before and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         return kill
+
+    def _without_record(self, before: int) -> str:
+        """Delete Spark's record of the run's last batch. Return a description of this kill, or "" if there is no such batch.
+
+        The loop can hold only a ``foreachBatch`` function between the end of its work and Spark's record. Any other
+        query runs on to its end. Without the record, the checkpoint is as a kill at that moment would have left it, so
+        Spark repeats the batch.
+        """
+        last = self._finished_batch()
+        if last == before:
+            return ""
+        commits = self._checkpoint / "commits"
+        for name in (f"{last}", f".{last}.crc"):
+            (commits / name).unlink(missing_ok=True)
+        return f"{Moment.AFTER.value} (commits/{last} deleted)"
 
     @property
     def _checkpoint(self) -> Path:

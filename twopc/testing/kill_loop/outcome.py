@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twopc.counted import counted
+from twopc.testing.kill_loop.kills import ALWAYS_SHOWS, Moment
 from twopc.testing.kill_loop.records import KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _SHOWN = 5
+#: What a run needs so that these moments come.
+_NEEDS: Final = {
+    Moment.AFTER: "Each run must finish at least one batch",
+    Moment.DURING: "Each batch must have at least two input partitions",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +35,8 @@ class Outcome:
         out_of_order: records that ``read`` returned after a later record with the same key. This is useful only if
             ``read`` keeps the output's order.
         kills: the kills that happened.
-        missed: the kills whose moment never came, for example because the query has no ``foreachBatch``.
+        missed: the kills whose moment never came. For example, the moment ``before`` never comes if the query has no
+            ``foreachBatch``.
         seconds: how long all runs took together, in seconds.
         zombies: how the function call ended in each ``foreachBatch`` worker process that outlived its server, which is possible
             only under Spark Connect. The value is an error's name, such as ``FencedError``; ``no error``; ``died`` if the
@@ -60,7 +67,8 @@ class Outcome:
             in_order: also fail if a record comes after a later record with the same key.
 
         Raises:
-            AssertionError: a record is lost, duplicated or made up, or no kill happened. The message contains the seed.
+            AssertionError: a record is lost, duplicated or made up, or no kill happened, or a planned kill ``after`` or
+                ``during`` never came. The message contains the seed.
         """
         if not self.is_exactly_once:
             raise AssertionError(f"NOT exactly once: {self}")
@@ -70,6 +78,12 @@ class Outcome:
             )
         if not self.kills:
             raise AssertionError(f"no kill happened, so this run proves nothing: {self}")
+        for moment in ALWAYS_SHOWS:
+            if _any_at(moment, self.missed) and not _any_at(moment, self.kills):
+                raise AssertionError(
+                    f"the kill '{moment.value}' never came, so this run proves nothing about a kill at that moment. "
+                    f"{_NEEDS[moment]}, see the run-*.log files in the loop's directory: {self}"
+                )
 
     def __str__(self) -> str:
         """Say in one line what the result is and how to reproduce it."""
@@ -93,6 +107,10 @@ class Outcome:
 
 def _some(rows: tuple[int, ...]) -> str:
     return ", ".join(map(str, rows[:_SHOWN])) + (", …" if len(rows) > _SHOWN else "")
+
+
+def _any_at(moment: Moment, kills: Iterable[str]) -> bool:
+    return any(kill.startswith(moment.value) for kill in kills)
 
 
 def judge(  # noqa: PLR0913 - all but the first two are passed by name, and have defaults
