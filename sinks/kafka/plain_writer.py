@@ -9,13 +9,14 @@ driver still decides the batch. A restart after the decision therefore does not 
 other sinks keep their guarantee.
 
 As in Flink, the tasks in a process use the same producer one after another. When a task fails, its producer is
-discarded, along with any unsent records.
+discarded, along with any unsent records. An idle producer is never dropped before it has been flushed.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +39,8 @@ logger = logging.getLogger(__name__)
 
 #: Producers that wait for their next task, by process, sink and options, in the order of their last use.
 _idle: dict[tuple[Any, ...], ReadyProducer] = {}
+#: The lock is needed because a driver has a thread for each of its queries.
+_idle_lock: Final = threading.Lock()
 #: The pool has a limit because a worker outlives many queries, and each producer has three threads.
 _MOST_IDLE: Final = 16
 
@@ -62,7 +65,9 @@ class PlainWriter(KafkaWriter):
             self._batch_size.learn([self._topic])
         self._sent_bytes = self._batch_size.bytes
         self._config = self._batch_size.applied_to(self._settings.plain_config())
-        return _idle.pop(self._key, None) or self._make()
+        with _idle_lock:
+            ready = _idle.pop(self._key, None)
+        return ready or self._make()
 
     def pre_commit(self) -> None:  # type: ignore[override]  # None, as SinkWriter allows, because nothing must be committed
         """See :class:`SinkWriter`.
@@ -78,9 +83,9 @@ class PlainWriter(KafkaWriter):
     def hand_over(self) -> None:
         """See :class:`SinkWriter`. The next task reuses the producer."""
         if self._ready is not None:
-            _idle[self._key] = self._ready
-            if len(_idle) > _MOST_IDLE:
-                del _idle[next(iter(_idle))]
+            for dropped in _keep(self._key, self._ready):
+                for unsent in _unsent_of(dropped, self._settings.timeout_ms):
+                    _warn(dropped.transactional_id, unsent)
         super().hand_over()
 
     def abort(self) -> None:
@@ -95,29 +100,50 @@ class PlainWriter(KafkaWriter):
         failures: dict[str, KafkaError] = {}
         delivered: Counter[tuple[str, int]] = Counter()
         log = ClientLog()
-        label = f"{self._settings.name} ({self._settings.guarantee})"
+        label = _label(self._settings)
         require_token(self._config)
         with translated(f"{label}: creating a producer", translate_in_task):
             producer, native = new_producer(self._config, failures, delivered, log)
         return ReadyProducer(producer, label, 0, failures, native=native, delivered=delivered, log=log)
 
 
+def _keep(key: tuple[Any, ...], ready: ReadyProducer) -> list[ReadyProducer]:
+    """Keep a producer for the next task. Return the producers that make room for it. They may have unsent records."""
+    with _idle_lock:
+        same = _idle.pop(key, None)  # of a task that ran at the same time
+        _idle[key] = ready
+        ours = [kept for kept in _idle if kept[0] == key[0]]  # a parent's producers have no threads in this process
+        oldest = _idle.pop(ours[0]) if len(ours) > _MOST_IDLE else None
+    return [dropped for dropped in (same, oldest) if dropped is not None]
+
+
+def _unsent_of(ready: ReadyProducer, timeout_ms: float) -> list[str]:
+    """Flush a producer that is no longer needed. Return what could not be sent."""
+    try:
+        left = flush_all(ready.producer.flush, silence_s=timeout_ms / 1000)
+    except SERVING as error:
+        return [str(error)]
+    unsent = [f"{counted(left, 'record was', 'records were')} not acknowledged, and may be lost"] if left else []
+    return unsent + [f"{topic}: {error.str()}" for topic, error in ready.failures.items()]
+
+
 def release(settings: KafkaSettings) -> list[str]:
     """Flush and drop a sink's idle producers in this process. Return a message for each producer with unsent records."""
-    unsent = []
-    for key in [key for key in _idle if key[:2] == (os.getpid(), settings.place)]:
-        ready = _idle.pop(key)
-        try:
-            left = flush_all(ready.producer.flush, silence_s=settings.timeout_ms / 1000)
-        except SERVING as error:
-            unsent.append(str(error))
-            continue
-        unsent += [f"{counted(left, 'record was', 'records were')} not acknowledged"] if left else []
-        unsent += [f"{topic}: {error.str()}" for topic, error in ready.failures.items()]
-    return unsent
+    ours = (os.getpid(), settings.place)
+    with _idle_lock:
+        dropped = [_idle.pop(key) for key in [key for key in _idle if key[:2] == ours]]
+    return [unsent for ready in dropped for unsent in _unsent_of(ready, settings.timeout_ms)]
 
 
 def let_go(settings: KafkaSettings) -> None:
     """Flush and drop a sink's idle producers, and log a warning if records could not be sent."""
     for unsent in release(settings):
-        logger.warning("sink %r, guarantee %s: %s", settings.name, settings.guarantee, unsent)
+        _warn(_label(settings), unsent)
+
+
+def _label(settings: KafkaSettings) -> str:
+    return f"{settings.name} ({settings.guarantee})"
+
+
+def _warn(label: str, unsent: str) -> None:
+    logger.warning("sink %s: %s", label, unsent)

@@ -5,20 +5,23 @@ A switch between guarantees loses no additional rows.
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.live.pipeline import Tasks, record_batch
+from tests.live.pipeline import Tasks, create_topic, record_batch
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import Play, crash, playing, work_of
 from tests.live.spark_support import KILLED, Pipeline, spark
+from tests.reader import committed
 from tests.tasks import attempt_of, prepare
+from twopc.attempt import Attempt, TaskAttempt
 from twopc.errors import BadRecordError
 from twopc.settings import Settings
-from twopc.sinks.kafka import librdkafka
+from twopc.sinks.kafka import KafkaSink, librdkafka
 from twopc.sinks.kafka.plain_writer import _idle
 
 if TYPE_CHECKING:
@@ -147,6 +150,29 @@ def test_under_the_guarantee_none_no_acknowledgement_is_awaited_and_a_closing_dr
     assert play.visible() == Counter()
     run.close()
     assert play.visible() == seen(1)
+
+
+def test_under_the_guarantee_none_any_number_of_sinks_in_a_process_lose_no_rows(kafka: KafkaService) -> None:
+    """The client lingers. The producer that had to make room for the last sink's was dropped with its unsent rows."""
+    topic = create_topic(kafka.bootstrap_servers, f"n{uuid.uuid4().hex[:10]}", 1)
+    sinks = [
+        KafkaSink(
+            name=f"{topic}-{number}",
+            bootstrap_servers=kafka.bootstrap_servers,
+            topic=topic,
+            guarantee="NONE",
+            options={"kafka.linger.ms": "60000"},
+        )
+        for number in range(17)
+    ]
+    attempt = TaskAttempt(
+        query_id="q", batch_id=0, attempt=Attempt(1, 1), partition=0, driver_epoch=1, committed_through=-1
+    )
+    for number, sink in enumerate(sinks):
+        assert prepare(sink, attempt, [record_batch([str(number)])]) is None
+    for sink in sinks:
+        sink.release(1)
+    assert committed(kafka.bootstrap_servers, topic) == Counter(str(number) for number in range(17))
 
 
 def test_the_guarantee_at_least_once_awaits_acknowledgements_even_with_a_long_linger(play: Play) -> None:

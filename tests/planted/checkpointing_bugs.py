@@ -22,8 +22,36 @@ _OPEN: Final = "tests/unit/test_coordinator_open.py"
 _NOT_DURABLE: Final = "tests/unit/test_not_durable.py"
 _UNDECIDED: Final = "tests/live/rules/test_rule_07_undecided.py"
 _GUARANTEES: Final = "tests/live/test_kafka_guarantees.py"
+_IDLE: Final = "tests/unit/test_kafka_plain_writer.py"
 
 CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
+    one_edit(
+        "without a transaction: a producer that makes room drops its unsent records",
+        0,
+        _PLAIN,
+        "        oldest = _idle.pop(ours[0]) if len(ours) > _MOST_IDLE else None\n",
+        "        oldest = None\n        if len(ours) > _MOST_IDLE:\n            del _idle[ours[0]]\n",
+        model=False,
+        protocol=f"{_IDLE} -k make_room",
+    ),
+    one_edit(
+        "without a transaction: a task drops the unsent records of a task that ran beside it",
+        0,
+        _PLAIN,
+        "(same, oldest)",
+        "(oldest,)",
+        model=False,
+        protocol=f"{_IDLE} -k beside",
+    ),
+    one_edit(
+        "without a transaction: the threads of a driver change the idle producers at the same time",
+        0,
+        _PLAIN,
+        "    with _idle_lock:\n        dropped",
+        "    if True:\n        dropped",
+        model=False,
+        protocol=f"{_IDLE} -k thread",
+    ),
     one_edit(
         "tolerated: a failure after the decision is, too",
         0,
@@ -301,8 +329,8 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "guarantee: a driver that is closed drops what it has not sent",
         0,
         _PLAIN,
-        "            left = flush_all(ready.producer.flush, silence_s=settings.timeout_ms / 1000)\n",
-        "            left = 0\n",
+        "        left = flush_all(ready.producer.flush, silence_s=timeout_ms / 1000)\n",
+        "        left = 0\n",
         model=False,
         protocol=f"{_GUARANTEES} -k no_acknowledgement_is_awaited",
     ),
