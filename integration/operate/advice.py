@@ -108,7 +108,7 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
             "the-start-is-refused",
         )
         return
-    decided, planned, finished = state.last_decided, checkpoint.planned, checkpoint.finished
+    decided, planned = state.last_decided, checkpoint.planned
     if decided is not None and decided > (-1 if planned is None else planned):
         ends = "contains no batch" if planned is None else f"ends at batch {planned}"
         yield Advice(
@@ -117,14 +117,48 @@ def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iter
             "Restore the newest checkpoint. The query would refuse to start with this checkpoint.",
             "the-start-is-refused",
         )
-    if decided is not None and finished is not None and finished > decided:
-        yield Advice(
+    if (missed := undecided(checkpoint, decided)) is not None:
+        yield missed
+
+
+def undecided(checkpoint: CheckpointState, decided: int | None) -> Advice | None:
+    """Say that Spark has finished batches that were not decided, although no other writer wrote them.
+
+    Args:
+        checkpoint: the checkpoint. Its finished batches were listed before the decisions were read.
+        decided: the last decided batch of the checkpoint's query; None if none of its batches was decided.
+    """
+    expected = checkpoint.former if decided is None else decided
+    if expected is None or checkpoint.finished is None or checkpoint.finished <= expected:
+        return None
+    finished = f"Spark has finished batch {checkpoint.finished}"
+    if decided is None:
+        none = "no batch" if expected < 0 else f"no batch after batch {expected}"
+        return Advice(
             Urgency.ACT,
-            f"Spark has finished batch {finished}, but the last decided batch is {decided}, so either the query ran without "
-            "the sink, or the ledger lost decisions",
-            "Stop the query, and compare the checkpoint with the ledger: `twopc verify --checkpoint`.",
+            f"{finished}, but {none} of this query has been decided, so either the query ran without its sinks (for example, "
+            "its foreachBatch function caught the toolkit's errors), or another sink wrote these batches",
+            "If another sink wrote all of these batches, start the query with "
+            f"override=AdoptQuery({checkpoint.query_id!r}). Otherwise, their rows are missing from the output: stop the "
+            "query, fix its function, and start with a new checkpoint.",
             "the-start-is-refused",
         )
+    if checkpoint.registers is not None:
+        return Advice(
+            Urgency.ACT,
+            f"{finished}, but the last decided batch is {decided}, so the query ran without its sinks. For example, its "
+            "foreachBatch function returned early, or caught the toolkit's errors",
+            "Stop the query, and fix its function. Then start the query. It will refuse to start, and its error message "
+            "will say how to write the missing batches.",
+            "the-start-is-refused",
+        )
+    return Advice(
+        Urgency.ACT,
+        f"{finished}, but the last decided batch is {decided}, so either the query ran without the sink, or the ledger "
+        "lost decisions",
+        "Stop the query, and compare the checkpoint with the ledger: `twopc verify --checkpoint`.",
+        "the-start-is-refused",
+    )
 
 
 def _of_transactions(state: SinkState) -> Iterator[Advice]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from twopc.binding import Binding
@@ -10,6 +10,7 @@ from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.local_paths import local_path
 from twopc.integration.spark.checkpoint import query_id
+from twopc.integration.spark.former_writers import last_former_batch
 from twopc.log_view import fold
 from twopc.registers import RegisterLog
 
@@ -30,6 +31,7 @@ class CheckpointState:
         log: the decision log that the checkpoint is bound to; None if no batch has been decided yet.
         sinks: the sinks that the checkpoint is bound to, each with the facts that must not change.
         registers: the decisions, if the checkpoint contains them.
+        former: the last batch that another writer finished; see :func:`last_former_batch`.
     """
 
     location: str
@@ -39,6 +41,7 @@ class CheckpointState:
     log: str | None
     sinks: Mapping[str, Mapping[str, str]]
     registers: LogView | None = None
+    former: int | None = -1
 
     def facts(self) -> dict[str, Any]:
         """Return the facts as a JSON object."""
@@ -53,11 +56,22 @@ class CheckpointState:
         }
 
 
+def combined(before: CheckpointState, after: CheckpointState) -> CheckpointState:
+    """Combine two readings of a checkpoint, taken before and after the decisions were read.
+
+    Spark plans a batch before it is decided, and finishes it after the decision. So the finished batches are from the first
+    reading, and everything else is from the second. As a result, a batch that the query writes in between does not cause
+    a false finding.
+    """
+    return replace(after, finished=before.finished)
+
+
 def read_checkpoint(path: Path) -> CheckpointState:
     """Read the checkpoint, and change nothing in it.
 
     Raises:
-        ConfigurationError: the directory does not exist, or its checkpoint is missing or torn.
+        ConfigurationError: the directory does not exist, its checkpoint is missing or torn, or the record of a cut-over or
+            a restore is torn.
         DecisionLogDamagedError, RefusedStartError: one of this toolkit's files is torn, altered, or from a newer version.
     """
     path = local_path(path)
@@ -69,16 +83,17 @@ def read_checkpoint(path: Path) -> CheckpointState:
     try:
         if files.read("metadata") is None:
             raise ConfigurationError(f"{path} is not a checkpoint of a streaming query: the file 'metadata' is missing")
-        binding = Binding(LocalFiles(path / "twopc"))
-        log = RegisterLog(LocalFiles(path / "twopc"))
+        own = LocalFiles(path / "twopc")
+        binding, log, of = Binding(own), RegisterLog(own), query_id(files)
         return CheckpointState(
             location=str(path),
-            query_id=query_id(files),
+            query_id=of,
             planned=max(numbers(files, "offsets"), default=None),
             finished=max(numbers(files, "commits"), default=None),
             log=binding.log,
             sinks=binding.sinks,
             registers=fold(log.inspect()) if binding.log == log.name else None,
+            former=last_former_batch(own, of),
         )
     except OSError as error:
         raise ConfigurationError(

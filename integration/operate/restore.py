@@ -20,6 +20,7 @@ from twopc.integration.operate.durable import whole_directory, write
 from twopc.integration.operate.manifest import Savepoint, choose, contents
 from twopc.integration.operate.observe import observe
 from twopc.integration.operate.savepoint import missing_batches
+from twopc.integration.spark.former_writers import NOTE, Note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,15 +31,6 @@ if TYPE_CHECKING:
 _METADATA: Final = "metadata"
 #: The directory with the old query's decisions and binding, which are not copied.
 _OURS: Final = "twopc/"
-NOTE: Final = "twopc/restored.json"
-
-
-class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of a restored checkpoint, written into that checkpoint for people to read."""
-
-    savepoint: str
-    former_query_id: str
-    batch_id: int
 
 
 class Repeated(NamedTuple):
@@ -121,7 +113,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
             for file, data in contents(found):
                 if not file.startswith(_OURS):
                     write(unfinished / file, _of_query(data, name) if file == _METADATA else data)
-            write(unfinished / NOTE, msgspec.json.encode(note))
+            write(unfinished / _OURS / NOTE, msgspec.json.encode(note))
     except OSError as error:
         raise ConfigurationError(f"{checkpoint} cannot be written: {error}. No partial copy is left") from error
     return Restored(checkpoint, name, found, repeated)

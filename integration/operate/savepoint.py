@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from twopc.errors import ConfigurationError, RetriableError
 from twopc.files import LocalFiles
+from twopc.integration.history.writer import DIRECTORY as HISTORY
 from twopc.integration.local_paths import local_path
 from twopc.integration.operate.checkpoint import numbers, read_checkpoint
 from twopc.integration.operate.durable import whole_directory, write
@@ -33,6 +34,7 @@ from twopc.integration.state_files import version_of
 from twopc.integration.verify.cluster import Cluster
 from twopc.integration.verify.deciding import DecisionsElsewhereError
 from twopc.integration.verify.history import history_of
+from twopc.register_reader import RegisterReader
 from twopc.sealed import seal
 
 if TYPE_CHECKING:
@@ -49,6 +51,16 @@ _TRIES: Final = 5
 _SNAPSHOTS: Final = frozenset({"snapshot", "zip"})
 #: This toolkit's files that a copy does not need: staged rows, requests to a running query, and the record of its alerts.
 _LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request|alerts\.json$)")
+
+#: What to do if the finished batch is not decided: if earlier batches of the query were decided, and if none was decided.
+_SOME_DECIDED: Final = (
+    "Fix the foreachBatch function, and restart the query. The query will refuse to start, and its error message will say "
+    "how to write the missing batches"
+)
+_NONE_DECIDED: Final = (
+    "If another sink wrote these batches, start the query once with override=AdoptQuery({query!r}), and take the savepoint "
+    "after its first batch. Otherwise, fix the foreachBatch function, and start with a new checkpoint"
+)
 
 
 def create_savepoint(
@@ -105,8 +117,9 @@ def missing_batches(highest: int | None, batch: int, where: str) -> str | None:
     if highest is None or highest >= batch:
         return None
     are = f"batch {batch} is" if highest + 1 == batch else f"batches {highest + 1} to {batch} are"
+    last = "no batch has been decided" if highest < 0 else f"the last decided batch is {highest}"
     return (
-        f"{are} not in {where}: Spark has finished batch {batch}, but the last decided batch is {highest}. The query "
+        f"{are} not in {where}: Spark has finished batch {batch}, but {last}. The query "
         "ran without its sinks, for example because its foreachBatch function swallows errors. A query that starts "
         f"after batch {batch} will never write the missing rows"
     )
@@ -115,22 +128,30 @@ def missing_batches(highest: int | None, batch: int, where: str) -> str | None:
 def _require_decided(found: CheckpointState, finished: int, sinks: Sequence[KafkaSink]) -> None:
     """Require a decision for the finished batch, wherever this process can read the decisions.
 
-    The decisions are read after Spark's files, because Spark finishes a batch after its decision.
+    The decisions are read after Spark's files, because Spark finishes a batch after its decision. Another sink may have
+    written the batches before the query's first decision.
     """
-    decided = {}
-    if found.registers is not None:
-        decided[str(found.log)] = read_checkpoint(Path(found.location)).registers
+    now = read_checkpoint(Path(found.location))
+    decided: dict[str, int | None] = {}
+    if now.registers is not None and now.registers.damage is None:
+        decided[str(now.log)] = now.registers.highest_batch_of(now.query_id)
+    elif now.log is None and _has_run(now):
+        decided["any decision log"] = None  # the checkpoint is bound before the first decision
     for sink in sinks:
         with suppress(DecisionsElsewhereError):
-            name, decided_in, _ = _ledger(sink)
-            decided[name] = decided_in
-    for where, view in decided.items():
-        highest = None if view is None else view.highest_batch_of(found.query_id)
-        if (missing := missing_batches(highest, finished, where)) is not None:
-            raise ConfigurationError(
-                f"{missing}. No savepoint was taken. Fix the foreachBatch function, and restart the query. The query "
-                "will refuse to start, and its error message will say how to write the missing batches"
-            )
+            name, view, _ = _ledger(sink)
+            decided[name] = view.highest_batch_of(now.query_id)
+    for where, highest in decided.items():
+        missing = missing_batches(now.former if highest is None else highest, finished, where)
+        if missing is not None:
+            remedy = _NONE_DECIDED.format(query=now.query_id) if highest is None else _SOME_DECIDED
+            raise ConfigurationError(f"{missing}. No savepoint was taken. {remedy}")
+
+
+def _has_run(checkpoint: CheckpointState) -> bool:
+    """Whether this toolkit has run with the checkpoint. Even a run without a decision leaves a register or a history."""
+    own = LocalFiles(Path(checkpoint.location) / "twopc")
+    return bool(RegisterReader(own).numbers() or own.names(HISTORY))
 
 
 class _VanishedError(Exception):

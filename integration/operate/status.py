@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twopc.errors import RetriableError
 from twopc.integration.history.reader import HistoryError, read
-from twopc.integration.operate.advice import Advice, Urgency, advise, not_reached
-from twopc.integration.operate.checkpoint import read_checkpoint
+from twopc.integration.operate.advice import Advice, Urgency, advise, not_reached, undecided
+from twopc.integration.operate.checkpoint import combined, read_checkpoint
 from twopc.integration.operate.observe import observe, observe_all
 from twopc.integration.operate.printing import ATTENTION, DONE, Answer, run, show_advice, show_state, show_store
 from twopc.integration.operate.store_advice import not_examined
@@ -60,13 +59,11 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
     subject = subject_of(what, connection, checkpoint=checkpoint)
     states = observe_all(subject.sinks) if what is None else [observe(sink, subject.query) for sink in subject.sinks]
     before, after = subject.checkpoint, _read_again(subject.checkpoint)
-    # Spark plans a batch before it is decided, and finishes it after the decision. Therefore, finished batches are
-    # listed before the sinks are observed, and planned batches afterward. As a result, a batch that the query
-    # writes in between does not cause a false finding.
-    compared = None if before is None or after is None else replace(after, finished=before.finished)
+    compared = None if before is None or after is None else combined(before, after)
     found = [(state, advise(state, compared)) for state in states]
     stores = _stores(subject, connection)
-    own = [] if after is None else _of_checkpoint(after, has_sinks=bool(found or stores))
+    missed = None if compared is None else _undecided(compared, has_ledgers=bool(found))
+    own = [] if after is None else _of_checkpoint(after, missed, has_sinks=bool(found or stores))
     if after is not None:
         left = not_examined(after, frozenset(state.sink for state, _ in stores))
         own += [one for one in (left, not_reached(subject.left_out)) if one is not None]
@@ -182,11 +179,21 @@ def _of_history(checkpoint: Path) -> Advice | None:
     return Advice(Urgency.WATCH, what, action, "checkpoints-fail-again-and-again")
 
 
-def _of_checkpoint(found: CheckpointState, *, has_sinks: bool) -> list[Advice]:
-    """List the findings from the checkpoint alone."""
+def _undecided(compared: CheckpointState, *, has_ledgers: bool) -> Advice | None:
+    """Say that finished batches are missing from the decisions, if the decisions are not in a sink's ledger."""
+    if compared.registers is not None:
+        return undecided(compared, compared.registers.highest_batch_of(compared.query_id))
+    # The checkpoint is bound before the first decision. The findings about a ledger include this comparison.
+    return undecided(compared, None) if compared.log is None and not has_ledgers else None
+
+
+def _of_checkpoint(found: CheckpointState, missed: Advice | None, *, has_sinks: bool) -> list[Advice]:
+    """List the findings from the checkpoint alone. ``missed`` is the finding about batches that were not decided."""
     if found.registers is not None and found.registers.damage is not None:
         action = "The query refuses to start with this checkpoint. Restore the checkpoint from a backup."
         return [Advice(Urgency.ACT, f"{found.registers.damage}", action, "the-ledger-is-lost-or-damaged")]
+    if missed is not None:
+        return [missed]
     if has_sinks:
         return []
     if found.log is None:

@@ -41,13 +41,23 @@ class _Rest(NamedTuple):
 _passing: ContextVar[_Rest | None] = ContextVar("twopc_taken_over", default=None)
 
 
-class _Facts(msgspec.Struct):
-    """The fields of a hand-over that this module reads. ``twopc.integration.migrate.handover.Handover`` has all fields."""
+class HandoverFacts(msgspec.Struct):
+    """The fields of a hand-over that a query reads. ``twopc.integration.migrate.handover.Handover`` has all fields."""
 
     query_id: str
     batch_id: int
     kind: str
     is_back: bool = False
+
+    @property
+    def is_half_written(self) -> bool:
+        """Whether the other sink has begun the batch, and has not finished it."""
+        return self.kind == _REST
+
+    @property
+    def last_finished(self) -> int:
+        """The last batch that the other sink has finished; -1 if it has finished none."""
+        return self.batch_id - self.is_half_written
 
 
 @contextlib.contextmanager
@@ -75,6 +85,23 @@ def require_passed_on(rows: object, batch_id: int) -> None:
         )
 
 
+def newest_handover(files: Files) -> tuple[str, HandoverFacts] | None:
+    """Read the hand-over in effect, and its file's name. Return None if no hand-over was recorded.
+
+    Args:
+        files: the directory ``<checkpoint>/twopc``.
+
+    Raises:
+        ConfigurationError: the file cannot be read.
+    """
+    by_number = {int(found[1]): name for name in files.names("") if (found := NAME.fullmatch(name))}
+    if not by_number:
+        return None
+    newest = by_number[max(by_number)]
+    where = f"{files.location}/{newest}"
+    return where, unseal_file(where, files.read(newest) or b"", HandoverFacts, of_format=FORMAT, remedy=REMEDY)
+
+
 def require_taken_over(files: Files, batch: Batch) -> None:
     """Check that no cut-over has handed over the batch, unless ``TakeOver`` passes on only the missing rows.
 
@@ -85,12 +112,10 @@ def require_taken_over(files: Files, batch: Batch) -> None:
     Raises:
         ConfigurationError: rows of the batch may be in the output, or the checkpoint was returned to the other sink.
     """
-    by_number = {int(found[1]): name for name in files.names("") if (found := NAME.fullmatch(name))}
-    if not by_number:
+    found = newest_handover(files)
+    if found is None:
         return
-    newest = by_number[max(by_number)]
-    where = f"{files.location}/{newest}"
-    facts = unseal_file(where, files.read(newest) or b"", _Facts, of_format=FORMAT, remedy=REMEDY)
+    where, facts = found
     if facts.query_id != batch.query_id:
         return  # TakeOver reports the problem
     if facts.is_back:
@@ -100,7 +125,7 @@ def require_taken_over(files: Files, batch: Batch) -> None:
             "--apply` again, and restart"
         )
     rest = _passing.get()
-    if facts.kind == _REST and facts.batch_id == batch.batch_id and (rest is None or rest.batch_id != batch.batch_id):
+    if facts.is_half_written and facts.batch_id == batch.batch_id and (rest is None or rest.batch_id != batch.batch_id):
         raise ConfigurationError(
             f"another sink began to write batch {batch.batch_id}, and the cut-over left the batch half-written "
             f"({where}). Some of its rows may already be in the output. This run wrote nothing. To write only the "

@@ -10,6 +10,7 @@ from twopc.binding import Binding
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.spark.checkpoint import decoding, offsets_by_source, query_id, source_offsets
+from twopc.integration.spark.former_writers import last_former_batch
 from twopc.integration.verify.deciding import QueryFacts, Where
 from twopc.integration.verify.findings import Finding, Kind
 from twopc.integration.verify.sources import ranges
@@ -127,8 +128,22 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
             yield Finding(Kind.BINDING_DIFFERS, files.location, f"the checkpoint is bound to {bound}, not to {ledger}")
         decided = {key.batch: batch.decision for key, batch in history.batches.items() if key.query_id == of}
         yield from _check_offsets(files, decided)
-        if decided:
-            yield from _check_commits(files, finished, list(decided))
+        expected = _last_expected(files, of, history)
+        if expected is not None:
+            yield from _check_undecided(finished, expected)
+        yield from _check_commits(files, list(decided))
+
+
+def _last_expected(files: Files, of: str, history: History) -> int | None:
+    """Return the last batch that the query may have finished; None if the log's decisions do not tell."""
+    highest = history.view.highest_batch_of(of)
+    if highest is not None:
+        return highest
+    if decided := [key.batch for key in history.batches if key.query_id == of]:  # another query has ended this one
+        return decided[-1]
+    if history.view.begin is not None:
+        return None
+    return last_former_batch(LocalFiles(f"{files.location}/twopc"), of)
 
 
 def _check_offsets(files: Files, decided: Mapping[int, Decision]) -> Iterator[Finding]:
@@ -153,13 +168,16 @@ def _check_offsets(files: Files, decided: Mapping[int, Decision]) -> Iterator[Fi
         yield Finding(Kind.OFFSETS_MISSING, f"batches {ranges(absent)}", text)
 
 
-def _check_commits(files: Files, finished: Collection[int], decided: Sequence[int]) -> Iterator[Finding]:
-    if beyond := sorted(batch for batch in finished if batch > decided[-1]):
+def _check_undecided(finished: Collection[int], expected: int) -> Iterator[Finding]:
+    if beyond := sorted(batch for batch in finished if batch > expected):
         text = (
-            "Spark finished these batches, but they were never decided. The query ran without the sink, or the ledger "
-            "lost decisions"
+            "Spark finished these batches, but they were never decided. The query ran without the sink, another sink wrote "
+            "these batches, or the ledger lost decisions"
         )
         yield Finding(Kind.COMMITTED_UNDECIDED, f"batches {ranges(beyond)}", text)
+
+
+def _check_commits(files: Files, decided: Sequence[int]) -> Iterator[Finding]:
     # Spark writes commits/N after the sink's commit, so the file may still be missing only for the last decided batch.
     commits = _batches(files, "commits")
     if absent := [batch for batch in decided[:-1] if batch not in commits and batch >= min(commits, default=0)]:

@@ -14,6 +14,7 @@ _ADVICE: Final = "tests/unit/test_operate_advice.py"
 _TWO_CLUSTERS: Final = "tests/live/operate/test_two_clusters.py"
 _OTHER_LEDGERS: Final = "tests/live/operate/test_other_ledgers.py"
 _SAVEPOINT: Final = "tests/unit/test_savepoint.py"
+_UNDECIDED: Final = "tests/unit/test_undecided_batches.py"
 
 OPERATE_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
@@ -100,7 +101,7 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a batch that is decided during a look makes the checkpoint an older copy",
         0,
-        "integration/operate/status.py",
+        "integration/operate/checkpoint.py",
         "replace(after, finished=before.finished)",
         "before",
         model=False,
@@ -109,7 +110,7 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a batch that is finished during a look ran without the sink",
         0,
-        "integration/operate/status.py",
+        "integration/operate/checkpoint.py",
         "replace(after, finished=before.finished)",
         "after",
         model=False,
@@ -132,6 +133,51 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         "",
         model=False,
         protocol=_SAVEPOINT,
+    ),
+    one_edit(
+        "finished batches are healthy as long as none was decided",
+        0,
+        "integration/operate/advice.py",
+        "    expected = checkpoint.former if decided is None else decided\n",
+        "    expected = decided\n",
+        model=False,
+        protocol=_UNDECIDED,
+    ),
+    one_edit(
+        "the decisions in a checkpoint are not compared with its finished batches",
+        0,
+        "integration/operate/status.py",
+        "        return undecided(compared, compared.registers.highest_batch_of(compared.query_id))\n",
+        "        return None\n",
+        model=False,
+        protocol=_UNDECIDED,
+    ),
+    one_edit(
+        "verify finds nothing wrong with a query that decided nothing",
+        0,
+        "integration/verify/checkpoint.py",
+        '    return last_former_batch(LocalFiles(f"{files.location}/twopc"), of)\n',
+        "    return None\n",
+        model=False,
+        protocol=_UNDECIDED,
+    ),
+    one_edit(
+        "a query that decided nothing gives a savepoint",
+        0,
+        "integration/operate/savepoint.py",
+        "missing_batches(now.former if highest is None else highest, finished, where)",
+        "missing_batches(highest, finished, where)",
+        model=False,
+        protocol=_UNDECIDED,
+    ),
+    one_edit(
+        "the batches before a cut-over need a decision",
+        0,
+        "integration/spark/former_writers.py",
+        "max(restored, handover.last_finished)",
+        "restored",
+        model=False,
+        protocol=_UNDECIDED,
     ),
     one_edit(
         "a restore calls a sink complete that lacks batches",
