@@ -57,7 +57,7 @@ class Advice(NamedTuple):
 
 def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[Advice]:
     """List the findings about a sink. The list is never empty."""
-    found = [*_of_log(state), *_of_checkpoint(state, checkpoint), *_of_transactions(state)]
+    found = [*_of_log(state), *mismatches(state, checkpoint), *_of_transactions(state)]
     if not state.is_complete:
         action = "Check again when every broker responds."
         found.append(Advice(Urgency.WATCH, NOT_LISTED, action, "a-broker-does-not-respond"))
@@ -96,7 +96,8 @@ def _of_log(state: SinkState) -> Iterator[Advice]:
         yield Advice(Urgency.ACT, state.problem, f"{action} this entry.", "the-ledger-is-lost-or-damaged")
 
 
-def _of_checkpoint(state: SinkState, checkpoint: CheckpointState | None) -> Iterator[Advice]:
+def mismatches(state: SinkState, checkpoint: CheckpointState | None) -> Iterator[Advice]:
+    """List the reasons why the query would refuse to start with this checkpoint."""
     if checkpoint is None or state.problem is not None:
         return
     if state.query_id not in {None, checkpoint.query_id}:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -12,7 +13,8 @@ from twopc.batch import Position
 from twopc.counted import counted
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
 from twopc.integration.operate import acts
-from twopc.integration.operate.advice import RUNBOOK
+from twopc.integration.operate.advice import RUNBOOK, mismatches
+from twopc.integration.operate.checkpoint import combined, read_checkpoint
 from twopc.integration.operate.observe import observe
 from twopc.integration.operate.opened import Standing
 from twopc.integration.operate.printing import ATTENTION, DONE, Answer, show_lines
@@ -21,9 +23,9 @@ from twopc.recovery import Step, lookup, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from twopc.integration.operate.acts import Ended
+    from twopc.integration.operate.advice import Advice
     from twopc.integration.operate.checkpoint import CheckpointState
     from twopc.integration.operate.observe import SinkState
     from twopc.integration.operate.opened import OpenTransaction
@@ -96,22 +98,47 @@ def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_su
     """Walk through the last decision of each sink. If the operator agrees, commit decided transactions that are still open.
 
     Raises:
+        ConfigurationError: the checkpoint belongs to another query than the sink's ledger.
         ForbiddenError: the decision record has changed in the meantime.
         TwoPhaseCommitError: no broker responds, or the decisions are on another cluster.
     """
     subject = subject_of(what, connection, checkpoint=checkpoint)
     walks = [_Walk(sink, subject.query, observe(sink, subject.query)) for sink in subject.with_transactions()]
     for walk in walks:
+        _require_own(walk.state, subject.checkpoint)
+    for walk in walks:
         walk.commit(is_sure=is_sure, may_ask=may_ask)
     states = [walk.state for walk in walks]
     states += _beside(subject, connection, {state.sink for state in states})
-    found = [_concluded(walk, states, subject.checkpoint) for walk in walks]
+    compared = _read_again(subject.checkpoint)
+    found = [_concluded(walk, states, compared) for walk in walks]
     is_clear = all(facts["step"] in {Step.WRITE.value, Step.FINISH.value} for _, facts in found)
     return Answer(
         DONE if is_clear else ATTENTION,
         [facts for _, facts in found],
         show_lines(line for lines, _ in found for line in lines),
     )
+
+
+def _require_own(state: SinkState, checkpoint: CheckpointState | None) -> None:
+    """Require that the checkpoint belongs to the query that decided the batch: every query counts its batches from 0."""
+    if checkpoint is None or state.query_id in {None, checkpoint.query_id}:
+        return
+    raise ConfigurationError(
+        f"the checkpoint {checkpoint.location} belongs to query {checkpoint.query_id}, but {state.ledger} belongs to query "
+        f"{state.query_id}. Nothing was done, because this checkpoint says nothing about the batches of query "
+        f"{state.query_id}. Pass the checkpoint of query {state.query_id}, or pass only the sink's name"
+    )
+
+
+def _read_again(before: CheckpointState | None) -> CheckpointState | None:
+    """Read the checkpoint again after the sinks were observed.
+
+    The finished batches are still those from before. So if Spark had finished the batch, no replay has repaired it since
+    its evidence was read, and the prescribed override cannot be wrong. If Spark has finished the batch only since then,
+    the result prescribes a start, which judges the batch again.
+    """
+    return None if before is None else combined(before, read_checkpoint(Path(before.location)))
 
 
 def _beside(subject: Subject, connection: Connection, known: set[str]) -> list[SinkState]:
@@ -132,6 +159,8 @@ def _concluded(
     if state.problem is not None:
         action = f"3. Next: do not start the query. Read {RUNBOOK}#the-ledger-is-lost-or-damaged"
         return [*walk.lines, action], {"sink": state.sink, "step": Step.DAMAGED.value}
+    if (mismatch := next(mismatches(state, checkpoint), None)) is not None:
+        return _refused(walk, mismatch)
     step, label = _step(state, states, checkpoint)
     text, anchor = _NEXT[step], _ENTRIES.get(step, "healthy")
     if _open(state):
@@ -151,17 +180,29 @@ def _concluded(
             "together. Pass the checkpoint or --sinks. For sinks other than Kafka sinks, also run `twopc status "
             "CHECKPOINT --sinks MODULE:NAME`."
         )
+    return _result(walk, step, label, action, f"{RUNBOOK}#{anchor}")
+
+
+def _refused(walk: _Walk, mismatch: Advice) -> tuple[list[str], dict[str, Any]]:
+    """Say that the next start would be refused. Spark's progress in such a checkpoint says nothing about the last batch."""
+    commands = walk.state.in_commands
+    first = f"First, run `twopc transactions commit {commands}`. A refused start commits nothing. "
+    action = f"{mismatch.what[0].upper()}{mismatch.what[1:]}. {first if _open(walk.state) else ''}{mismatch.action}"
+    return _result(walk, Step.REFUSE, "start refused", action, mismatch.link)
+
+
+def _result(walk: _Walk, step: Step, label: str, action: str, link: str) -> tuple[list[str], dict[str, Any]]:
     facts = {
-        "sink": state.sink,
-        "batch": state.last_decided,
+        "sink": walk.state.sink,
+        "batch": walk.state.last_decided,
         "case": label,
         "step": step.value,
-        "evidence": [one.facts() for one in _last(state)],
+        "evidence": [one.facts() for one in _last(walk.state)],
         "committed": [one.facts() for one in walk.committed],
         "next": action,
-        "runbook": f"{RUNBOOK}#{anchor}",
+        "runbook": link,
     }
-    return [*walk.lines, f"3. Next ({label}): {action} {RUNBOOK}#{anchor}"], facts
+    return [*walk.lines, f"3. Next ({label}): {action} {link}"], facts
 
 
 def _step(state: SinkState, states: Sequence[SinkState], checkpoint: CheckpointState | None) -> tuple[Step, str]:

@@ -14,6 +14,7 @@ _ADVICE: Final = "tests/unit/test_operate_advice.py"
 _TWO_CLUSTERS: Final = "tests/live/operate/test_two_clusters.py"
 _OTHER_LEDGERS: Final = "tests/live/operate/test_other_ledgers.py"
 _SAVEPOINT: Final = "tests/unit/test_savepoint.py"
+_RESOLVE: Final = "tests/unit/test_resolve.py"
 _UNDECIDED: Final = "tests/unit/test_undecided_batches.py"
 
 OPERATE_BUGS: Final[tuple[Bug, ...]] = (
@@ -178,6 +179,33 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         "restored",
         model=False,
         protocol=_UNDECIDED,
+    ),
+    one_edit(
+        "resolve judges a batch by another query's checkpoint",
+        0,
+        "integration/operate/resolve.py",
+        "        _require_own(walk.state, subject.checkpoint)\n",
+        "        pass\n",
+        model=False,
+        protocol=_RESOLVE,
+    ),
+    one_edit(
+        "resolve prescribes an override although the start is refused",
+        0,
+        "integration/operate/resolve.py",
+        "next(mismatches(state, checkpoint), None)",
+        "None",
+        model=False,
+        protocol=_RESOLVE,
+    ),
+    one_edit(
+        "resolve calls a batch left behind that was repaired during the look",
+        0,
+        "integration/operate/resolve.py",
+        "combined(before, read_checkpoint(Path(before.location)))",
+        "read_checkpoint(Path(before.location))",
+        model=False,
+        protocol=_RESOLVE,
     ),
     one_edit(
         "a restore calls a sink complete that lacks batches",
