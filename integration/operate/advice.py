@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from twopc.integration.operate.checkpoint import CheckpointState
-    from twopc.integration.operate.observe import SinkState
+    from twopc.integration.operate.observe import Proof, SinkState
     from twopc.integration.operate.opened import OpenTransaction
 
 #: The runbook. A test checks that each anchor exists.
@@ -187,14 +187,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
         )
     unknown = [one for one in state.proofs if one.evidence is Evidence.UNKNOWN]
     if unknown and not open_decided:
-        yield Advice(
-            Urgency.WATCH,
-            f"nothing proves whether {counted(len(unknown), 'decided transaction')} of batch {unknown[0].batch} committed "
-            f"or were lost: {unknown[0].text}",
-            "Check again when every broker responds. Then start the query. It will prove the commits, or report why it "
-            "cannot.",
-            "a-commit-cannot-be-proven",
-        )
+        yield _of_unknown(state, unknown)
     ended = by_standing[Standing.ORPHAN] + by_standing[Standing.ABANDONED]
     if ended:
         # An abort by hand needs every decision, and a checkpoint may be an older copy.
@@ -235,6 +228,35 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             "transaction.timeout.ms.",
             "a-foreign-transaction-holds-readers-back",
         )
+
+
+def _of_unknown(state: SinkState, unknown: Sequence[Proof]) -> Advice:
+    """Describe decided transactions that are not visible, and that nothing proves lost.
+
+    If the coordinator described the transaction, it is no longer open, so nothing can expire. A healthy query does not
+    reach the other case: it proves every commit before its next batch, and a coordinator that is silent stops it.
+    """
+    silent = [one for one in unknown if not one.is_described and one.batch == state.last_decided]
+    found = silent or unknown
+    what = (
+        f"nothing proves whether {counted(len(found), 'decided transaction')} of batch {found[0].batch} committed or were "
+        f"lost: {found[0].text}"
+    )
+    if silent:
+        return Advice(
+            Urgency.ACT,
+            f"{what}. These transactions may still be open. Open transactions expire, and their rows are then lost",
+            "Make every broker respond again. If the query is not running, start it now. It will commit these transactions, "
+            "or report why it cannot.",
+            "a-commit-cannot-be-proven",
+        )
+    return Advice(
+        Urgency.WATCH,
+        what,
+        "Check again when every broker responds. Then start the query. It will prove the commits, or report why it "
+        "cannot.",
+        "a-commit-cannot-be-proven",
+    )
 
 
 def _of_running(state: SinkState, running: Sequence[OpenTransaction]) -> Advice:

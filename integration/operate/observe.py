@@ -24,6 +24,7 @@ from twopc.integration.verify.transactions import check_missing, decided_in, top
 from twopc.retry import repeating
 from twopc.sealed import OtherVersionError
 from twopc.sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
+from twopc.sinks.kafka.reports import NONE, NOT_FOUND
 from twopc.sinks.kafka.settings import LEDGERS
 from twopc.sinks.kafka.transactions import TransactionClient
 
@@ -54,6 +55,7 @@ class Proof:
     rows: int
     evidence: Evidence
     text: str  #: the reason for the evidence
+    is_described: bool = True  #: whether the coordinator described the transaction; if not, it may still be open
 
     def facts(self) -> dict[str, Any]:
         """Return the facts as a JSON object."""
@@ -299,6 +301,7 @@ def _proofs(
                 rows=one.handle.rows,
                 evidence=evidence,
                 text=text,
+                is_described=uuid not in absent or absent[uuid].error in {NONE, NOT_FOUND},
             )
         )
     return tuple(found)

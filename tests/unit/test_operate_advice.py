@@ -193,8 +193,9 @@ def advised(**changes: Any) -> list[tuple[Urgency, str]]:
     return [(found.urgency, found.anchor) for found in advise(replace(STATE, **changes))]
 
 
-def proof(evidence: Evidence) -> Proof:
-    return Proof(batch=4, task=0, transaction="s.2.w.0 (u)", rows=5, evidence=evidence, text="because")
+def proof(evidence: Evidence, **changes: Any) -> Proof:
+    found = Proof(batch=4, task=0, transaction="s.2.w.0 (u)", rows=5, evidence=evidence, text="because")
+    return replace(found, **changes)
 
 
 @pytest.mark.parametrize(
@@ -221,6 +222,12 @@ def proof(evidence: Evidence) -> Proof:
         ({"transactions": (one(Standing.FOREIGN),)}, (Urgency.WATCH, "a-foreign-transaction-holds-readers-back")),
         ({"proofs": (proof(Evidence.ABORTED),)}, (Urgency.ACT, "a-decided-transaction-is-lost")),
         ({"proofs": (proof(Evidence.UNKNOWN),)}, (Urgency.WATCH, "a-commit-cannot-be-proven")),
+        ({"proofs": (proof(Evidence.UNKNOWN, is_described=False),)}, (Urgency.ACT, "a-commit-cannot-be-proven")),
+        (  # a later batch was decided, so the query had proven this commit
+            {"proofs": (proof(Evidence.UNKNOWN, batch=3, is_described=False),)},
+            (Urgency.WATCH, "a-commit-cannot-be-proven"),
+        ),
+        ({"proofs": (proof(Evidence.COMMITTED, is_described=False),)}, (Urgency.NONE, "healthy")),
         ({"is_complete": False}, (Urgency.WATCH, "a-broker-does-not-respond")),
         (
             {"held": (HeldPartition("out", 0, 5, 9, 8, "other"),)},
@@ -230,6 +237,13 @@ def proof(evidence: Evidence) -> Proof:
 )
 def test_each_state_has_its_advice(changes: dict[str, Any], expected: tuple[Urgency, str]) -> None:
     assert advised(**changes) == [expected]
+
+
+def test_a_silent_coordinator_may_let_decided_transactions_expire() -> None:
+    unproven = (proof(Evidence.UNKNOWN), proof(Evidence.UNKNOWN, is_described=False, text="its coordinator is silent"))
+    [found] = advise(replace(STATE, proofs=unproven))
+    assert "1 decided transaction of batch 4" in found.what and "its coordinator is silent" in found.what
+    assert "may still be open" in found.what and "start it now" in found.action
 
 
 def test_the_advice_says_when_the_first_transaction_expires() -> None:
