@@ -15,7 +15,7 @@ from twopc.errors import ConfigurationError
 from twopc.integration.connect.one_shuffle import NOT_KNOWN, Checksums, Ruled
 from twopc.integration.connect.worker import called_batch, is_worker
 from twopc.integration.spark.options import require_picklable
-from twopc.integration.spark.query_runs import drop, enter_run
+from twopc.integration.spark.query_runs import enter_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,14 +74,9 @@ class ConnectCalls:
         return Ruled() if address is None else open_shuffles(session, address, is_at_start=is_at_start)
 
     def close(self) -> None:
-        """See :class:`~twopc.integration.spark.mode.Calls`."""
-        writer = self._writer
-        if writer is None:
-            return
-        writer.close()
-        if not writer.run.query.is_active:
-            drop(writer.run)
-            self._writer = None
+        """See :class:`~twopc.integration.spark.mode.Calls`. The run stays known, because the process ends with it."""
+        if self._writer is not None:
+            self._writer.run.close(self._writer)
 
 
 def _require_available(location: str | None, options: Options) -> str:

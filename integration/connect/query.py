@@ -61,8 +61,13 @@ class ConnectQuery:
         self._location = location
 
     @property
+    def may_call(self) -> bool:
+        """See :class:`~twopc.integration.spark.mode.Query`. The process ends with its run."""
+        return True
+
+    @property
     def is_active(self) -> bool:
-        """See :class:`~twopc.integration.spark.mode.Query`."""
+        """Whether the query runs and nobody has stopped it. False does not mean that the current call is over."""
         try:
             return bool(self._remote.isActive)
         except Exception:  # noqa: BLE001 - the server has ended, or has forgotten the session

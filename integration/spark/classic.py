@@ -21,7 +21,7 @@ from twopc.integration.spark.kept_data import Unused, planned_ms, unused, uses_k
 from twopc.integration.spark.lasting import require_lasting
 from twopc.integration.spark.one_clock import at_one_instant
 from twopc.integration.spark.overwritten import require_not_overwritten
-from twopc.integration.spark.query_runs import drop, enter_run
+from twopc.integration.spark.query_runs import drop_if_ended, enter_run
 from twopc.integration.spark.repeated import Repeated
 from twopc.integration.spark.run_writer import RunWriter
 from twopc.integration.spark.running import GivenCheckpoint, calling_query
@@ -174,7 +174,7 @@ class ClassicCalls:
             run = enter_run(query, lambda: Shuffles(history_of(context), is_merged=is_merged))
             if previous is not None:
                 _require_ended(previous.run.query, run.query)
-                previous.close()
+                previous.run.close(previous)
             location = query.checkpoint_location if self._location is None else self._location
             stateful = StatefulOperators(int(session.conf.get(STATE_FORMAT, None) or 1))
             keeps_shuffles = _keeps_shuffles(session)
@@ -187,9 +187,8 @@ class ClassicCalls:
         writer = self._writer
         if writer is None:
             return
-        writer.close()
-        if not writer.run.query.is_active:
-            drop(writer.run)
+        writer.run.close(writer)
+        if drop_if_ended(writer.run):
             self._writer = None
 
 
@@ -206,7 +205,7 @@ def _keeps_shuffles(session: SparkSession) -> bool:
 
 
 def _require_ended(previous: Query, present: Query) -> None:
-    if previous.query_id != present.query_id and previous.is_active:
+    if previous.query_id != present.query_id and previous.may_call:
         raise ConfigurationError(
             f"query {present.query_id} calls the exactly_once() object of query {previous.query_id}, which is still "
             "running. This call wrote nothing. Create a separate object for each query, with its own sinks"

@@ -176,6 +176,8 @@ class ExactlyOnce:
     def close(self) -> None:
         """Close this query's connections after the query has stopped. This method does not end any transaction.
 
+        If a call is still writing a batch, the call closes the connections once it has written the batch.
+
         An error or a new run also closes the connections.
         """
         self._calls.close()

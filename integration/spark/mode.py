@@ -34,8 +34,8 @@ class Query(Protocol):
         """Spark's id for the run. Spark assigns a new id at each start."""
 
     @property
-    def is_active(self) -> bool:
-        """Whether the run is still active."""
+    def may_call(self) -> bool:
+        """Whether the run is making a call, or may make one. A run that was stopped during a call first ends the call."""
 
     @property
     def checkpoint_location(self) -> str:

@@ -27,15 +27,17 @@ logger = logging.getLogger(__name__)
 
 
 class Closable(Protocol):
-    """The writer of a run's batches."""
+    """A part of a run, such as the writer of the run's batches."""
 
     def close(self) -> None:
-        """Release connections."""
+        """Release connections and threads."""
 
 
 @dataclass
 class QueryRun:
     """One run of a query. Only the query's thread uses this object, and :meth:`alone` refuses every other thread.
+
+    Any thread may call :meth:`close`.
 
     Attributes:
         query: Spark's view of the run.
@@ -49,6 +51,8 @@ class QueryRun:
     _visible: VisibleCall | None = field(default=None, init=False)
     _begun: Call | None = field(default=None, init=False)  # a call that has reached the sinks, and has not succeeded
     _writing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+    _unused: list[Closable] = field(default_factory=list, init=False, repr=False)  # to be closed
+    _using: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     @contextlib.contextmanager
     def alone(self, batch_id: int) -> Iterator[None]:
@@ -68,9 +72,37 @@ class QueryRun:
                 "proceed, again only after the previous call has returned or raised an error"
             )
         try:
-            yield
+            with self._using:  # waits for a thread that is just closing parts
+                yield
         finally:
             self._writing.release()
+            self._close_unused()
+
+    def close(self, *parts: Closable) -> None:
+        """Close parts of the run. If a call is writing, the call closes the parts once it has written its batch."""
+        self._unused.extend(parts)
+        self._close_unused()
+
+    def _close_unused(self) -> None:
+        # Look again after the release: another thread may have added a part just before, and may have found the lock held.
+        while self._unused and self._using.acquire(blocking=False):
+            try:
+                while self._unused:
+                    self._try_to_close(self._unused.pop())
+            finally:
+                self._using.release()
+
+    def _try_to_close(self, part: Closable) -> None:
+        try:
+            part.close()
+        except Exception:
+            logger.warning(
+                "the connections of query %s (run %s) were not closed properly. No data is at risk, because no call is using "
+                "these connections. They may stay open until this process ends. You need not do anything",
+                self.query.query_id,
+                self.query.run_id,
+                exc_info=True,
+            )
 
     def take(self, call: Call, writer: Closable) -> bool:
         """Accept a call for a batch. Return whether its rows must be written: False if they are already visible.
@@ -137,11 +169,13 @@ def enter_run(query: Query, check: Callable[[], ShuffleCheck]) -> QueryRun:
         check: makes the shuffle check for a new run.
     """
     with _lock:
-        if query.run_id not in _runs:
-            for ended in list(_ended()):
-                drop(ended)
-            _runs[query.run_id] = QueryRun(query, check())
-        return _runs[query.run_id]
+        if (known := _runs.get(query.run_id)) is not None:
+            return known
+        earlier = list(_runs.values())
+        run = _runs[query.run_id] = QueryRun(query, check())
+    for one in earlier:  # without the lock, because other queries need not wait until the connections are closed
+        drop_if_ended(one)
+    return run
 
 
 def _other_thread(batch_id: int) -> ConfigurationError:
@@ -154,13 +188,12 @@ def _other_thread(batch_id: int) -> ConfigurationError:
     )
 
 
-def drop(run: QueryRun) -> None:
-    """Forget a run that has stopped, and close its connections."""
-    if _runs.pop(run.query.run_id, None) is not None:
-        run.shuffles.close()
-        if run.writer is not None:
-            run.writer.close()
-
-
-def _ended() -> Iterator[QueryRun]:
-    return (run for run in _runs.values() if not run.query.is_active)
+def drop_if_ended(run: QueryRun) -> bool:
+    """Forget a run that makes no more calls, and close its connections. Return whether the run has ended."""
+    if run.query.may_call:
+        return False
+    with _lock:
+        known = _runs.pop(run.query.run_id, None)
+    if known is not None:
+        run.close(run.shuffles, *([] if run.writer is None else [run.writer]))
+    return True

@@ -37,15 +37,19 @@ class RunningQuery:
         self.query_id = str(java.id())
         self.run_id = str(java.runId())
         self._java = java
+        self._running = _running(java.sparkSession())
         self._thread = java.queryExecutionThread()
         self._threads = threads
         self._known: threading.Thread | None = None  # the query's Python thread, once it is known
 
     @property
-    def is_active(self) -> bool:
-        """Whether the run is still active."""
+    def may_call(self) -> bool:
+        """See :class:`~twopc.integration.spark.mode.Query`."""
+        # Spark's isActive is false as soon as stop() begins, even while stop() waits for a call (MicroBatchExecution). The
+        # run's thread removes the run from this map at its end, before stop() and awaitTermination() return
+        # (StreamExecution). calling_query() accepts calls only from runs in the map.
         try:
-            return bool(self._java.isActive())
+            return bool(self._java.equals(self._running.get(self._java.id())))
         except (Py4JError, OSError):  # the session's JVM has ended
             return False
 
@@ -156,8 +160,12 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
 
 
 def _active(session: SparkSession) -> list[Any]:
-    java_session: Any = session._jsparkSession  # noqa: SLF001 - the public API shows only the queries of one session
-    running = java_session.sharedState().activeStreamingQueries()
+    running = _running(session._jsparkSession)  # noqa: SLF001 - the public API shows only the queries of one session
     return [
         java for key in list(running) if (java := running.get(key)) is not None
     ]  # one of the queries may have ended
+
+
+def _running(java_session: Any) -> Any:
+    """Return Spark's map of the running queries of all sessions, by query id."""
+    return java_session.sharedState().activeStreamingQueries()

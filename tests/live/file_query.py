@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from tests.live.redis.services import RedisService
 
@@ -59,6 +60,10 @@ class Query:
 
     def run(self, *expressions: str) -> None:
         """Process all fed batches. Raises the error that stops the query."""
+        finish(*self.start(*expressions))
+
+    def start(self, *expressions: str) -> tuple[StreamingQuery, ExactlyOnce]:
+        """Begin to process all fed batches."""
         checkpoint = str(self.directory / "checkpoint")
         frame = (
             self.spark.readStream.schema(self.schema)
@@ -70,8 +75,7 @@ class Query:
         writer = (
             self.plan(selected).writeStream.foreachBatch(self.function(each)).option("checkpointLocation", checkpoint)
         )
-        query = writer.trigger(availableNow=True).start()
-        finish(query, each)
+        return writer.trigger(availableNow=True).start(), each
 
     def fail_at(self, point: str) -> None:
         """Stop the query with an error at a crash point, which leaves the same state as a crash there."""

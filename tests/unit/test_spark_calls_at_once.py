@@ -40,7 +40,7 @@ class Query:
     """Stands in for a run of a query, which makes its calls in the thread of the test."""
 
     query_id = run_id = "q"
-    is_active = True
+    may_call = True
     checkpoint_location = "/checkpoint"
     batch_id = 0
 

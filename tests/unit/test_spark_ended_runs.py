@@ -1,0 +1,156 @@
+"""Other threads close a run's connections. They never do so while a call of that run is writing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from twopc.integration.spark import query_runs
+from twopc.integration.spark.classic import ClassicCalls
+from twopc.integration.spark.options import Options
+from twopc.integration.spark.query_runs import QueryRun, enter_run
+
+
+class Query:
+    """Stands in for a run of a query, which makes its calls in the thread of the test."""
+
+    checkpoint_location = "/checkpoint"
+    batch_id = 0
+
+    def __init__(self, name: str) -> None:
+        self.query_id = self.run_id = name
+        self.may_call = True
+
+    def makes_this_call(self) -> bool:
+        return True
+
+
+class Part:
+    """Stands in for a run's writer and its shuffle check."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.run: Any = None
+        self.is_closed = False
+        self._error = error
+
+    def close(self) -> None:
+        self.is_closed = True
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.fixture(autouse=True)
+def no_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query_runs, "_runs", {})
+
+
+def run_of(query: Query, writer: Part) -> tuple[QueryRun, Any]:
+    shuffles: Any = Part()
+    run = enter_run(query, lambda: shuffles)
+    run.writer, writer.run = writer, run
+    return run, shuffles
+
+
+def writer_of(run: QueryRun) -> Any:
+    return run.writer
+
+
+def in_a_thread(function: Any) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+def start_another() -> QueryRun:
+    started: list[QueryRun] = []
+    nothing: Any = Part()
+    in_a_thread(lambda: started.append(enter_run(Query("another"), lambda: nothing)))
+    return started[0]
+
+
+def test_another_query_closes_a_run_that_has_ended_but_no_run_that_may_call() -> None:
+    query, writer = Query("q"), Part()
+    _, shuffles = run_of(query, writer)
+    assert start_another().among_others.running == {"q", "another"}
+    assert not writer.is_closed and not shuffles.is_closed
+    query.may_call = False
+    assert enter_run(Query("third"), lambda: shuffles).among_others.running == {"another", "third"}
+    assert writer.is_closed and shuffles.is_closed
+
+
+def test_a_run_whose_jvm_has_ended_keeps_its_connections_until_its_call_is_over() -> None:
+    query, writer = Query("q"), Part()
+    run, shuffles = run_of(query, writer)
+    with run.alone(0):
+        query.may_call = False
+        start_another()
+        assert not writer.is_closed and not shuffles.is_closed
+    assert writer.is_closed and shuffles.is_closed
+
+
+def calls_of(writer: Part) -> ClassicCalls:
+    calls = ClassicCalls([], None, Options())
+    made: Any = writer
+    calls._writer = made
+    return calls
+
+
+def test_an_object_that_is_closed_during_a_call_closes_its_connections_after_the_call() -> None:
+    query, writer = Query("q"), Part()
+    run, shuffles = run_of(query, writer)
+    calls = calls_of(writer)
+    with run.alone(0):
+        in_a_thread(calls.close)
+        assert not writer.is_closed
+    assert writer.is_closed and not shuffles.is_closed  # the function may make another call
+    query.may_call = False
+    calls.close()
+    assert shuffles.is_closed
+    assert not query_runs._runs
+
+
+def test_a_call_waits_for_a_thread_that_is_closing_the_runs_connections() -> None:
+    begun, order = threading.Event(), []
+
+    class Slow(Part):
+        def close(self) -> None:
+            begun.set()
+            deadline = time.monotonic() + 10
+            while not run._writing.locked() and time.monotonic() < deadline:  # the call is about to write
+                time.sleep(0.001)
+            order.append("closed")
+
+    run, _ = run_of(Query("q"), Slow())
+    thread = threading.Thread(target=lambda: run.close(writer_of(run)))
+    thread.start()
+    assert begun.wait(10)
+    with run.alone(0):
+        order.append("called")
+    thread.join()
+    assert order == ["closed", "called"]
+
+
+def test_an_error_while_a_run_is_closed_stops_no_query(caplog: pytest.LogCaptureFixture) -> None:
+    query, writer = Query("q"), Part(RuntimeError("no broker"))
+    _, shuffles = run_of(query, writer)
+    query.may_call = False
+    start_another()
+    assert writer.is_closed and shuffles.is_closed
+    assert "query q (run q) were not closed properly. No data is at risk" in caplog.text and "no broker" in caplog.text
+
+
+def test_a_run_is_closed_without_the_lock_that_other_queries_need_to_start() -> None:
+    class StartsAnother(Part):
+        def close(self) -> None:
+            super().close()
+            start_another()
+
+    query, writer = Query("q"), StartsAnother()
+    _, shuffles = run_of(query, writer)
+    query.may_call = False
+    enter_run(Query("second"), lambda: shuffles)
+    assert writer.is_closed
+    assert set(query_runs._runs) == {"second", "another"}
