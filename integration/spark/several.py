@@ -94,7 +94,10 @@ _ONE_CALL: Final = (
     "Write each batch with a single call. Pass a dictionary that maps each sink name to a DataFrame, such as "
     'each({"orders": orders, "audit": audit}, batch_id). If two DataFrames go to one sink, pass one.unionByName(other)'
 )
-_USAGE: Final = "Pass a DataFrame, or a dictionary that maps each sink name to a DataFrame"
+_USAGE: Final = (
+    "Pass a Spark DataFrame, or a dictionary that maps each sink name to a Spark DataFrame. batch.sparkSession."
+    "createDataFrame(rows) makes one from a pandas DataFrame, and rows.to_spark() makes one from a pandas-on-Spark DataFrame"
+)
 
 
 @dataclass(frozen=True)
@@ -204,4 +207,6 @@ def _sink_frame(frame: Any, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id: 
 
 
 def _described(value: object) -> str:
-    return f"a {type(value).__name__}"
+    kind = type(value)
+    # Other libraries also have classes called DataFrame, so the name alone may mislead.
+    return f"a {kind.__name__}" + ("" if kind.__module__ == "builtins" else f" from the module {kind.__module__}")

@@ -376,6 +376,7 @@ def test_a_second_call_with_the_same_dataframe_for_another_sink_is_refused(
         (lambda one, two, _: {one: None, two: None}, "None for every sink"),
         (lambda one, two, batch: {one: batch, two: batch.write}, "a DataFrameWriter"),
         (lambda *_: 5, "is a int"),
+        (lambda _, __, batch: batch.toPandas(), "is a DataFrame from the module pandas."),
     ],
 )
 def test_an_invalid_dictionary_raises_an_error_and_nothing_is_written(

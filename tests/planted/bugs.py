@@ -1161,6 +1161,15 @@ BUGS: Final = (
         whole="tests/live/test_spark_readers.py -k planned",
     ),
     _bug(
+        "the error for a pandas DataFrame says only that it is a DataFrame",
+        0,
+        "integration/spark/several.py",
+        'kind.__module__ == "builtins"',
+        "True",
+        model=False,
+        protocol="tests/unit/test_spark_several.py -k pandas",
+    ),
+    _bug(
         "rows that the function collected and gave back through Arrow are not checked",
         6,
         "integration/spark/kept_data.py",

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+import pandas as pd
 import pytest
 from pyspark.sql import DataFrame
 
@@ -35,6 +36,16 @@ def test_a_dataframe_of_spark_connect_is_refused_in_the_driver_of_a_classic_sess
     frame = ConnectFrame()
     with pytest.raises(ConfigurationError, match=r"Spark Connect.*classic session.*Nothing was written"):
         by_frame({"fake": frame} if of_sink else frame, [FakeSink(World(), "fake")], 0)
+
+
+@pytest.mark.parametrize("of_sink", [False, True])
+def test_the_error_for_a_pandas_dataframe_says_that_it_is_not_a_spark_dataframe(*, of_sink: bool) -> None:
+    frame: Any = pd.DataFrame({"id": [1]})
+    with pytest.raises(
+        ConfigurationError,
+        match=r"batch 3 .*a DataFrame from the module pandas\..*Nothing was written\. Pass a Spark DataFrame.*createDataFrame",
+    ):
+        by_frame({"fake": frame} if of_sink else frame, [FakeSink(World(), "fake")], 3)
 
 
 class OwnFrame(DataFrame):
