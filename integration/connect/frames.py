@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 #: The Spark Connect messages that contain the name of a table or a view.
 _NAMES: Final = frozenset({"SQL", "NamedTable"})
+#: The message of a node in a plan.
+_RELATION: Final = "Relation"
+#: The leaves of a plan whose rows are fixed: RDDs on the server (a batch or a checkpoint), and rows in the plan itself.
+_FIXED: Final = frozenset(
+    {"cached_remote_relation", "local_relation", "cached_local_relation", "chunked_cached_local_relation", "range"}
+)
 #: The beginning of a subquery in an SQL expression.
 _SUBQUERY: Final = re.compile(r"\(\s*(?:select\b|with\s|from\s|table\s)", re.IGNORECASE)
 
@@ -39,6 +45,19 @@ def is_by_name(frame: Any) -> bool:
         part.DESCRIPTOR.name in _NAMES or (part.DESCRIPTOR.name == "ExpressionString" and has_subquery(part.expression))
         for part, _ in _messages(_relation(frame))
     )
+
+
+def other_data(frame: Any) -> str | None:
+    """See :class:`~twopc.integration.spark.mode.Mode`. The server keeps the rows of a batch and of a checkpoint."""
+    if is_by_name(frame):
+        return "the name of a table or a view"
+    relations = (part for part, _ in _messages(_relation(frame)) if part.DESCRIPTOR.name == _RELATION)
+    kinds = ((one, str(one.WhichOneof("rel_type"))) for one in relations)
+    return next((kind for one, kind in kinds if kind not in _FIXED and _is_leaf(one)), None)
+
+
+def _is_leaf(relation: Any) -> bool:
+    return all(part is relation or part.DESCRIPTOR.name != _RELATION for part, _ in _messages(relation))
 
 
 def references(frame: Any, analyzed: str) -> Counter[str]:

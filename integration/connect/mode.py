@@ -13,6 +13,7 @@ from twopc.integration.connect.caller import queries_with
 from twopc.integration.connect.engine import ConnectEngine
 from twopc.integration.connect.frames import (
     is_by_name,
+    other_data,
     plan_of_rows,
     references,
     require_no_subquery,
@@ -31,6 +32,8 @@ from twopc.integration.spark.stateful import tell_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import DataFrame
 
     from twopc.batch import Batch
     from twopc.engine import Engine
@@ -98,6 +101,10 @@ class ConnectMode:
         self._given = {one.name: one.frame for one in frames}
         with resolved(frames) as found:
             yield found
+
+    def other_data(self, frame: DataFrame) -> str | None:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        return other_data(frame)
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
         """See :class:`~twopc.integration.spark.mode.Mode`.

@@ -21,8 +21,8 @@ from twopc.integration.spark.kept_data import Unused, planned_ms, unused, uses_k
 from twopc.integration.spark.lasting import require_lasting
 from twopc.integration.spark.one_clock import at_one_instant
 from twopc.integration.spark.overwritten import require_not_overwritten
-from twopc.integration.spark.query_runs import drop_if_ended, enter_run
-from twopc.integration.spark.repeated import Repeated
+from twopc.integration.spark.query_runs import drop, enter_run
+from twopc.integration.spark.repeated import Repeated, other_data
 from twopc.integration.spark.run_writer import RunWriter
 from twopc.integration.spark.running import GivenCheckpoint, calling_query
 from twopc.integration.spark.shared_history import history_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from twopc.batch import Batch
     from twopc.engine import Engine
@@ -99,6 +99,13 @@ class ClassicMode:
     def resolved(self, frames: Sequence[SinkFrame]) -> AbstractContextManager[Sequence[SinkFrame]]:
         """See :class:`~twopc.integration.spark.mode.Mode`. A classic DataFrame has been resolved when it was made."""
         return contextlib.nullcontext(frames)
+
+    def other_data(self, frame: DataFrame) -> str | None:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        try:
+            return other_data(frame, self._query.execution.toRdd().id())
+        except Py4JError as error:  # this release of Spark is unknown: assume the worst
+            return f"Spark does not show the plan: {error}"
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
         """See :class:`~twopc.integration.spark.mode.Mode`."""

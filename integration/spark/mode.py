@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from contextlib import AbstractContextManager
 
+    from pyspark.sql import DataFrame
+
     from twopc.batch import Batch
     from twopc.engine import Engine
     from twopc.files import Files
@@ -143,6 +145,12 @@ class Mode(Protocol):
 
     def resolved(self, frames: Sequence[SinkFrame]) -> AbstractContextManager[Sequence[SinkFrame]]:
         """Return the DataFrames of a call, in a form whose rows cannot change during the call."""
+
+    def other_data(self, frame: DataFrame) -> str | None:
+        """Return a part of a DataFrame's plan that reads data other than the batch, a checkpoint, or rows in the plan itself.
+
+        Such data may change between two evaluations of the DataFrame. None: there is no such part.
+        """
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
         """Check a batch before an attempt to write it. Return the known sizes of the query's state.

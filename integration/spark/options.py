@@ -40,6 +40,7 @@ class Options:
     overrides: Overrides = field(default_factory=Overrides)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "select", _copied(self.select))
         if not isinstance(self.checkpoints, CheckpointConfig):
             raise ConfigurationError(f"exactly_once(checkpoints={self.checkpoints!r}): pass a CheckpointConfig(…)")
         if not isinstance(self.write_by, DriverUpTo) and self.write_by not in _WRITE_BY:
@@ -89,12 +90,17 @@ class Options:
         unknown = sorted(set(self.select) - {sink.name for sink in sinks})
         if unknown:
             raise ConfigurationError(f"exactly_once(select=…): there is no sink called {unknown[0]!r}")
-        for name, expressions in self.select.items():
-            if isinstance(expressions, str) or not expressions:
-                raise ConfigurationError(
-                    f"exactly_once(select={{{name!r}: {expressions!r}}}): pass a list of SQL expressions, such as "
-                    "['id AS key', 'to_json(struct(*)) AS value']"
-                )
+
+
+def _copied(select: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Copy the mapping, because a change of it between two calls for a batch would change the rows."""
+    for name, expressions in select.items():
+        if isinstance(expressions, str) or not expressions:
+            raise ConfigurationError(
+                f"exactly_once(select={{{name!r}: {expressions!r}}}): pass a list of SQL expressions, such as "
+                "['id AS key', 'to_json(struct(*)) AS value']"
+            )
+    return {name: tuple(expressions) for name, expressions in select.items()}
 
 
 def require_picklable(one: object, problem: str, advice: str) -> None:

@@ -20,17 +20,22 @@ from twopc.integration.spark.several import VisibleCall, other_rows, require_vis
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pyspark.sql import DataFrame
+
     from twopc.integration.spark.mode import Query, ShuffleCheck
     from twopc.integration.spark.several import Call
 
 logger = logging.getLogger(__name__)
 
 
-class Closable(Protocol):
-    """A part of a run, such as the writer of the run's batches."""
+class Writer(Protocol):
+    """The writer of a run's batches."""
 
     def close(self) -> None:
         """Release connections and threads."""
+
+    def other_data(self, frame: DataFrame) -> str | None:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
 
 
 @dataclass
@@ -47,7 +52,7 @@ class QueryRun:
 
     query: Query
     shuffles: ShuffleCheck
-    writer: Closable | None = field(default=None, repr=False)
+    writer: Writer | None = field(default=None, repr=False)
     _visible: VisibleCall | None = field(default=None, init=False)
     _begun: Call | None = field(default=None, init=False)  # a call that has reached the sinks, and has not succeeded
     _writing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
@@ -104,7 +109,7 @@ class QueryRun:
                 exc_info=True,
             )
 
-    def take(self, call: Call, writer: Closable) -> bool:
+    def take(self, call: Call, writer: Writer) -> bool:
         """Accept a call for a batch. Return whether its rows must be written: False if they are already visible.
 
         Raises:
@@ -113,7 +118,7 @@ class QueryRun:
         """
         visible = self._visible
         if visible is not None and visible.batch_id == call.batch_id:
-            require_visible(call, visible, is_same_object=self.writer is writer)
+            require_visible(call, visible, writer.other_data, is_same_object=self.writer is writer)
             logger.warning(
                 "batch %d is already visible in %s, and this second call passes the same DataFrames, so the call "
                 "writes nothing. No row is lost or duplicated",

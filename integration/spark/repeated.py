@@ -24,6 +24,8 @@ from twopc.integration.spark.overwritten import running_query
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pyspark.sql import DataFrame
+
     from twopc.integration.spark.several import SinkFrame
 
 logger = logging.getLogger(__name__)
@@ -34,6 +36,8 @@ _SHOWN_COLUMNS: Final = 8
 #: The leaves of a plan that produce the same rows each time, or that :func:`_causes` examines separately: the batch,
 #: checkpointed and cached rows, and rows that the plan itself contains.
 _FIXED: Final = re.compile(r"RDD$|^(InMemoryRelation|LocalRelation|Range|OneRowRelation|CommandResult)$")
+#: The leaves whose rows the plan itself contains.
+_ROWS: Final = frozenset({"LocalRelation", "Range", "OneRowRelation", "CommandResult"})
 #: The nodes whose rows depend on the order of their input.
 _ORDERED: Final = frozenset({"Window", "GlobalLimit", "Offset", "Tail", "Sample"})
 
@@ -118,6 +122,29 @@ def _unstable(plan: Any) -> str | None:
     """Return the first part of a plan that may produce different rows if Spark evaluates it again."""
     nodes = (node for one in (plan, *_each(plan.subqueriesAll())) for node in _nodes(one))
     return next((_shown(node) for node in nodes if _may_change(node)), None)
+
+
+def other_data(frame: DataFrame, batch: int) -> str | None:
+    """See :class:`~twopc.integration.spark.mode.Mode`.
+
+    Args:
+        frame: the DataFrame.
+        batch: the number of the batch's RDD.
+
+    Raises:
+        Py4JError: this version of Spark does not show the plan.
+    """
+    # Use the plan before Spark inserts cached data, because Spark may have to compute cached rows again.
+    plan: Any = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public API returns plans
+    leaves = (leaf for one in (plan, *_each(plan.subqueriesAll())) for leaf in _each(one.collectLeaves()))
+    return next((_shown(leaf) for leaf in leaves if not _is_fixed(leaf, batch)), None)
+
+
+def _is_fixed(leaf: Any, batch: int) -> bool:
+    name = str(leaf.nodeName())
+    if name == "LogicalRDD":  # an RDD may read a file again, too
+        return bool(leaf.rdd().id() == batch or leaf.rdd().isCheckpointed())
+    return name in _ROWS
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

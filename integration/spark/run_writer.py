@@ -24,7 +24,7 @@ from twopc.tried_files import tried
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from twopc.batch import Batch
     from twopc.files import Files
@@ -88,6 +88,10 @@ class RunWriter:
             self.close()  # so that the next call begins with recovery
             raise
         self._last_batch = batch
+
+    def other_data(self, frame: DataFrame) -> str | None:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        return self._mode.other_data(frame)
 
     def close(self) -> None:
         """Close the connections, but do not end any transaction."""

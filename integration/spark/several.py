@@ -13,7 +13,7 @@ from twopc.errors import ConfigurationError
 from twopc.integration.spark.connect import require_own_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from twopc.sink import TwoPhaseCommitSink
 
@@ -154,12 +154,16 @@ class VisibleCall:
         return ", ".join(sorted(repr(name) for names in self._sinks for name in names))
 
 
-def require_visible(call: Call, visible: VisibleCall, *, is_same_object: bool) -> None:
+def require_visible(
+    call: Call, visible: VisibleCall, other_data: Callable[[DataFrame], str | None], *, is_same_object: bool
+) -> None:
     """Check that the rows of a second call for a batch are already visible. Rows that are not visible would be lost.
 
     Args:
         call: the second call.
         visible: the first call.
+        other_data: see :meth:`~twopc.integration.spark.mode.Mode.other_data`. Such data may have changed between the
+            calls, although the DataFrame object is the same.
         is_same_object: whether one ``exactly_once`` object received both calls. A different object may write different
             columns.
 
@@ -167,14 +171,27 @@ def require_visible(call: Call, visible: VisibleCall, *, is_same_object: bool) -
         ConfigurationError: the rows may differ from the visible rows.
     """
     if not (is_same_object and visible.is_repeated_by(call)):
-        raise ConfigurationError(
-            f"this is the second call for batch {call.batch_id}, and it does not pass the same DataFrame objects to "
-            f"the same sinks. The first call's rows are visible in {visible.where}. This call wrote nothing, and no "
-            "restart will write its rows. If both calls pass the same rows, for example because a retry repeats the "
-            "whole function, no row is missing, so do not write any rows by hand. Change the function so that it "
-            "retries only the part after the call, and restart the query. If the calls pass different rows, fix the "
-            f"function. {_ONE_CALL}. Then write this call's rows of batch {call.batch_id} by other means, and restart"
-        )
+        raise _second_call(call, visible, "it does not pass the same DataFrame objects to the same sinks")
+    for one in call.frames:
+        if (found := other_data(one.frame)) is not None:
+            of = f" for sink {one.name!r}" if one.name else ""
+            raise _second_call(
+                call,
+                visible,
+                f"its DataFrame{of} reads data other than the batch ({found}). Those data may have changed since the "
+                "first call",
+            )
+
+
+def _second_call(call: Call, visible: VisibleCall, difference: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"this is the second call for batch {call.batch_id}, and {difference}. The first call's rows are visible in "
+        f"{visible.where}. This call wrote nothing, and no restart will write its rows. If both calls pass the same "
+        "rows, for example because a retry repeats the whole function, no row is missing, so do not write any rows by "
+        "hand. Change the function so that it retries only the part after the call, and restart the query. If the "
+        f"calls pass different rows, fix the function. {_ONE_CALL}. Then write this call's rows of batch "
+        f"{call.batch_id} by other means, and restart"
+    )
 
 
 def other_rows(call: Call) -> ConfigurationError:

@@ -306,6 +306,55 @@ def test_a_function_repeated_after_its_call_continues_with_the_visible_batch(
     assert caplog.text.count("is already visible in") == 4
 
 
+def test_a_second_call_is_refused_if_its_dataframe_reads_a_table_again(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The function passes the same object in both calls, but replaces the table's rows between them."""
+    sink = kafka_sink(kafka.bootstrap_servers)
+    url = f"jdbc:derby:memory:{sink.name};create=true"
+    spark.createDataFrame([], "key STRING, value STRING").write.jdbc(url, "staged")
+    staged = spark.read.jdbc(url, "staged")
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            for part in ("odd", "even"):
+                batch.where(f"id = '{part}'").select("key", "value").write.jdbc(url, "staged", mode="overwrite")
+                each(staged, batch_id)
+
+        return write
+
+    query = Query(spark, tmp_path, (sink,), function=function)
+    query.feed(*BATCHES[0])
+    message = query.refused()
+    assert (
+        "second call for batch 0" in message
+        and "reads data other than the batch" in message
+        and "wrote nothing" in message
+    )
+    assert values(sink) == Counter(["3"])
+
+
+def test_a_second_call_may_repeat_a_checkpoint_of_the_batch(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = kafka_sink(kafka.bootstrap_servers)
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, batch_id: int) -> None:
+            for frame in (batch.where("id = 'odd'"), batch.localCheckpoint())[batch_id:][:1]:
+                each(frame, batch_id)
+                each(frame, batch_id)
+
+        return write
+
+    query = Query(spark, tmp_path, (sink,), function=function)
+    for rows in BATCHES[:2]:
+        query.feed(*rows)
+    query.run()
+    assert values(sink) == Counter(["3", "4", "5"])
+    assert caplog.text.count("is already visible in") == 2
+
+
 def test_a_repeated_function_may_make_new_dataframes_until_the_batch_is_decided(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -17,6 +17,15 @@ _UI_TESTS: Final = "tests/unit/test_connect_ui.py"
 
 CONNECT_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
+        "files count as fixed rows in a second call through Spark Connect",
+        0,
+        _CONNECT_FRAMES,
+        "if kind not in _FIXED and _is_leaf(one)",
+        "if False",
+        model=False,
+        protocol=f"{_FRAMES} -k same_rows_each_time",
+    ),
+    one_edit(
         "a plan that shuffles is written through Spark Connect",
         6,
         _SHUFFLE,

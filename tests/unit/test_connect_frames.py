@@ -17,6 +17,7 @@ from twopc.errors import ConfigurationError
 from twopc.integration.connect import mode
 from twopc.integration.connect.frames import (
     is_by_name,
+    other_data,
     plan_of_rows,
     references,
     require_no_subquery,
@@ -276,3 +277,30 @@ def test_a_query_in_a_sinks_expression_is_refused() -> None:
     require_no_subquery(7, {"a": ["upper(key) AS key", "extract(year FROM at) AS value"]})
     with pytest.raises(ConfigurationError, match=r"batch 7: select\['a'\].*SELECT max.*Nothing was written"):
         require_no_subquery(7, {"a": ["key", "(SELECT max(n) FROM v) AS value"]})
+
+
+def files(path: str) -> Any:
+    return proto.Relation(read=proto.Read(data_source=proto.Read.DataSource(format="json", paths=[path])))
+
+
+ROWS = proto.Relation(local_relation=proto.LocalRelation(schema="a INT"))
+
+
+@pytest.mark.parametrize(
+    ("relation", "found"),
+    [
+        (by_id("batch"), None),
+        (where(by_id("batch"), "key = 'a'"), None),
+        (union(where(by_id("batch"), "true"), ROWS), None),
+        (table("v"), "the name of a table or a view"),
+        (where(by_id("batch"), "key IN (SELECT key FROM v)"), "the name of a table or a view"),
+        (where(files("/staged"), "true"), "read"),
+        (union(by_id("batch"), files("/staged")), "read"),
+        (proto.Relation(), "None"),
+    ],
+    ids=["batch", "part", "rows", "view", "subquery", "files", "union", "unknown"],
+)
+def test_only_a_dataframe_of_the_batch_a_checkpoint_or_given_rows_has_the_same_rows_each_time(
+    relation: Any, found: str | None
+) -> None:
+    assert other_data(Frame(relation)) == found

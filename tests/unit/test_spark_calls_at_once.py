@@ -70,6 +70,9 @@ class Writer:
         self.calls.append(call)
         self.during()
 
+    def other_data(self, frame: object) -> None:
+        """The frames are the batch itself."""
+
     def close(self) -> None:
         """Holds no connections."""
 

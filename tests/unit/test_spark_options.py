@@ -15,6 +15,7 @@ import pytest
 from twopc import Abandon, AdoptQuery, CheckpointConfig, DriverUpTo, EndQuery, ResumeAt
 from twopc.errors import BadRecordError, ConfigurationError
 from twopc.integration.spark import exactly_once
+from twopc.integration.spark.options import Options
 from twopc.sinks.kafka import KafkaSink
 
 ROOT = Path(__file__).parents[2]
@@ -125,6 +126,16 @@ def test_an_unproven_version_of_spark_causes_a_warning(
     monkeypatch.setattr("pyspark.__version__", "4.20.1")
     exactly_once(sink, checkpoint_location="/x")
     assert "Spark 4.20.1" in caplog.text and "4.2, 4.3" in caplog.text
+
+
+def test_a_later_change_of_the_users_select_changes_no_columns() -> None:
+    """Otherwise, a second call for a batch could make other rows, although it passes the same DataFrame."""
+    expressions = ["id AS value"]
+    select = {"s": expressions}
+    options = Options(select=select)
+    expressions[:] = ["n AS value"]
+    select["s"] = ["n AS value"]
+    assert options.select == {"s": ("id AS value",)}
 
 
 def test_every_sink_of_the_query_recognizes_a_ledger_of_any_name() -> None:

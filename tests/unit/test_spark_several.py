@@ -89,11 +89,15 @@ class Frame:
 
 
 class Writer:
-    def __init__(self) -> None:
+    def __init__(self, *tables: Frame) -> None:
         self.is_closed = False
+        self._tables = tables
 
     def close(self) -> None:
         self.is_closed = True
+
+    def other_data(self, frame: Any) -> str | None:
+        return "Relation [key] JDBCRelation(staged)" if frame in self._tables else None
 
 
 ONE, TWO = FakeSink(World(), "one"), FakeSink(World(), "two")
@@ -148,6 +152,19 @@ def test_a_second_call_with_different_rows_is_refused_and_the_error_says_which_r
     assert "second call for batch 0" in message and "first call's rows are visible in 'one'" in message
     assert "This call wrote nothing" in message and "no row is missing, so do not write any rows by hand" in message
     assert "unionByName" in message and "by other means" in message
+
+
+def test_a_second_call_is_refused_if_one_of_its_dataframes_may_see_other_rows() -> None:
+    """The object is the same, but Spark reads a table each time it evaluates the object."""
+    table = Frame("table")
+    writer = Writer(table)
+    run = visible_run(writer, call((FRAME, ONE), (table, TWO)))
+    with pytest.raises(
+        ConfigurationError,
+        match=r"second call for batch 0, and its DataFrame for sink 'two' reads data other than the batch "
+        r"\(Relation.*staged.*rows are visible in 'one', 'two'.*This call wrote nothing.*retries only the part after",
+    ):
+        run.take(call((FRAME, ONE), (table, TWO)), writer)
 
 
 def test_a_second_call_through_another_object_is_refused_because_it_may_write_other_columns() -> None:
