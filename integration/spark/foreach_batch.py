@@ -16,7 +16,7 @@ from twopc.integration.spark.installed import HERE
 from twopc.integration.spark.interceptors import InterceptedBatch, pass_through
 from twopc.integration.spark.options import Options, participants
 from twopc.integration.spark.py4j_log import hide_functions
-from twopc.integration.spark.several import Call, any_frame, by_frame, taken_once
+from twopc.integration.spark.several import Call, Passed, any_frame, by_frame, taken_once
 from twopc.override import Overrides
 
 if TYPE_CHECKING:
@@ -163,8 +163,12 @@ class ExactlyOnce:
         query = writer.run.query
         number = require_number(batch_id, query)
         sinks = participants(self._sinks, self._options)
+        given_frames = Passed.of(frames, self._sinks, number)
+        if writer.run.is_repeat(given_frames, writer):
+            return
         batch = InterceptedBatch(frames, number, writer.location, query.run_id, sinks, self._options.select)
         pass_through(self._options.interceptors, batch, lambda passed: self._write_once(writer, passed, number))
+        writer.run.returned(given_frames)
 
     def _write_once(self, writer: RunWriter, frames: Frames, number: int) -> None:
         call = Call(number, tuple(by_frame(frames, self._sinks, number)), self._options.select)

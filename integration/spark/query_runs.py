@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from twopc.integration.spark.mode import Query, ShuffleCheck
-    from twopc.integration.spark.several import Call
+    from twopc.integration.spark.several import Call, Passed
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,8 @@ class QueryRun:
     query: Query
     shuffles: ShuffleCheck
     writer: Writer | None = field(default=None, repr=False)
-    _visible: VisibleCall | None = field(default=None, init=False)
+    _visible: VisibleCall | None = field(default=None, init=False)  # what the interceptors have passed on
+    _returned: VisibleCall | None = field(default=None, init=False)  # what the user's function has passed
     _begun: Call | None = field(default=None, init=False)  # a call that has reached the sinks, and has not succeeded
     _writing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
     _unused: list[Closable] = field(default_factory=list, init=False, repr=False)  # to be closed
@@ -110,25 +111,39 @@ class QueryRun:
             )
 
     def take(self, call: Call, writer: Writer) -> bool:
-        """Accept a call for a batch. Return whether its rows must be written: False if they are already visible.
+        """Accept the rows of a batch. Return whether the rows must be written: False if they are already visible.
 
         Raises:
-            ConfigurationError: the call is a second call for its batch, with different rows; see
+            ConfigurationError: the rows of the batch are already visible, and these rows may differ; see
                 :func:`require_visible`.
         """
-        visible = self._visible
-        if visible is not None and visible.batch_id == call.batch_id:
-            require_visible(call, visible, writer.other_data, is_same_object=self.writer is writer)
-            logger.warning(
-                "batch %d is already visible in %s, and this second call passes the same DataFrames, so the call "
-                "writes nothing. No row is lost or duplicated",
-                call.batch_id,
-                visible.where,
-            )
+        if self._is_repeated(self._visible, call.passed, writer):
             return False
         if self.writer is not None and self.writer is not writer:
             self.writer.close()  # some users make an object for each batch, and the old connections would stay open
         self.writer = writer
+        return True
+
+    def is_repeat(self, passed: Passed, writer: Writer) -> bool:
+        """Whether the user's function repeats a call that has returned. The interceptors must not see such a call.
+
+        Compare what the function passes, because an interceptor may make a new DataFrame each time.
+
+        Raises:
+            ConfigurationError: see :meth:`take`.
+        """
+        return self._is_repeated(self._returned, passed, writer)
+
+    def _is_repeated(self, visible: VisibleCall | None, passed: Passed, writer: Writer) -> bool:
+        if visible is None or visible.batch_id != passed.batch_id:
+            return False
+        require_visible(passed, visible, writer.other_data, is_same_object=self.writer is writer)
+        logger.warning(
+            "batch %d is already visible in %s, and this second call passes the same DataFrames, so the call "
+            "writes nothing. No row is lost or duplicated",
+            passed.batch_id,
+            visible.where,
+        )
         return True
 
     def begin(self, call: Call, *, is_undecided: bool) -> None:
@@ -154,7 +169,12 @@ class QueryRun:
 
     def finish(self, call: Call) -> None:
         """Record that a call's rows are visible."""
-        self._visible, self._begun = VisibleCall(call), None
+        self._visible, self._begun = VisibleCall(call.passed), None
+
+    def returned(self, passed: Passed) -> None:
+        """Record that every interceptor has finished a call of the user's function. An interceptor may have written nothing."""
+        if self._visible is not None and self._visible.batch_id == passed.batch_id:
+            self._returned = VisibleCall(passed)
 
     @property
     def among_others(self) -> Runs:

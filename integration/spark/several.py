@@ -100,6 +100,24 @@ _USAGE: Final = (
 )
 
 
+class Passed(NamedTuple):
+    """What a call passes to the ``exactly_once`` object, or what the last interceptor passes on.
+
+    Attributes:
+        batch_id: the batch's number.
+        by_sink: maps a sink's name to its DataFrame.
+    """
+
+    batch_id: int
+    by_sink: Mapping[str, DataFrame]
+
+    @staticmethod
+    def of(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id: int) -> Passed:
+        """Return what the user's function passes. An interceptor may still add the DataFrames of other sinks."""
+        by_sink = frames if isinstance(frames, Mapping) else {sink.name: frames for sink in sinks}
+        return Passed(batch_id, {name: frame for name, frame in by_sink.items() if frame is not None})
+
+
 @dataclass(frozen=True)
 class Call:
     """A call for a batch.
@@ -119,6 +137,11 @@ class Call:
         """The names of each DataFrame's sinks."""
         return [sorted(sink.name for sink in one.sinks) for one in self.frames]
 
+    @property
+    def passed(self) -> Passed:
+        """The DataFrame of each sink."""
+        return Passed(self.batch_id, {sink.name: one.frame for one in self.frames for sink in one.sinks})
+
     def repeats(self, other: Call) -> bool:
         """Whether both calls pass the same rows to the same sinks, according to Spark's plans."""
         is_alike = (self.batch_id, self.sinks, self.select) == (other.batch_id, other.sinks, other.select)
@@ -129,33 +152,39 @@ class VisibleCall:
     """A call whose rows are visible. Keeps no DataFrame alive, so that Spark can release the DataFrame's resources.
 
     Args:
-        call: the call.
+        passed: the call.
 
     Attributes:
         batch_id: the batch's number.
     """
 
-    def __init__(self, call: Call) -> None:
-        self.batch_id = call.batch_id
-        self._sinks = call.sinks
-        self._frames = [weakref.ref(one.frame) for one in call.frames]
+    def __init__(self, passed: Passed) -> None:
+        self.batch_id = passed.batch_id
+        self._frames = {name: _reference(frame) for name, frame in passed.by_sink.items()}
 
-    def is_repeated_by(self, call: Call) -> bool:
+    def is_repeated_by(self, passed: Passed) -> bool:
         """Whether a later call of the same ``exactly_once`` object passes the very same DataFrames to the same sinks.
 
         An equal plan is not enough, because nothing would report a difference: a table may have changed between the calls.
         """
-        is_same = [its() is one.frame for its, one in zip(self._frames, call.frames, strict=False)]
-        return call.sinks == self._sinks and all(is_same)
+        is_same = [self._frames[name]() is frame for name, frame in passed.by_sink.items() if name in self._frames]
+        return passed.by_sink.keys() == self._frames.keys() and all(is_same)
 
     @property
     def where(self) -> str:
         """The names of the sinks in which the rows are visible, for messages."""
-        return ", ".join(sorted(repr(name) for names in self._sinks for name in names))
+        return ", ".join(sorted(map(repr, self._frames)))
+
+
+def _reference(frame: object) -> Callable[[], object | None]:
+    try:
+        return weakref.ref(frame)
+    except TypeError:  # this is no DataFrame, and only an interceptor knows what it stands for: it equals nothing
+        return lambda: None
 
 
 def require_visible(
-    call: Call, visible: VisibleCall, other_data: Callable[[DataFrame], str | None], *, is_same_object: bool
+    call: Passed, visible: VisibleCall, other_data: Callable[[DataFrame], str | None], *, is_same_object: bool
 ) -> None:
     """Check that the rows of a second call for a batch are already visible. Rows that are not visible would be lost.
 
@@ -172,18 +201,17 @@ def require_visible(
     """
     if not (is_same_object and visible.is_repeated_by(call)):
         raise _second_call(call, visible, "it does not pass the same DataFrame objects to the same sinks")
-    for one in call.frames:
-        if (found := other_data(one.frame)) is not None:
-            of = f" for sink {one.name!r}" if one.name else ""
+    for name, frame in call.by_sink.items():
+        if (found := other_data(frame)) is not None:
             raise _second_call(
                 call,
                 visible,
-                f"its DataFrame{of} reads data other than the batch ({found}). Those data may have changed since the "
-                "first call",
+                f"its DataFrame for sink {name!r} reads data other than the batch ({found}). Those data may have "
+                "changed since the first call",
             )
 
 
-def _second_call(call: Call, visible: VisibleCall, difference: str) -> ConfigurationError:
+def _second_call(call: Passed, visible: VisibleCall, difference: str) -> ConfigurationError:
     return ConfigurationError(
         f"this is the second call for batch {call.batch_id}, and {difference}. The first call's rows are visible in "
         f"{visible.where}. This call wrote nothing, and no restart will write its rows. If both calls pass the same "

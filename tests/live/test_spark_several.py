@@ -25,6 +25,7 @@ from tests.live.file_query import (
 from tests.live.redis.conftest import redis_server
 from tests.live.spark_support import spark
 from tests.reader import records
+from twopc.integration.spark import Interceptor
 from twopc.sinks.redis import RedisSink
 from twopc.sinks.redis.mappings import ListPush
 from twopc.testing import crash_points
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tests.live.redis.services import RedisService
     from tests.live.services import KafkaService
     from twopc.integration.spark import ExactlyOnce
+    from twopc.integration.spark.interceptors import InterceptedBatch
 
 __all__ = ["redis_server", "spark"]
 
@@ -281,10 +283,27 @@ def repeated(function: Callable[[DataFrame, int], None]) -> Callable[[DataFrame,
     return write
 
 
+class Doubles(Interceptor):
+    """Derives the rows that are written."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def intercept(self, batch: InterceptedBatch, proceed: Callable[[Any], None]) -> None:
+        self.seen.append(batch.batch_id)
+        frame: Any = batch.frames
+        proceed(frame.withColumn("value", sf.concat("value", "value")))
+
+
+@pytest.mark.parametrize("is_intercepted", [False, True])
 def test_a_function_repeated_after_its_call_continues_with_the_visible_batch(
-    kafka: KafkaService, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    is_intercepted: bool,  # noqa: FBT001 - a parameter of the test
+    kafka: KafkaService,
+    spark: SparkSession,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    sink = kafka_sink(kafka.bootstrap_servers)
+    sink, interceptor = kafka_sink(kafka.bootstrap_servers), Doubles()
     posted: list[int] = []
 
     def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
@@ -297,12 +316,14 @@ def test_a_function_repeated_after_its_call_continues_with_the_visible_batch(
 
         return write
 
-    query = Query(spark, tmp_path, (sink,), function=function)
+    settings = {"interceptors": [interceptor]} if is_intercepted else {}
+    query = Query(spark, tmp_path, (sink,), settings, function=function)
     for rows in BATCHES[:2]:
         query.feed(*rows)
     query.run()
     assert posted == [0, 0, 0, 1, 1, 1]
-    assert values(sink) == Counter(["2", "3", "4", "5"])
+    assert interceptor.seen == ([0, 1] if is_intercepted else [])
+    assert values(sink) == Counter(["22", "33", "44", "55"] if is_intercepted else ["2", "3", "4", "5"])
     assert caplog.text.count("is already visible in") == 4
 
 

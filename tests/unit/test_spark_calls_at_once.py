@@ -100,6 +100,22 @@ class Twice(Interceptor):
         proceed(batch.frames)
 
 
+class Derives(Interceptor):
+    """Makes a new DataFrame from the batch each time, as ``withColumn`` does."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.error: Exception | None = None
+        self.passes: list[Frame] = [Frame()]
+
+    def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
+        self.seen.append(batch.batch_id)
+        for _ in self.passes:
+            proceed(Frame())
+        if self.error is not None:
+            raise self.error
+
+
 def each(writer: Writer, interceptor: Interceptor) -> ExactlyOnce:
     made = ExactlyOnce([FakeSink(World())], None, Options(interceptors=(interceptor,)))
     made._calls = writer
@@ -123,3 +139,38 @@ def test_a_call_during_another_call_writes_nothing() -> None:
     writer.during = lambda: None
     each(writer, Twice())(Frame(), 0)  # the refused calls block no later call
     assert len(writer.calls) == 2
+
+
+def test_a_function_may_repeat_a_call_if_an_interceptor_derives_the_rows() -> None:
+    writer, interceptor, batch = Writer(), Derives(), Frame()
+    write = each(writer, interceptor)
+    write(batch, 0)
+    write(batch, 0)
+    assert len(writer.calls) == 1
+    assert interceptor.seen == [0]
+    with pytest.raises(ConfigurationError, match="second call for batch 0"):
+        write(Frame(), 0)
+    assert interceptor.seen == [0], "an interceptor does not see a refused call"
+
+
+def test_a_repeated_call_reaches_an_interceptor_that_wrote_nothing() -> None:
+    writer, interceptor, batch = Writer(), Derives(), Frame()
+    write = each(writer, interceptor)
+    interceptor.passes = []
+    write(batch, 0)
+    interceptor.passes = [Frame()]
+    write(batch, 0)
+    assert len(writer.calls) == 1
+    assert interceptor.seen == [0, 0]
+
+
+def test_a_repeated_call_is_refused_if_an_interceptor_failed_after_a_part_of_the_rows() -> None:
+    """The interceptor may have meant to write more rows, so this call must not count as visible."""
+    writer, interceptor, batch = Writer(), Derives(), Frame()
+    write = each(writer, interceptor)
+    interceptor.error = RuntimeError("the other part is missing")
+    with pytest.raises(RuntimeError):
+        write(batch, 0)
+    with pytest.raises(ConfigurationError, match="second call for batch 0"):
+        write(batch, 0)
+    assert interceptor.seen == [0, 0]
