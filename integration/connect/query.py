@@ -9,8 +9,9 @@ from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.connect.caller import Callers
 from twopc.integration.connect.plans import plan_of_frame, plan_of_query
-from twopc.integration.connect.worker import called_batch
+from twopc.integration.connect.worker import called_batch, is_child_of_call
 from twopc.integration.spark import checkpoint
+from twopc.integration.spark.child_process import child_process_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -87,7 +88,12 @@ class ConnectQuery:
         return called.batch_id
 
     def makes_this_call(self) -> bool:
-        """See :class:`~twopc.integration.spark.mode.Query`. Each process serves one query."""
+        """See :class:`~twopc.integration.spark.mode.Query`. Each process serves one query.
+
+        Raises:
+            ConfigurationError: the call comes from a forked child process.
+        """
+        _require_no_child()
         return called_batch() is not None
 
     def plan(self) -> Plan:
@@ -107,6 +113,7 @@ def calling_query(session: Any, files: LocalFiles, earlier: Collection[str] = ()
         ConfigurationError: Spark has not made the call, the checkpoint belongs to another query, or several queries may have
             made the call.
     """
+    _require_no_child()
     if called_batch() is None:
         raise ConfigurationError(
             "this call did not come from Spark. It came from another thread, or from outside a foreachBatch function. "
@@ -141,6 +148,11 @@ def calling_query(session: Any, files: LocalFiles, earlier: Collection[str] = ()
             "readStream.….load(), or start each query only after the previous query has started. Then restart"
         )
     return query
+
+
+def _require_no_child() -> None:
+    if is_child_of_call():
+        raise child_process_error()
 
 
 def _possible_runs(session: Any, run_id: str, earlier: Collection[str], *, is_alone: bool) -> frozenset[str]:

@@ -8,6 +8,7 @@ module recognizes the call by PySpark's frame on the stack.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -32,6 +33,26 @@ class CalledBatch(NamedTuple):
 
     frame: DataFrame
     batch_id: int
+
+
+_forked_in_a_call = False
+
+
+def is_child_of_call() -> bool:
+    """Whether this process is a child that the user's function, or a child of the function, has forked.
+
+    Such a child inherits the stack with PySpark's frame, so :func:`called_batch` does not recognize the child.
+    """
+    return _forked_in_a_call
+
+
+def _remember_fork() -> None:
+    global _forked_in_a_call  # noqa: PLW0603 - belongs to the process
+    _forked_in_a_call = _forked_in_a_call or called_batch() is not None
+
+
+# Spark may fork this process before it makes a call, so a comparison of process ids would not be enough.
+os.register_at_fork(after_in_child=_remember_fork)
 
 
 def is_worker() -> bool:

@@ -48,7 +48,11 @@ class Query(Protocol):
         """The batch that Spark is processing."""
 
     def makes_this_call(self) -> bool:
-        """Whether Spark is waiting for the current call. Spark considers a batch finished when the call returns."""
+        """Whether Spark is waiting for the current call. Spark considers a batch finished when the call returns.
+
+        Raises:
+            ConfigurationError: the call comes from a forked child process.
+        """
 
 
 class ShuffleCheck(Protocol):

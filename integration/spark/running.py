@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from py4j.protocol import Py4JError
 
 from twopc.errors import ConfigurationError
+from twopc.integration.spark.child_process import child_process_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,13 +94,23 @@ class RunningQuery:
         return int(self.execution.currentBatchId())
 
     def makes_this_call(self) -> bool:
-        """Whether Spark calls the user's function in the current thread and waits for it to return."""
+        """Whether Spark calls the user's function in the current thread and waits for it to return.
+
+        Raises:
+            ConfigurationError: the call comes from a forked child process.
+        """
         # py4j uses a separate connection for each thread of the JVM, and a separate Python thread for each connection
         # (``clientserver.py``).
         present = threading.current_thread()
         if self._known is not present and self._thread.equals(self._threads.currentThread()):
             self._known = present
-        return self._known is present
+        if self._known is not present:
+            return False
+        # A forked child inherits the thread and its connection, so the JVM cannot tell the child from its parent. But in the
+        # child, the thread that has forked is the main thread, and py4j never calls a function in the main thread.
+        if present is threading.main_thread():
+            raise child_process_error()
+        return True
 
 
 class GivenCheckpoint(NamedTuple):

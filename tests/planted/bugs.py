@@ -823,6 +823,16 @@ BUGS: Final = (
         whole="tests/live/test_spark_callers.py -k thread",
     ),
     _bug(
+        "a call from a forked child process counts as the query's",
+        0,
+        "integration/spark/running.py",
+        "        if present is threading.main_thread():\n",
+        "        if False:\n",
+        model=False,
+        protocol="tests/unit/test_child_process.py -k classic",
+        whole="tests/live/test_spark_callers.py -k child_process",
+    ),
+    _bug(
         "an interceptor may write a batch in any thread",
         0,
         "integration/spark/query_runs.py",
