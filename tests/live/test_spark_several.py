@@ -327,6 +327,7 @@ def test_a_function_repeated_after_its_call_continues_with_the_visible_batch(
     assert caplog.text.count("is already visible in") == 4
 
 
+@pytest.mark.whole  # starting the database takes seconds
 def test_a_second_call_is_refused_if_its_dataframe_reads_a_table_again(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
