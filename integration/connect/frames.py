@@ -117,7 +117,8 @@ def require_own_rows(
     for name, (plan, by_id) in named.items():
         if not plan.is_cut and len(plan.rdds) <= by_id.total():
             continue  # the names refer only to tables
-        if plan.is_cut or any(columns != batch for columns in plan.rdds):
+        # Without columns, the batch looks the same as any other rows without columns.
+        if plan.is_cut or not batch or any(columns != batch for columns in plan.rdds):
             raise _refused(
                 batch_id, name, "some of the rows that the view or the SQL yields may not belong to this batch"
             )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.integration.spark.kept_data import keeps_data
+from twopc.integration.spark.plan_text import OMITTED, is_cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,10 +100,6 @@ _RDD: Final = re.compile(r"^[\s:|+~-]*\w+RDD \[(?P<columns>.*)\](?P<is_streaming
 _ROWS: Final = re.compile(r"\bLocalRelation ")
 #: A view in an analyzed plan.
 _VIEW: Final = re.compile(r"^[\s:|+~-]*View \((?P<name>`.*`), \[(?P<columns>.*)\]\)")
-#: The end of a plan that is longer than ``spark.sql.maxPlanStringLength``.
-_CUT: Final = "more characters"
-#: The end of a list of columns that is longer than ``spark.sql.debug.maxToStringFields``.
-_OMITTED: Final = " more fields"
 #: A column with its number, which is unique in the server's JVM.
 _COLUMN: Final = re.compile(r"[^\s\[\],()]*#\d+")
 #: A stateful operator that has no keys. An aggregate with keys lists them before the words "state info".
@@ -120,7 +117,7 @@ class Plan:
         analyzed: the analyzed plan, as text.
         forms: the forms of the physical plan. An adaptive plan that has run has two forms: final and initial. For each
             node, a form contains the node's name and the rest of the node's line.
-        is_cut: whether Spark has omitted a part of the plan.
+        is_cut: whether Spark has omitted a part of the plan, or the whole plan.
         known: how many of the plan's RDDs are the batch itself.
     """
 
@@ -150,8 +147,8 @@ class Plan:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether one of the plan's operators is stateful."""
-        return any(_STATE.search(name) for name, _ in self._nodes)
+        """Whether one of the plan's operators may be stateful."""
+        return self.is_cut or any(_STATE.search(name) for name, _ in self._nodes)
 
     @property
     def operators_without_keys(self) -> frozenset[int]:
@@ -187,7 +184,7 @@ class Plan:
     def may_pass_on(self, columns: set[str]) -> bool:
         """Whether the plan may read all of these columns from one view, which another plan may read as well."""
         texts = self.views.values()
-        return self.is_cut or any(columns <= columns_of(text) or _OMITTED in text for text in texts)
+        return self.is_cut or any(columns <= columns_of(text) or OMITTED in text for text in texts)
 
     def may_have(self, columns: AbstractSet[str]) -> bool:
         """Whether the plan may have all of these columns."""
@@ -232,7 +229,8 @@ def parsed(text: str) -> Plan:
             forms[-1].append((node["name"], node["rest"]) if node else ("", line))
         elif title == "Analyzed Logical Plan":
             analyzed.append(line)
-    return Plan("\n".join(analyzed), tuple(map(tuple, forms)), _CUT in text)
+    is_shown = bool(analyzed or any(forms))  # a message in place of a plan shows no node
+    return Plan("\n".join(analyzed), tuple(map(tuple, forms)), is_cut_short(text) or not is_shown)
 
 
 def _lines(text: str) -> Iterator[str]:

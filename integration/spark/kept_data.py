@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from twopc.integration.spark.plan_text import is_cut_short
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
     from twopc.integration.spark.frame import Rows
 
-#: Signs of kept data in a physical plan's text, or the end of a text that Spark has shortened.
-_KEPT: Final = re.compile("Broadcast|Subquery|more characters")
+#: Signs of kept data in a physical plan's text.
+_KEPT: Final = re.compile("Broadcast|Subquery")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def unused(context: SparkContext) -> Unused:
 
 def keeps_data(plans: Iterable[str]) -> bool:
     """Whether one of these physical plans, as text, may use such data."""
-    return any(map(_KEPT.search, plans))
+    return any(is_cut_short(plan) or _KEPT.search(plan) for plan in plans)
 
 
 def uses_kept_data(execution: Any, batch: Sequence[Rows], since: Unused) -> bool:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 
 from twopc.errors import ConfigurationError
+from twopc.integration.spark.plan_text import OMITTED, is_cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,7 +50,9 @@ _UNLIKE: Final = (Py4JError, TypeError, ValueError, AttributeError)
 _BATCH: Final = "LogicalRDD"
 #: The nodes that may compute a partition more than once. Range partitioning samples its input; a common table expression may be
 #: copied.
-_REPEATING: Final = re.compile(r"Sort|Rebalance|WithCTE|CTERelation|RepartitionByExpression .*\b(ASC|DESC)\b")
+_REPEATING: Final = re.compile(
+    rf"Sort|Rebalance|WithCTE|CTERelation|RepartitionByExpression .*(\b(ASC|DESC)\b|{OMITTED})"
+)
 #: The nodes that may end before they have read all rows of a partition.
 _CUTTING: Final = re.compile("Join|Limit")
 #: The nodes of a physical plan whose partitions are the batch's partitions.
@@ -216,7 +219,7 @@ class BatchState:
         text = str(plan.toString())
         nodes = _NODE.findall(text)
         is_repeated = [name for _, name in nodes].count(_BATCH) != 1 or any(_REPEATING.match(line) for line, _ in nodes)
-        if is_repeated or text.endswith("characters"):  # Spark has shortened the plan's text
+        if is_repeated or is_cut_short(text):
             return False
         leaves, batch = plan.collectLeaves(), self._execution.toRdd().id()
         found = map(leaves.apply, range(leaves.size()))
@@ -240,7 +243,9 @@ class BatchState:
         source = cache.cachedPlan().collectLeaves().apply(0)
         if source.nodeName() != "Scan ExistingRDD" or source.rdd().id() != self._execution.toRdd().id():
             return False
-        return bool(cache.isCachedColumnBuffersLoaded()) and not _CUTTING.search(str(self._execution.executedPlan()))
+        text = str(self._execution.executedPlan())
+        may_end_early = is_cut_short(text) or bool(_CUTTING.search(text))
+        return bool(cache.isCachedColumnBuffersLoaded()) and not may_end_early
 
 
 def incomplete(batch_id: int, missing: str, cause: str, *, is_visible: bool) -> ConfigurationError:

@@ -210,6 +210,13 @@ def test_rows_that_a_name_may_have_changed_are_refused(query: Plan, texts: list[
         require_own_rows(7, query, frames, _BATCH, list)
 
 
+def test_a_view_is_refused_if_spark_shows_no_columns() -> None:
+    """If ``spark.sql.debug.maxToStringFields`` is 0, the rows of every RDD look the same."""
+    omitted = _VIEW.replace("key#1, value#2", "... 2 more fields").replace("key#1,value#2", "... 2 more fields")
+    with pytest.raises(ConfigurationError, match="may not belong to this batch"):
+        require_own_rows(7, _QUERY, {"a": named(sql("SELECT * FROM rows"), omitted)}, set(), list)
+
+
 def test_a_view_is_refused_if_it_may_belong_to_another_query_with_the_same_columns() -> None:
     """Both queries read one DataFrame, whose columns are numbered once."""
     frames = {"a": named(sql("SELECT * FROM rows"))}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.unit.cut_plans import CUT_SHORT
 from twopc.errors import ConfigurationError
 from twopc.integration.connect.one_shuffle import NOT_KNOWN, Checksums, require_one_shuffle
 from twopc.integration.connect.plans import Plan, columns_of, parsed
@@ -217,10 +218,25 @@ def test_the_message_names_the_nodes_that_may_shuffle() -> None:
         require(_LIMITED, _WRITTEN)
 
 
-def test_a_plan_that_spark_has_cut_short_may_have_any_shuffle() -> None:
-    cut = parsed(_ROWS + "... 100 more characters")
+@pytest.mark.parametrize(
+    "text",
+    [
+        _ROWS + "... 100 more characters",
+        *CUT_SHORT,
+        "No physical plan. Waiting for data.",
+        "Error occurred during query planning: \nout of memory",
+        "",
+    ],
+)
+def test_a_plan_that_is_cut_short_or_not_shown_may_contain_anything(text: str) -> None:
+    cut = parsed(text)
     assert cut.shuffles is None
     assert cut.reads_cache
+    assert cut.keeps_data
+    assert cut.keeps_state
+    assert cut.hides_rows
+    assert cut.may_have({"id#3"})
+    assert cut.may_pass_on({"id#3"})
 
 
 def test_state_a_cache_and_the_batch_are_found() -> None:

@@ -1,13 +1,15 @@
-"""How many stores the tasks of a stateful operator must commit."""
+"""How many stores the tasks of a stateful operator must commit, and which plans show that a job has committed them."""
 
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from tests.unit.cut_plans import CUT_SHORT
 from twopc.errors import ConfigurationError
-from twopc.integration.spark.stateful import StatefulOperators
+from twopc.integration.spark.stateful import BatchState, Operator, StatefulOperators
 
 PARTITIONS = 5
 _COMMITTED = "numStateStoreInstances"
@@ -114,3 +116,52 @@ def test_a_state_format_that_keeps_the_first_evaluations_state_is_refused() -> N
     query: Any = Running(Node("StreamingDeduplicate"))
     with pytest.raises(ConfigurationError, match=r"batch 0 .*checkpointFormatVersion is 2\."):
         StatefulOperators(2).of_batch(query, 0, has_state=lambda: True)
+
+
+def leaves(name: str) -> MagicMock:
+    """The only leaf of a plan, which reads RDD 1: the batch."""
+    leaf = MagicMock(**{"nodeName.return_value": name, "rdd.return_value.id.return_value": 1})
+    return MagicMock(**{"size.return_value": 1, "apply.return_value": leaf})
+
+
+def state_of(plan: str) -> BatchState:
+    execution = MagicMock(**{"toRdd.return_value.id.return_value": 1})
+    execution.executedPlan().__str__.return_value = plan
+    return BatchState(0, execution, [Operator("StreamingDeduplicate", PARTITIONS, MagicMock())], lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("plan", "is_shown"),
+    [
+        ("StreamingDeduplicate [id#3L]\n", True),
+        ("*(1) GlobalLimit 5\n", False),
+        *((cut, False) for cut in CUT_SHORT),
+    ],
+)
+def test_a_filled_cache_shows_that_the_state_is_whole_unless_the_plan_may_end_early(
+    plan: str, *, is_shown: bool
+) -> None:
+    frame, found = MagicMock(), leaves("InMemoryRelation")
+    frame._jdf.queryExecution().withCachedData().collectLeaves.return_value = found
+    cached = found.apply(0).cacheBuilder().cachedPlan()
+    cached.toString.return_value = "*(1) Scan ExistingRDD[id#3L]\n"
+    cached.collectLeaves.return_value = leaves("Scan ExistingRDD")
+    assert state_of(plan)._is_in_cache([PARTITIONS], frame) == is_shown
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "is_taken_once"),
+    [
+        ("RepartitionByExpression [key#1], 2", True),
+        ("RepartitionByExpression [key#1 ASC NULLS FIRST], 2", False),
+        ("RepartitionByExpression [... 1 more fields], 2", False),  # spark.sql.debug.maxToStringFields is 0
+    ],
+)
+def test_a_shuffle_may_compute_a_partition_twice_unless_spark_shows_that_it_does_not_sort(
+    shuffle: str, *, is_taken_once: bool
+) -> None:
+    frame = MagicMock()
+    plan = frame._jdf.queryExecution().analyzed()
+    plan.toString.return_value = f"{shuffle}\n+- LogicalRDD [key#1], false\n"
+    plan.collectLeaves.return_value = leaves("LogicalRDD")
+    assert state_of("")._is_taken_once(frame) == is_taken_once

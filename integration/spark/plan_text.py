@@ -1,0 +1,17 @@
+"""Whether Spark shows all of a plan. The user's settings may shorten a plan's text."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Spark puts this where it has omitted columns or expressions, because a node has more of them than
+#: ``spark.sql.debug.maxToStringFields``.
+OMITTED: Final = " more fields"
+#: The last word of a text that is longer than ``spark.sql.maxPlanStringLength``. The text ends with "... 7 more
+#: characters". If the setting is 30 or less, the whole text is "Truncated plan of 7 characters" (``PlanStringConcat``).
+_END: Final = "characters"
+
+
+def is_cut_short(text: str) -> bool:
+    """Whether Spark has omitted the end of a plan's text, or the whole plan. Then the plan may contain any node."""
+    return text.rstrip().endswith(_END)
