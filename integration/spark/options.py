@@ -92,7 +92,7 @@ class Options:
             raise ConfigurationError(f"exactly_once(select=…): there is no sink called {unknown[0]!r}")
 
 
-def _copied(select: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+def _copied(select: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Copy the mapping, because a change of it between two calls for a batch would change the rows."""
     for name, expressions in select.items():
         if isinstance(expressions, str) or not expressions:
@@ -100,7 +100,7 @@ def _copied(select: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
                 f"exactly_once(select={{{name!r}: {expressions!r}}}): pass a list of SQL expressions, such as "
                 "['id AS key', 'to_json(struct(*)) AS value']"
             )
-    return {name: tuple(expressions) for name, expressions in select.items()}
+    return {name: list(expressions) for name, expressions in select.items()}
 
 
 def require_picklable(one: object, problem: str, advice: str) -> None:

@@ -135,7 +135,7 @@ def test_a_later_change_of_the_users_select_changes_no_columns() -> None:
     options = Options(select=select)
     expressions[:] = ["n AS value"]
     select["s"] = ["n AS value"]
-    assert options.select == {"s": ("id AS value",)}
+    assert options.select == {"s": ["id AS value"]}
 
 
 def test_every_sink_of_the_query_recognizes_a_ledger_of_any_name() -> None:
