@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
@@ -110,8 +111,8 @@ class ClassicMode:
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
         session = frames[0].frame.sparkSession
-        if not renames_exclusively(files):
-            require_not_overwritten(self._query, files, batch.batch_id)
+        if not (renames_exclusively(files) and files.location == self._own_location):
+            require_not_overwritten(self._query, files, batch.batch_id, lambda: self._own_location)
         sizes = self._state_sizes.before(session, batch.query_id)
         self._repeated.look(frames, batch.query_id, batch.batch_id)
         return sizes
@@ -134,6 +135,14 @@ class ClassicMode:
             kept_since_ms=lambda: self._kept_since_ms(attempt),
             state=self._stateful.of_batch(self._query, batch.batch_id, has_state=lambda: bool(files.names("state"))),
         )
+
+    @cached_property
+    def _own_location(self) -> str:
+        """Where the running query itself has its checkpoint.
+
+        The user may have passed another name of the same directory, or a copy of the checkpoint, which has the same query id.
+        """
+        return open_files(self._context, self._query.checkpoint_location).location
 
     def _kept_since_ms(self, attempt: Attempt) -> float | None:
         execution = self._query.execution

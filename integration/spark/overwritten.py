@@ -1,4 +1,7 @@
-"""Check a batch against its checkpoint, if the checkpoint's store lets another driver overwrite ``offsets/N``.
+"""Check a batch against its checkpoint, if ``offsets/N`` may not be what the running query has planned.
+
+There are two causes. The checkpoint's store may let another driver overwrite the file. Or the user may have passed the location
+of a copy of the query's checkpoint: the copy has the same query id, but Spark does not write the new batches to it.
 
 Spark's offset log relies on a rename that fails if the target exists (``CheckpointFileManager.createAtomic``). If the rename
 replaces the target instead, a driver that is paused in the middle of a write may later replace the offsets of a batch that
@@ -18,7 +21,7 @@ from twopc.errors import ConfigurationError, FatalError
 from twopc.integration.spark import checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -29,8 +32,16 @@ if TYPE_CHECKING:
 _NONE: Final = "-"
 
 
-def require_not_overwritten(query: RunningQuery, files: Files, batch_id: int) -> None:
+def require_not_overwritten(
+    query: RunningQuery, files: Files, batch_id: int, own_location: Callable[[], str] | None = None
+) -> None:
     """Check that the batch's offsets in the checkpoint match the offsets in the running query's memory.
+
+    Args:
+        query: the query.
+        files: the checkpoint that the toolkit uses.
+        batch_id: the batch.
+        own_location: returns the location of the checkpoint that the query uses. None means the location of ``files``.
 
     Raises:
         FatalError: the offsets differ.
@@ -44,10 +55,22 @@ def require_not_overwritten(query: RunningQuery, files: Files, batch_id: int) ->
             return
     except Py4JError as error:
         raise ConfigurationError(
-            f"another driver could overwrite a batch's offsets in {files.location}, and this version of Spark does "
+            f"{files.location}/offsets/{batch_id} may not contain the offsets that this run has planned, because another "
+            "driver could overwrite them, or because the location may be that of a copy. This version of Spark does "
             f"not show the running query's offsets ({error}). This run has written no part of the batch. Use a "
-            "Spark version listed in the documentation, or a checkpoint on HDFS"
+            "Spark version listed in the documentation. Or use a checkpoint on HDFS, and omit checkpoint_location"
         ) from error
+    own = files.location if own_location is None else own_location()
+    if own != files.location:
+        raise FatalError(
+            f"{files.location}/offsets/{batch_id} contains the offsets [{', '.join(written)}], but this run planned the "
+            f"batch with {running}. The query's checkpoint is {own}, but exactly_once() was given "
+            f"checkpoint_location={files.location!r}. This run has written no part of the batch. If these are two "
+            "directories, one is a copy of the other. Pass the checkpoint of the run that wrote last to "
+            ".option('checkpointLocation', …), omit checkpoint_location, and restart. If these are two names of one "
+            "directory, another driver has overwritten the offsets. Make sure that only one driver is running, and "
+            "restart that driver"
+        )
     raise FatalError(
         f"{files.location}/offsets/{batch_id} contains the offsets [{', '.join(written)}], but this run planned the "
         f"batch with {running}. So another driver that uses this checkpoint has overwritten the offsets. This run has "

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
 import pytest
 
 from twopc.errors import FatalError
-from twopc.files import MemoryFiles
+from twopc.files import LocalFiles, MemoryFiles
+from twopc.integration.spark import classic
+from twopc.integration.spark.kept_data import Unused
 from twopc.integration.spark.overwritten import require_not_overwritten
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 _OF_TWO_SOURCES = b'v2\n{}\norders:{"t":{"0":5,"1":3}}\nusers:{"u":{"0":1}}'
 
@@ -83,3 +87,48 @@ def test_different_offsets_stop_the_query_and_the_error_shows_both(written: byte
     with pytest.raises(FatalError, match="has overwritten the offsets") as raised:
         compare(written, *planned)
     assert f"planned the batch with [{', '.join(planned)}]" in str(raised.value)
+
+
+def look(given: Path, own: Path, planned: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at batch 7 on a file system whose rename is exclusive, such as HDFS."""
+    monkeypatch.setattr(classic, "open_files", lambda _, location: LocalFiles(location))
+    monkeypatch.setattr(classic, "renames_exclusively", lambda _: True)
+    sources = collection([MagicMock(**{"json.return_value": planned})])
+    query: Any = MagicMock(
+        checkpoint_location=str(own), planned_offsets=in_spark([planned]), offsets_of_sources=sources
+    )
+    stateful: Any = None
+    mode = classic.ClassicMode(MagicMock(), query, Unused(), keeps_shuffles=True, stateful=stateful)
+    mode._state_sizes = MagicMock()
+    frames: Any = [SimpleNamespace(name="", frame=MagicMock())]
+    batch: Any = SimpleNamespace(query_id="q", batch_id=7)
+    mode.look(LocalFiles(given), frames, batch)
+
+
+def checkpoint(root: Path, name: str, offset: int) -> Path:
+    (root / name / "offsets").mkdir(parents=True)
+    (root / name / "offsets/7").write_text(f'v1\n{{}}\n{{"t":{{"0":{offset}}}}}')
+    return root / name
+
+
+def test_a_copy_of_the_querys_checkpoint_is_refused_even_if_no_driver_can_overwrite_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, own = checkpoint(tmp_path, "a", 120), checkpoint(tmp_path, "b", 150)
+    with pytest.raises(FatalError, match=r"one is a copy of the other.*omit checkpoint_location") as raised:
+        look(given, own, '{"t":{"0":150}}', monkeypatch)
+    assert f"{given}/offsets/7" in str(raised.value) and f"The query's checkpoint is {own}," in str(raised.value)
+
+
+def test_two_names_of_the_querys_checkpoint_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = checkpoint(tmp_path, "a", 120)
+    (tmp_path / "link").symlink_to(own)
+    look(tmp_path / "link", own, '{"t":{"0":120}}', monkeypatch)
+
+
+def test_no_offsets_are_compared_if_no_driver_can_overwrite_the_querys_own_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison would read the file once more for each batch."""
+    own = checkpoint(tmp_path, "a", 120)
+    look(own, own, "not asked", monkeypatch)
