@@ -22,7 +22,7 @@ from twopc.integration.spark.kept_data import Unused, planned_ms, unused, uses_k
 from twopc.integration.spark.lasting import require_lasting
 from twopc.integration.spark.one_clock import at_one_instant
 from twopc.integration.spark.overwritten import require_not_overwritten
-from twopc.integration.spark.query_runs import drop, enter_run
+from twopc.integration.spark.query_runs import drop_if_ended, enter_run
 from twopc.integration.spark.repeated import Repeated, other_data
 from twopc.integration.spark.run_writer import RunWriter
 from twopc.integration.spark.running import GivenCheckpoint, calling_query

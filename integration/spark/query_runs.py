@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Writer(Protocol):
-    """The writer of a run's batches."""
+class Closable(Protocol):
+    """A part of a run that has connections or threads."""
 
     def close(self) -> None:
         """Release connections and threads."""
+
+
+class Writer(Closable, Protocol):
+    """The writer of a run's batches."""
 
     def other_data(self, frame: DataFrame) -> str | None:
         """See :class:`~twopc.integration.spark.mode.Mode`."""

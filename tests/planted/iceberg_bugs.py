@@ -211,7 +211,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "entries if has_definitions(step.view.table, handle.schema_id, handle.spec_id) else None",
         "entries",
         model=False,
-        protocol=f"{_COMMIT} -k partitioning_was_removed",
+        protocol=f"{_COMMIT} -k partition_spec_was_removed",
     ),
     one_edit(
         "Iceberg: files are not looked for in the table before a start adds them",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +12,9 @@ from twopc.integration.spark import query_runs
 from twopc.integration.spark.classic import ClassicCalls
 from twopc.integration.spark.options import Options
 from twopc.integration.spark.query_runs import QueryRun, enter_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 class Query:
@@ -40,6 +43,9 @@ class Part:
         self.is_closed = True
         if self._error is not None:
             raise self._error
+
+    def other_data(self, frame: DataFrame) -> str | None:
+        raise NotImplementedError
 
 
 @pytest.fixture(autouse=True)
