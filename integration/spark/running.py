@@ -38,7 +38,6 @@ class RunningQuery:
         self.query_id = str(java.id())
         self.run_id = str(java.runId())
         self._java = java
-        self._running = _running(java.sparkSession())
         self._thread = java.queryExecutionThread()
         self._threads = threads
         self._known: threading.Thread | None = None  # the query's Python thread, once it is known
@@ -50,7 +49,7 @@ class RunningQuery:
         # run's thread removes the run from this map at its end, before stop() and awaitTermination() return
         # (StreamExecution). calling_query() accepts calls only from runs in the map.
         try:
-            return bool(self._java.equals(self._running.get(self._java.id())))
+            return bool(self._java.equals(_running(self._java.sparkSession()).get(self._java.id())))
         except (Py4JError, OSError):  # the session's JVM has ended
             return False
 

@@ -82,11 +82,11 @@ class PlainWriter(KafkaWriter):
 
     def hand_over(self) -> None:
         """See :class:`SinkWriter`. The next task reuses the producer."""
-        if self._ready is not None:
-            for dropped in _keep(self._key, self._ready):
-                for unsent in _unsent_of(dropped, self._settings.timeout_ms):
-                    _warn(dropped.transactional_id, unsent)
+        dropped = [] if self._ready is None else _keep(self._key, self._ready)
         super().hand_over()
+        for ready in dropped:
+            for unsent in _unsent_of(ready, self._settings.timeout_ms):
+                _warn(ready.transactional_id, unsent)
 
     def abort(self) -> None:
         """See :class:`SinkWriter`. Records that the brokers accepted stay visible."""

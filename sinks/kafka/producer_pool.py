@@ -122,7 +122,11 @@ class ProducerPool:
         self.drop_ready()
 
     def drop_ready(self) -> None:
-        """Drop the ready producers. The pool still knows its ids, so its next producers have the same ids."""
+        """Drop the ready producers. The pool still knows its ids, so its next producers have the same ids.
+
+        The next batch prepares no producers, as in a new pool, because they could be dropped unused again.
+        """
+        self._first_batch = None
         with self._lock:
             dropped, self._ready = self._ready, []
         dropped.clear()  # outside the lock, because a client that ends waits for its threads

@@ -271,7 +271,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
 
     @abstractmethod
     def _apply(self, handle: StagedHandleT, version: int) -> Sequence[str]:
-        """Apply a slice's remaining chunks, each exactly once. Return the errors that block the slice."""
+        """Apply a slice's chunks, so that each takes effect exactly once. Return the errors that block the slice."""
 
     def _to_repeat(self, states: Mapping[StagedHandleT, SliceState]) -> Sequence[StagedHandleT]:
         """List the applied slices that must be applied again, in order, before an unfinished batch continues."""

@@ -57,7 +57,8 @@ class Pause:
             yield
         finally:
             self.may_end.set()
-            stopping.join()
+            if stopping.ident is not None:  # otherwise, the pause did not begin
+                stopping.join()
 
 
 def fed(spark: SparkSession, directory: Path, kafka: KafkaService) -> Query:

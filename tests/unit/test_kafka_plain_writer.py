@@ -49,7 +49,7 @@ def clients(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
 
 
 def sink_of(name: str) -> KafkaSink:
-    return KafkaSink(name=name, bootstrap_servers="b:1", guarantee="NONE", timeout_ms=1)
+    return KafkaSink(name=name, bootstrap_servers="b:1", guarantee="NONE", timeout_ms=1000)
 
 
 def begun(name: str) -> PlainWriter:

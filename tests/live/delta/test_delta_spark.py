@@ -131,6 +131,7 @@ def test_spark_reads_ancient_dates_in_every_rebase_mode_as_they_were_written(spa
         assert [(row["day"], row["at"]) for row in found] == list(
             zip(["0001-01-01", "1500-01-01"], micros, strict=True)
         ), mode
+    spark.sql("RESET spark.sql.parquet.datetimeRebaseModeInRead")
 
 
 def test_spark_maintains_the_table_alongside_the_sink(spark: DeltaSpark, tmp_path: Path) -> None:

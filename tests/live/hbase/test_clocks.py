@@ -55,9 +55,7 @@ def test_a_driver_whose_clock_is_ahead_does_not_start(
 ) -> None:
     sink = sink_of(store, MAPPINGS[kind](store.prefix + ":{id}"))
     set_clock(_TEN_MINUTES_MS)
-    with pytest.raises(
-        ConfigurationError, match=r"this host's clock is (599|600) s ahead of HBase's clock.*Synchronize"
-    ):
+    with pytest.raises(ConfigurationError, match=r"this host's clock is \d+ s ahead of HBase's clock.*Synchronize"):
         Driver(sink)
     with contextlib.closing(sink.create_committer()) as committer:
         owner = committer.inspect()
