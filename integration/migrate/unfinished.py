@@ -261,7 +261,7 @@ def _require_clear(
         )
     if numbers.others and not handover.other_writers:
         problems.append(
-            f"{counted(numbers.others, 'record is not a row', 'records do not match any row')} of the batch. If the new query's "
+            f"{counted(numbers.others, 'record does', 'records do')} not match any row of the batch. If the new query's "
             "rows differ from the old query's rows (because they contain a time or a random number), pass a --key. "
             "If other programs write to the topics, pass --other-writers"
         )

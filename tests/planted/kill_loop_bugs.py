@@ -36,6 +36,15 @@ KILL_LOOP_BUGS: Final[tuple[Bug, ...]] = (
         whole="tests/live/test_kill_loop.py -k data_source",
     ),
     one_edit(
+        "the kill loop repeats a batch without rows",
+        0,
+        _LOOP,
+        " or self._sources(last) == self._sources(last - 1):\n",
+        ":\n",
+        model=False,
+        protocol=f"{_RUNS} -k has_no_rows",
+    ),
+    one_edit(
         "a kill that always reveals a fault may be missed",
         0,
         _OUTCOME,

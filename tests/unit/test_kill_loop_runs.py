@@ -13,7 +13,7 @@ from twopc.testing.kill_loop.__main__ import _START
 from twopc.testing.kill_loop.records import Reader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
 FROM_OUTSIDE = Kill(moment=Moment.OUTSIDE, victim=Victim.WORKER)
@@ -132,6 +132,14 @@ def test_a_batch_of_the_present_run_wakes_a_process_that_outlived_its_server(
     assert sessions.woken == ["run-2.log"]
 
 
+def planned(directory: Path, *, ends: Sequence[int]) -> None:
+    """Write the source offsets of batches, as Spark plans them."""
+    offsets = directory / "checkpoint" / "offsets"
+    offsets.mkdir()
+    for batch, end in enumerate(ends):
+        (offsets / f"{batch}").write_text(f'v1\n{{"batchWatermarkMs":{batch}}}\n{{"logOffset":{end}}}')
+
+
 @pytest.mark.parametrize("with_checksum", [True, False])
 def test_the_kill_after_a_batch_also_comes_if_nothing_can_hold_the_query_there(
     tmp_path: Path, loop_of: Callable[[Sessions], KillLoop], *, with_checksum: bool
@@ -139,6 +147,7 @@ def test_the_kill_after_a_batch_also_comes_if_nothing_can_hold_the_query_there(
     """The query writes with a data source. Its run ends, and then Spark's record of the last batch is deleted."""
     commits = tmp_path / "checkpoint" / "commits"
     commits.mkdir(parents=True)
+    planned(tmp_path, ends=(3, 6, 9))
     for batch in range(2):
         (commits / f"{batch}").touch()
         (commits / f".{batch}.crc").touch()
@@ -148,6 +157,19 @@ def test_the_kill_after_a_batch_also_comes_if_nothing_can_hold_the_query_there(
     loop.run([Kill(moment=Moment.AFTER)])
     assert (loop.kills, loop.missed) == (["after (commits/2 deleted)"], [])
     assert sorted(path.name for path in commits.iterdir()) == [".0.crc", ".1.crc", "0", "1"]
+
+
+def test_the_kill_after_a_batch_is_missed_if_the_last_batch_has_no_rows(
+    tmp_path: Path, loop_of: Callable[[Sessions], KillLoop]
+) -> None:
+    """Spark ends the run of a query with a watermark with such a batch. Its repetition would prove nothing."""
+    commits = tmp_path / "checkpoint" / "commits"
+    commits.mkdir(parents=True)
+    planned(tmp_path, ends=(3, 6, 6))
+    loop = loop_of(Sessions([Query(0, batch=commits / "2")]))
+    loop.run([Kill(moment=Moment.AFTER)])
+    assert (loop.kills, loop.missed) == ([], ["after@1"])
+    assert (commits / "2").exists()
 
 
 def test_the_kill_after_a_batch_is_missed_if_its_run_finished_no_batch(

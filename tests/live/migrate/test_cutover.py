@@ -172,7 +172,7 @@ def test_a_writer_that_keeps_writing_is_detected(pipeline: OldPipeline, spark: S
     pipeline.write_directly("late")
     assert "1 record was written" in pipeline.fail_new(spark)
     pipeline.cut_over("--apply")
-    assert "1 record is not a row of the batch" in pipeline.fail_new(spark)
+    assert "1 record does not match any row of the batch" in pipeline.fail_new(spark)
     pipeline.cut_over("--apply", "--other-writers")
     pipeline.run_new(spark)
     assert pipeline.visible() == Counter([*pipeline.given, "late"])

@@ -220,19 +220,26 @@ class KillLoop:
         return kill
 
     def _without_record(self, before: int) -> str:
-        """Delete Spark's record of the run's last batch. Return a description of this kill, or "" if there is no such batch.
+        """Delete Spark's record of the run's last batch. Return a description of this kill.
+
+        If there is no such batch, or if it has no rows, delete nothing and return "", because a repetition would prove nothing.
 
         The loop can hold only a ``foreachBatch`` function between the end of its work and Spark's record. Any other
         query runs on to its end. Without the record, the checkpoint is as a kill at that moment would have left it, so
         Spark repeats the batch.
         """
         last = self._finished_batch()
-        if last == before:
+        if last == before or self._sources(last) == self._sources(last - 1):
             return ""
         commits = self._checkpoint / "commits"
         for name in (f"{last}", f".{last}.crc"):
             (commits / name).unlink(missing_ok=True)
         return f"{Moment.AFTER.value} (commits/{last} deleted)"
+
+    def _sources(self, batch: int) -> list[str]:
+        """Return the batch's source offsets as text (``OffsetSeqLog``: a version, the metadata, and a line for each source)."""
+        path = self._checkpoint / "offsets" / f"{batch}"
+        return path.read_text().splitlines()[2:] if path.exists() else []
 
     @property
     def _checkpoint(self) -> Path:
