@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from twopc.attempt import Evidence
 from twopc.counted import counted
 from twopc.integration.operate.opened import Standing
+from twopc.integration.spark.former_writers import last_expected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -118,18 +119,19 @@ def mismatches(state: SinkState, checkpoint: CheckpointState | None) -> Iterator
             "Restore the newest checkpoint. The query would refuse to start with this checkpoint.",
             "the-start-is-refused",
         )
-    if (missed := undecided(checkpoint, decided)) is not None:
+    if (missed := undecided(checkpoint, state.ledger, decided)) is not None:
         yield missed
 
 
-def undecided(checkpoint: CheckpointState, decided: int | None) -> Advice | None:
+def undecided(checkpoint: CheckpointState, log: str, decided: int | None) -> Advice | None:
     """Say that Spark has finished batches that were not decided, although no other writer wrote them.
 
     Args:
         checkpoint: the checkpoint. Its finished batches were listed before the decisions were read.
+        log: the name of the log in which the decisions were looked up.
         decided: the last decided batch of the checkpoint's query; None if none of its batches was decided.
     """
-    expected = checkpoint.former if decided is None else decided
+    expected = last_expected(log, decided, bound=checkpoint.log, former=checkpoint.former)
     if expected is None or checkpoint.finished is None or checkpoint.finished <= expected:
         return None
     finished = f"Spark has finished batch {checkpoint.finished}"

@@ -30,6 +30,7 @@ from twopc.integration.operate.checkpoint import numbers, read_checkpoint
 from twopc.integration.operate.durable import whole_directory, write
 from twopc.integration.operate.manifest import NAME, TREE, Copied, Manifest, Position, Savepoint, directory_name
 from twopc.integration.spark.checkpoint import query_id, source_offsets
+from twopc.integration.spark.former_writers import last_expected
 from twopc.integration.state_files import version_of
 from twopc.integration.verify.cluster import Cluster
 from twopc.integration.verify.deciding import DecisionsElsewhereError
@@ -140,9 +141,12 @@ def _require_decided(found: CheckpointState, finished: int, sinks: Sequence[Kafk
     for sink in sinks:
         with suppress(DecisionsElsewhereError):
             name, view, _ = _ledger(sink)
-            decided[name] = view.highest_batch_of(now.query_id)
+            # The log of another query says nothing about this one. The other query may have ended this one.
+            if view.begin is None or view.begin.query_id == now.query_id:
+                decided[name] = view.highest_batch_of(now.query_id)
     for where, highest in decided.items():
-        missing = missing_batches(now.former if highest is None else highest, finished, where)
+        expected = last_expected(where, highest, bound=now.log, former=now.former)
+        missing = missing_batches(expected, finished, where)
         if missing is not None:
             remedy = _NONE_DECIDED.format(query=now.query_id) if highest is None else _SOME_DECIDED
             raise ConfigurationError(f"{missing}. No savepoint was taken. {remedy}")

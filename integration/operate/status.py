@@ -182,9 +182,9 @@ def _of_history(checkpoint: Path) -> Advice | None:
 def _undecided(compared: CheckpointState, *, has_ledgers: bool) -> Advice | None:
     """Say that finished batches are missing from the decisions, if the decisions are not in a sink's ledger."""
     if compared.registers is not None:
-        return undecided(compared, compared.registers.highest_batch_of(compared.query_id))
+        return undecided(compared, str(compared.log), compared.registers.highest_batch_of(compared.query_id))
     # The checkpoint is bound before the first decision. The findings about a ledger include this comparison.
-    return undecided(compared, None) if compared.log is None and not has_ledgers else None
+    return undecided(compared, "", None) if compared.log is None and not has_ledgers else None
 
 
 def _of_checkpoint(found: CheckpointState, missed: Advice | None, *, has_sinks: bool) -> list[Advice]:

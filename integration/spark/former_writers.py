@@ -56,6 +56,22 @@ def last_former_batch(own: Files, query_id: str) -> int | None:
     return None if handover.is_back else max(restored, handover.last_finished)
 
 
+def last_expected(log: str, decided: int | None, *, bound: str | None, former: int | None) -> int | None:
+    """Return the last batch that the query may have finished; None if the log does not tell.
+
+    Args:
+        log: the name of a decision log. The log is not open for another query.
+        decided: the last batch of the query that was decided in the log; None if none was decided.
+        bound: the log to which the checkpoint is bound; None if the checkpoint is unbound.
+        former: the last batch that another writer finished; see :func:`last_former_batch`.
+    """
+    # The checkpoint is bound before the first decision. So an empty log is that of a sink that has not joined the query yet,
+    # unless the checkpoint is unbound or bound to this very log.
+    if decided is None and bound not in {None, log}:
+        return None
+    return former if decided is None else decided
+
+
 def _restored_batch(own: Files) -> int:
     data = own.read(NOTE)
     if data is None:

@@ -10,7 +10,7 @@ from twopc.binding import Binding
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.spark.checkpoint import decoding, offsets_by_source, query_id, source_offsets
-from twopc.integration.spark.former_writers import last_former_batch
+from twopc.integration.spark.former_writers import last_expected, last_former_batch
 from twopc.integration.verify.deciding import QueryFacts, Where
 from twopc.integration.verify.findings import Finding, Kind
 from twopc.integration.verify.sources import ranges
@@ -128,22 +128,21 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
             yield Finding(Kind.BINDING_DIFFERS, files.location, f"the checkpoint is bound to {bound}, not to {ledger}")
         decided = {key.batch: batch.decision for key, batch in history.batches.items() if key.query_id == of}
         yield from _check_offsets(files, decided)
-        expected = _last_expected(files, of, history)
+        expected = _last_expected(files, of, history, ledger)
         if expected is not None:
             yield from _check_undecided(finished, expected)
         yield from _check_commits(files, list(decided))
 
 
-def _last_expected(files: Files, of: str, history: History) -> int | None:
+def _last_expected(files: Files, of: str, history: History, ledger: str) -> int | None:
     """Return the last batch that the query may have finished; None if the log's decisions do not tell."""
-    highest = history.view.highest_batch_of(of)
-    if highest is not None:
-        return highest
-    if decided := [key.batch for key in history.batches if key.query_id == of]:  # another query has ended this one
-        return decided[-1]
-    if history.view.begin is not None:
-        return None
-    return last_former_batch(LocalFiles(f"{files.location}/twopc"), of)
+    own, decided = LocalFiles(f"{files.location}/twopc"), history.view.highest_batch_of(of)
+    if decided is None and history.view.begin is not None:
+        # The log is open for another query, which may have ended this one.
+        decided = max((key.batch for key in history.batches if key.query_id == of), default=None)
+        if decided is None:
+            return None
+    return last_expected(ledger, decided, bound=Binding(own).log, former=last_former_batch(own, of))
 
 
 def _check_offsets(files: Files, decided: Mapping[int, Decision]) -> Iterator[Finding]:

@@ -27,6 +27,7 @@ from twopc.integration.verify.checkpoint import check_checkpoint, finished_batch
 from twopc.integration.verify.findings import Kind as FindingKind
 from twopc.registers import RegisterLog
 from twopc.sealed import with_check
+from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from twopc.records import Record
 
 _LAST = 20
+_SINK = KafkaSink(name="s", bootstrap_servers="b:1", topic="out")
 
 
 @pytest.fixture
@@ -63,6 +65,20 @@ def run_with(root: Path, *records: Record) -> None:
         bound = {"format": 1, "log": log.name, "log_identity": log.identity(), "sinks": {"s": {}}}
         (root / "twopc/binding-000001.json").write_bytes(with_check(json.dumps(bound).encode()))
         log.append(records)
+
+
+def bound(root: Path, log: str = "twopc-ledger-s") -> None:
+    """Bind the checkpoint to a ledger."""
+    (root / "twopc").mkdir(exist_ok=True)
+    facts = {"format": 1, "log": log, "log_identity": "id", "sinks": {"s": {}}}
+    (root / "twopc/binding-000001.json").write_bytes(with_check(json.dumps(facts).encode()))
+
+
+def saved(root: Path, ledger: str, *records: Record) -> int:
+    """Take a savepoint with a Kafka sink whose decisions are in this ledger. Return the savepoint's batch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(savepoint_module, "_ledger", lambda _: (ledger, history(*records).view, 0))
+        return create_savepoint(root, root.parent / "kept", sinks=[_SINK]).manifest.batch_id
 
 
 def decided(last: int, first: int = 0) -> Sequence[Record]:
@@ -258,3 +274,37 @@ def test_a_first_batch_that_is_finished_during_a_savepoint_counts_as_decided(
 
     monkeypatch.setattr(savepoint_module, "numbers", decide_and_list)
     assert create_savepoint(checkpoint, tmp_path / "kept").manifest.batch_id == _LAST
+
+
+# -- logs that say nothing about the query's batches -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_a_query_that_another_query_has_ended_still_gives_a_savepoint(checkpoint: Path, *, is_bound: bool) -> None:
+    """The old checkpoint is the way back to the query's position. The ledger now belongs to the query that replaced it."""
+    if is_bound:
+        bound(checkpoint)
+    replacement = msgspec.structs.replace(BEGIN, query_id="b", ends="a")
+    assert saved(checkpoint, "twopc-ledger-s", *decided(_LAST), replacement) == _LAST
+
+
+def test_a_sink_that_has_not_joined_the_query_yet_says_nothing_about_its_batches(checkpoint: Path) -> None:
+    bound(checkpoint, "twopc-ledger-other")
+    assert advised(checkpoint) == [(Urgency.NONE, "healthy")]
+    assert verified(checkpoint) == [(FindingKind.BINDING_DIFFERS, str(checkpoint))]
+    assert saved(checkpoint, "twopc-ledger-s") == _LAST
+
+
+def test_a_sink_that_has_not_joined_the_decisions_in_the_checkpoint_says_nothing(checkpoint: Path) -> None:
+    run_with(checkpoint, *decided(_LAST))
+    assert advised(checkpoint) == [(Urgency.NONE, "healthy")]
+    assert saved(checkpoint, "twopc-ledger-s") == _LAST
+
+
+def test_the_ledger_of_the_checkpoint_contains_no_decision(checkpoint: Path) -> None:
+    """The checkpoint is bound before the first decision, so this ledger has lost the decisions, or none was made."""
+    bound(checkpoint)
+    assert advised(checkpoint) == [(Urgency.ACT, "the-start-is-refused")]
+    assert verified(checkpoint) == [(FindingKind.COMMITTED_UNDECIDED, "batches 0-20")]
+    with pytest.raises(ConfigurationError, match="batches 0 to 20 are not in twopc-ledger-s"):
+        saved(checkpoint, "twopc-ledger-s")
