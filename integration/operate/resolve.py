@@ -173,6 +173,7 @@ def _concluded(
         action += (
             " This advice assumes that Spark will replay the batch. To check that assumption, pass the checkpoint."
         )
+    action += _after_a_rollback(checkpoint, state)
     if unseen := _decided_sinks(state) - {one.sink for one in _of_same_batch(state, states)}:
         action += (
             " This advice does not cover the whole batch. The batch also has transactions in "
@@ -181,6 +182,26 @@ def _concluded(
             "CHECKPOINT --sinks MODULE:NAME`."
         )
     return _result(walk, step, label, action, f"{RUNBOOK}#{anchor}")
+
+
+def _after_a_rollback(checkpoint: CheckpointState | None, state: SinkState) -> str:
+    """Say how the query passes the batches that the old sink has written since the last decision."""
+    if checkpoint is None:
+        return ""
+    if checkpoint.former is None:
+        return (
+            " `twopc migrate rollback` has returned the checkpoint to the old sink, and the old sink may have written "
+            "batches since then. So before you start the query, stop the old query, and run `twopc migrate cutover "
+            "--apply` again."
+        )
+    finished, decided = checkpoint.finished, state.last_decided
+    if finished is None or decided is None or finished <= decided:
+        return ""
+    written = f"batch {finished}" if finished == decided + 1 else f"batches {decided + 1} to {finished}"
+    return (
+        f" Another sink has written {written} since then, so also pass "
+        f"override=ResumeAt({finished + 1}, {checkpoint.query_id!r})."
+    )
 
 
 def _refused(walk: _Walk, mismatch: Advice) -> tuple[list[str], dict[str, Any]]:

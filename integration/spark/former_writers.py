@@ -69,7 +69,8 @@ def last_expected(log: str, decided: int | None, *, bound: str | None, former: i
     # unless the checkpoint is unbound or bound to this very log.
     if decided is None and bound not in {None, log}:
         return None
-    return former if decided is None else decided
+    # After a rollback, the old sink writes on. A second cut-over is then ahead of the query's last decision.
+    return former if decided is None or former is None else max(decided, former)
 
 
 def _restored_batch(own: Files) -> int:

@@ -110,3 +110,27 @@ def test_a_batch_that_the_query_decides_during_the_look_does_not_make_the_checkp
 def test_a_batch_that_the_query_repairs_and_finishes_during_the_look_is_not_left_behind(resolved: Any) -> None:
     [found] = resolved(_STATE, _CHECKPOINT, replace(_CHECKPOINT, planned=13, finished=12)).facts
     assert found["case"] == "some lost"
+
+
+@pytest.mark.parametrize(("first", "written"), [(13, "batches 13 to 20"), (20, "batch 20")])
+def test_the_batches_that_the_old_sink_wrote_after_a_rollback_are_passed_with_an_override(
+    resolved: Any, first: int, written: str
+) -> None:
+    proofs = tuple(replace(one, batch=first - 1, evidence=Evidence.COMMITTED) for one in _LOST)
+    begin = msgspec.structs.replace(_BEGIN, first_batch=first - 1)
+    state = replace(
+        _STATE, last_decided=first - 1, proofs=proofs, history=history(begin, decision(first - 1, task("t")))
+    )
+    cut_over = replace(_CHECKPOINT, planned=20, finished=20, former=20)
+    [found] = resolved(state, cut_over).facts
+    assert found["step"] != "refuse"
+    assert f"Another sink has written {written} since then" in found["next"]
+    assert "override=ResumeAt(21, 'a')" in found["next"]
+
+
+@pytest.mark.parametrize("finished", [12, 20])
+def test_a_query_that_was_rolled_back_is_cut_over_again_before_its_next_start(resolved: Any, finished: int) -> None:
+    rolled_back = replace(_CHECKPOINT, planned=finished, finished=finished, former=None)
+    [found] = resolved(_STATE, rolled_back).facts
+    assert found["step"] != "refuse"
+    assert "`twopc migrate cutover --apply`" in found["next"]

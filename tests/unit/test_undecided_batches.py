@@ -308,3 +308,39 @@ def test_the_ledger_of_the_checkpoint_contains_no_decision(checkpoint: Path) -> 
     assert verified(checkpoint) == [(FindingKind.COMMITTED_UNDECIDED, "batches 0-20")]
     with pytest.raises(ConfigurationError, match="batches 0 to 20 are not in twopc-ledger-s"):
         saved(checkpoint, "twopc-ledger-s")
+
+
+# -- the old sink has written on after a rollback, and the query was cut over again ------------------------------------
+
+
+def cut_over_again(root: Path, batch: int) -> None:
+    """The query decided batches 0 to 10. After a rollback, the old sink wrote the batches up to ``batch``."""
+    run_with(root, *decided(10))
+    hand_over(root, 10, is_back=True)
+    hand_over(root, batch)
+
+
+def test_the_batches_between_a_rollback_and_the_next_cut_over_need_no_decision(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    cut_over_again(checkpoint, _LAST)
+    assert shown(checkpoint) == HEALTHY
+    assert verified(checkpoint, *decided(10)) == [(FindingKind.BINDING_DIFFERS, str(checkpoint))]
+    assert create_savepoint(checkpoint, tmp_path / "kept").manifest.batch_id == _LAST
+
+
+def test_the_batches_after_a_rollback_need_no_decision(checkpoint: Path, tmp_path: Path) -> None:
+    run_with(checkpoint, *decided(10))
+    hand_over(checkpoint, 10, is_back=True)
+    assert shown(checkpoint) == HEALTHY
+    assert verified(checkpoint, *decided(10)) == [(FindingKind.BINDING_DIFFERS, str(checkpoint))]
+    assert create_savepoint(checkpoint, tmp_path / "kept").manifest.batch_id == _LAST
+
+
+def test_the_batches_after_the_second_cut_over_need_a_decision(checkpoint: Path, tmp_path: Path) -> None:
+    cut_over_again(checkpoint, 15)
+    assert shown(checkpoint) == REFUSED
+    found = verified(checkpoint, *decided(10))
+    assert found[-1] == (FindingKind.COMMITTED_UNDECIDED, "batches 16-20")
+    with pytest.raises(ConfigurationError, match="batches 16 to 20 are not in registers"):
+        create_savepoint(checkpoint, tmp_path / "kept")
