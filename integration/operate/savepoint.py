@@ -22,8 +22,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from twopc.errors import ConfigurationError, RetriableError
+from twopc.errors import ConfigurationError, RefusedStartError, RetriableError
 from twopc.files import LocalFiles
+from twopc.integration.history.reader import HistoryError, read
 from twopc.integration.history.writer import DIRECTORY as HISTORY
 from twopc.integration.local_paths import local_path
 from twopc.integration.operate.checkpoint import numbers, read_checkpoint
@@ -153,9 +154,23 @@ def _require_decided(found: CheckpointState, finished: int, sinks: Sequence[Kafk
 
 
 def _has_run(checkpoint: CheckpointState) -> bool:
-    """Whether this toolkit has run with the checkpoint. Even a run without a decision leaves a register or a history."""
+    """Whether a run with this toolkit has attempted batches. Even a run without a decision leaves a register or a history."""
     own = LocalFiles(Path(checkpoint.location) / "twopc")
-    return bool(RegisterReader(own).numbers() or own.names(HISTORY))
+    return bool(RegisterReader(own).numbers()) or (bool(own.names(HISTORY)) and not _was_only_refused(checkpoint))
+
+
+def _was_only_refused(checkpoint: CheckpointState) -> bool:
+    """Whether every attempt in the history was a refused start that stopped its run.
+
+    If a run attempted another batch after a refused start, its function has swallowed the error.
+    """
+    try:
+        attempts = read(Path(checkpoint.location)).checkpoints
+    except HistoryError:
+        return False
+    batches = {(one.run_id, one.batch_id) for one in attempts}
+    is_refused = all(one.cause is not None and one.cause.error == RefusedStartError.__name__ for one in attempts)
+    return is_refused and len(batches) == len({run_id for run_id, _ in batches})
 
 
 class _VanishedError(Exception):

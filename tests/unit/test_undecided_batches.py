@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from twopc.integration.operate.checkpoint import CheckpointState
+    from twopc.progress import Checkpoint
     from twopc.records import Record
 
 _LAST = 20
@@ -343,4 +344,35 @@ def test_the_batches_after_the_second_cut_over_need_a_decision(checkpoint: Path,
     found = verified(checkpoint, *decided(10))
     assert found[-1] == (FindingKind.COMMITTED_UNDECIDED, "batches 16-20")
     with pytest.raises(ConfigurationError, match="batches 16 to 20 are not in registers"):
+        create_savepoint(checkpoint, tmp_path / "kept")
+
+
+# -- a refused start ---------------------------------------------------------------------------------------------------
+
+
+def record(root: Path, *attempts: Checkpoint | bytes) -> None:
+    write(root, attempts)
+    (root / "metadata").write_text('{"id":"a"}')
+
+
+def refused(batch: int, run: str) -> Checkpoint:
+    return failed(batch, "RefusedStartError", "not adopted", run_id=run)
+
+
+def test_a_refused_start_does_not_prevent_a_savepoint(checkpoint: Path, tmp_path: Path) -> None:
+    """The starts lacked AdoptQuery. The old sink writes on, and the user wants a savepoint before the next start."""
+    record(checkpoint, refused(_LAST, "r"), refused(_LAST, "s"))
+    assert create_savepoint(checkpoint, tmp_path / "kept").manifest.batch_id == _LAST
+
+
+def test_a_query_that_ignores_its_refused_start_gives_no_savepoint(checkpoint: Path, tmp_path: Path) -> None:
+    """The refusal did not stop the run, so its function has caught the error."""
+    record(checkpoint, refused(_LAST - 1, "r"), refused(_LAST, "r"))
+    with pytest.raises(ConfigurationError, match="no batch has been decided"):
+        create_savepoint(checkpoint, tmp_path / "kept")
+
+
+def test_a_history_that_cannot_be_read_gives_no_savepoint(checkpoint: Path, tmp_path: Path) -> None:
+    record(checkpoint, b"torn")
+    with pytest.raises(ConfigurationError, match="no batch has been decided"):
         create_savepoint(checkpoint, tmp_path / "kept")
