@@ -128,9 +128,13 @@ def repeated_in(sink: KafkaSink, savepoint: Savepoint) -> Repeated:
     """
     state = observe(sink)
     if state.history is None:
+        anyway = (
+            ". This command cannot read these decisions. To restore the savepoint without this information, omit "
+            "--bootstrap-servers"
+        )
         raise ConfigurationError(
             f"sink {sink.name!r}: {state.problem}. It is therefore unknown which output would be duplicated. Nothing "
-            "was restored"
+            f"was restored{anyway if state.is_elsewhere else ''}"
         )
     manifest = savepoint.manifest
     if state.query_id != manifest.query_id:

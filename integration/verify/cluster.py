@@ -9,7 +9,7 @@ from confluent_kafka.admin import OffsetSpec
 from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError, DecisionLogDamagedError, TwoPhaseCommitError
 from twopc.integration.topic_reader import read_topic
-from twopc.integration.verify.deciding import NOTHING_KNOWN, Where, find_log, log_in_checkpoint
+from twopc.integration.verify.deciding import GIVE_CHECKPOINT, NOTHING_KNOWN, Where, find_log, log_in_checkpoint
 from twopc.log_view import fold
 from twopc.records import LogContents
 from twopc.sinks.kafka.errors import on_ids
@@ -79,8 +79,8 @@ class Cluster:
                 raise ConfigurationError(
                     f"topic {sink.ledger} does not exist at {sink.bootstrap_servers}. Either sink {sink.name!r} never "
                     "wrote to this cluster, or its ledger has a different name. Check --sink. If the sink has a "
-                    "ledger_topic, pass that topic with --ledger-topic, or pass the query's --checkpoint, which names "
-                    "the ledger"
+                    "ledger_topic, pass that topic with --ledger-topic. Alternatively, use the ledger that the checkpoint "
+                    f"names: {GIVE_CHECKPOINT}"
                 )
             self._require_ids()
         except TwoPhaseCommitError:
@@ -141,8 +141,8 @@ class Cluster:
             raise ConfigurationError(
                 f"the ledger {self.ledger.name} belongs to sink {error.owners}, not to sink {self.sink.name!r}, so it "
                 "says nothing about this sink's transactions. Nothing was done. Omit --ledger-topic. If sink "
-                f"{self.sink.name!r} has a ledger_topic, pass that topic instead, or pass the query's --checkpoint, "
-                "which names it"
+                f"{self.sink.name!r} has a ledger_topic, pass that topic instead. Alternatively, use the ledger that "
+                f"the checkpoint names: {GIVE_CHECKPOINT}"
             ) from error
 
     def read(self, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[list[Message]]:

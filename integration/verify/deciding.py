@@ -23,6 +23,11 @@ _SINKS: Final = (
     "If the query is not running, start it. The query will commit the decided transactions. To let this command read "
     "the decisions, pass all of the query's sinks with --sinks MODULE:NAME"
 )
+#: How a user passes the checkpoint. Not every command has the option.
+GIVE_CHECKPOINT: Final = (
+    "pass the query's checkpoint with --checkpoint. If the command has no such option, pass the checkpoint in place of the "
+    "sink's name"
+)
 
 
 class DecisionsElsewhereError(ConfigurationError):
@@ -106,9 +111,8 @@ def log_in_checkpoint(sink: KafkaSink, acquired: Acquired, facts: QueryFacts) ->
         raise DecisionsElsewhereError(
             f"the decisions of sink {sink.name!r} are in the checkpoint of query {acquired.query_id}, because the sink "
             f"was added to a query without a Kafka sink.{given} Nothing is damaged, but this command cannot know which "
-            "transactions are decided. Do not abort any transaction. To let this command read the decisions, pass the "
-            "query's --checkpoint. If the query is not running, you can also start it. It will commit the decided "
-            "transactions"
+            "transactions are decided. Do not abort any transaction. To let this command read the decisions, "
+            f"{GIVE_CHECKPOINT}. If the query is not running, you can also start it. It will commit the decided transactions"
         )
     log = RegisterLog(facts.own)
     try:
@@ -156,5 +160,5 @@ def find_log(sink: KafkaSink, cluster: str, where: Where, facts: QueryFacts) -> 
         f"the decisions of sink {sink.name!r} are in {where.log}, which is not on the cluster at "
         f"{sink.bootstrap_servers}. Either the query's sinks are on several clusters, or this topic was deleted. The "
         "sink's ledger does not show which of the two is true, because an older version wrote the ledger. The query's "
-        f"checkpoint shows it, so pass --checkpoint. Until then, do not abort any transaction. {_SINKS}"
+        f"checkpoint shows it, so {GIVE_CHECKPOINT}. Until then, do not abort any transaction. {_SINKS}"
     )

@@ -504,6 +504,19 @@ def test_a_restore_is_refused_if_batches_of_the_savepoint_are_missing_from_a_sin
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("is_elsewhere", [True, False])
+def test_a_restore_says_how_to_do_without_decisions_that_it_cannot_read(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_elsewhere: bool
+) -> None:
+    state = SinkState(sink="s", ledger="l", problem="the decisions are unknown", is_elsewhere=is_elsewhere)
+    monkeypatch.setattr(restore_module, "observe", lambda _: state)
+    taken = create_savepoint(checkpoint, tmp_path / "kept")
+    with pytest.raises(ConfigurationError, match=r"the decisions are unknown.*Nothing was restored") as refused:
+        restore_savepoint(taken.path, tmp_path / "new", sinks=[_SINK])
+    assert ("omit --bootstrap-servers" in str(refused.value)) is is_elsewhere
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_query_takes_no_savepoint_after_a_batch_that_it_has_not_written(checkpoint: Path, tmp_path: Path) -> None:
     """Its function ignores the toolkit's errors, so Spark moves past the batch."""
 

@@ -11,6 +11,7 @@ from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE
 from tests.live.rules.schedules import Play, at, driver_of, playing, vanish
 from tests.unit.fake_sink import FakeSink, World
+from twopc.integration.verify.deciding import GIVE_CHECKPOINT
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
@@ -55,18 +56,23 @@ def test_resolve_and_verify_read_the_decisions_in_the_checkpoint(play: Play) -> 
 
 
 def test_without_the_checkpoint_every_command_asks_for_it(play: Play) -> None:
-    join(play, "driver.decided")
+    checkpoint = join(play, "driver.decided")
     status = ask(play, "status", play.name, "--json")
     [advice] = status.facts["sinks"][0]["advice"]
-    assert "pass the query's --checkpoint" in advice["what"] and "start it" in advice["action"], advice
+    assert GIVE_CHECKPOINT in advice["what"] and "start it" in advice["action"], advice
+    listed = ask(play, "transactions", "list", play.name, "--json")
+    assert GIVE_CHECKPOINT in listed.facts[0]["problem"], listed
+    assert ask(play, "transactions", "list", checkpoint, "--json").facts[0]["problem"] is None
+    assert ask(play, "transactions", "prove", checkpoint).status == 1  # decided, and not committed yet
     wanted = f"the decisions of sink '{play.name}' are in the checkpoint of query {play.query_id}"
     for words in (
         ("transactions", "commit", play.name, "--yes"),
+        ("transactions", "prove", play.name),
         ("resolve", play.name),
         ("verify", "--sink", play.name),
     ):
         refused = ask(play, *words)
-        assert refused.status == 2 and wanted in refused.error and "--checkpoint" in refused.error, refused
+        assert refused.status == 2 and wanted in refused.error and GIVE_CHECKPOINT in refused.error, refused
         assert "--sinks" not in refused.error and "another cluster" not in refused.error, refused
 
 
