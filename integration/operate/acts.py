@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from twopc.attempt import Claim, Evidence
 from twopc.counted import counted
 from twopc.errors import FatalError
+from twopc.integration.operate.advice import NOT_LISTED
 from twopc.integration.operate.observe import SinkState, history, observe
 from twopc.integration.operate.opened import OpenTransaction, Standing
 from twopc.integration.verify.cluster import Cluster
@@ -74,6 +75,9 @@ def chosen(state: SinkState, ids: Collection[str], fitting: Collection[Standing]
         raise ForbiddenError(
             f"sink {state.sink!r} has no open transaction {', '.join(unknown)}. Either that transaction has ended, or "
             f"its id is misspelled. `twopc transactions list {state.in_commands}` shows the open transactions"
+            if state.is_complete
+            else f"it is unknown whether {', '.join(unknown)} is open, because {NOT_LISTED}. Nothing was done. Try again when "
+            "every broker responds"
         )
     return tuple(found[tid] for tid in sorted(set(ids)))
 

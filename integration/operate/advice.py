@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 RUNBOOK: Final = "docs/operations.md"
 #: The message if a broker's open transactions are unknown.
 NOT_LISTED: Final = (
-    "a broker did not list its open transactions, so the sink may have open transactions that are not shown"
+    "a broker did not list its open transactions, or no coordinator described one of them, so the sink may have open "
+    "transactions that are not shown"
 )
 #: An undecided transaction that has used up this share of its lifetime may expire before it is decided.
 _LATE: Final = 2 / 3
@@ -290,4 +291,9 @@ def _count(found: Sequence[OpenTransaction]) -> str:
 
 def _expiry(found: Sequence[OpenTransaction]) -> str:
     left = [one.expires_in_s for one in found if one.expires_in_s is not None]
-    return f"the first expires in {max(0.0, min(left)):.0f} s" if left else "the transactions' age is unknown"
+    if left:
+        return f"the first expires in {max(0.0, min(left)):.0f} s"
+    is_ending = all(one.state != "Ongoing" for one in found)
+    return (
+        "the coordinator is already ending them, so none expires" if is_ending else "the transactions' age is unknown"
+    )

@@ -17,6 +17,7 @@ from twopc.integration.operate.held import HeldPartition, held_back
 from twopc.integration.operate.opened import OpenTransaction, opened
 from twopc.integration.verify.cluster import Cluster
 from twopc.integration.verify.deciding import NOTHING_KNOWN, DecisionsElsewhereError
+from twopc.integration.verify.describing import describe, is_known, undescribed
 from twopc.integration.verify.findings import Kind
 from twopc.integration.verify.history import history_of
 from twopc.integration.verify.markers import Markers, missing, wait_for_commits
@@ -24,7 +25,6 @@ from twopc.integration.verify.transactions import check_missing, decided_in, top
 from twopc.retry import repeating
 from twopc.sealed import OtherVersionError
 from twopc.sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
-from twopc.sinks.kafka.reports import NONE, NOT_FOUND
 from twopc.sinks.kafka.settings import LEDGERS
 from twopc.sinks.kafka.transactions import TransactionClient
 
@@ -85,7 +85,8 @@ class SinkState:
             visible.
         staged: whether the last batch's rows are staged.
         held: the partitions in which readers cannot reach the end.
-        is_complete: False if a broker did not list its open transactions.
+        is_complete: False if a broker did not list its open transactions, or if no coordinator described one of them. Then
+            the sink may have open transactions that are not in ``transactions``.
         history: the decisions in the log; None if the log cannot be read.
     """
 
@@ -184,7 +185,7 @@ def _observe_or_say_why(sink: KafkaSink) -> SinkState:
 
 def _without_log(sink: KafkaSink, client: TransactionClient, problem: str) -> SinkState:
     listing = client.list_open(id_prefix(sink.name))
-    described = client.describe([*listing.transactional_ids, driver_id(sink.name)])
+    described = describe(client, [*listing.transactional_ids, driver_id(sink.name)])
     driver = described[driver_id(sink.name)]
     found = opened(sink, described, None, driver_epoch=-1, now_ms=_now_ms())
     return SinkState(
@@ -194,7 +195,7 @@ def _without_log(sink: KafkaSink, client: TransactionClient, problem: str) -> Si
         producer_id=driver.producer_id,
         producer_epoch=driver.producer_epoch,
         transactions=found,
-        is_complete=listing.complete,
+        is_complete=listing.complete and not undescribed(described),
     )
 
 
@@ -211,12 +212,15 @@ def _observed(cluster: Cluster) -> SinkState:
     markers.read_new(cluster)
     absent = missing(cluster, markers, required)
     listing = client.list_open(id_prefix(sink.name))
-    described = client.describe([*listing.transactional_ids, driver_id(sink.name)])
+    # A broker does not list a transaction while its commit is in progress. The commit may take long, for example if a
+    # partition has no leader.
+    not_visible = [required[uuid].handle.transactional_id for uuid in absent]
+    described = describe(client, [*listing.transactional_ids, *not_visible, driver_id(sink.name)])
     after = history(cluster)
     decided = decided_in(after, sink)
     newer = [one for uuid, one in decided.items() if uuid not in required]
     _let_commit(cluster, newer)
-    described |= client.describe([one.handle.transactional_id for one in newer])
+    described |= describe(client, [one.handle.transactional_id for one in newer])
     epoch = newest_epoch(after, decided)
     driver = described[driver_id(sink.name)]
     found = opened(sink, described, decided.values(), driver_epoch=epoch, now_ms=_now_ms())
@@ -241,7 +245,7 @@ def _observed(cluster: Cluster) -> SinkState:
         proofs=proofs,
         staged=last is not None and any(task.staged for task in last.decision.tasks),
         held=held_back(cluster, topics | {sink.ledger}),
-        is_complete=listing.complete,
+        is_complete=listing.complete and not undescribed(described),
         history=after,
     )
 
@@ -301,7 +305,7 @@ def _proofs(
                 rows=one.handle.rows,
                 evidence=evidence,
                 text=text,
-                is_described=uuid not in absent or absent[uuid].error in {NONE, NOT_FOUND},
+                is_described=uuid not in absent or is_known(absent[uuid]),
             )
         )
     return tuple(found)

@@ -37,7 +37,7 @@ class OpenTransaction:
         state: the transaction's state, in the coordinator's terms.
         age_s: how long the transaction has been open, in seconds; None if the coordinator did not report the time.
         expires_in_s: the seconds until the coordinator aborts the transaction. If the number is negative, the abort is
-            overdue.
+            overdue. None if unknown, or if the coordinator is already ending the transaction.
         batch: the batch of a decided transaction; None if unknown.
         rows: the number of rows in a decided transaction; None if unknown.
         partitions: the partitions that the transaction has written to, as ``topic:partition``.
@@ -116,7 +116,7 @@ def opened(
     Args:
         sink: the sink.
         described: the coordinators' descriptions, by transactional id. A transaction that has ended, according to its
-            description, is omitted.
+            description, is omitted. So is a transaction that no coordinator described, so the caller must report it.
         decided: the decisions in the log; None if the log cannot be read.
         driver_epoch: the epoch of the newest driver in the log.
         now_ms: the time, in ms since 1970 UTC. An age is the difference between this time and a coordinator's
@@ -146,7 +146,11 @@ def opened(
                     is_marked=any(where.rpartition(":")[0] == sink.ledger for where in description.partitions),
                 ),
                 age_s=age_s,
-                expires_in_s=None if age_s is None else round(description.timeout_ms / 1000 - age_s, 1),
+                expires_in_s=(
+                    None
+                    if age_s is None or description.state != "Ongoing"
+                    else round(description.timeout_ms / 1000 - age_s, 1)
+                ),
                 batch=None if one is None else one.id.batch,
                 task=None if one is None else one.task,
                 rows=None if one is None else one.handle.rows,

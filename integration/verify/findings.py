@@ -63,7 +63,10 @@ class Kind(Enum):
         "orphan_open",
         Severity.WARNING,
     )  #: undecided; an earlier driver began it, and the next driver aborts it
-    LISTING_INCOMPLETE = "listing_incomplete", Severity.WARNING  #: a broker did not list its open transactions
+    LISTING_INCOMPLETE = (
+        "listing_incomplete",
+        Severity.WARNING,
+    )  #: a broker did not list its open transactions, or no coordinator described one of them
     HELD_BACK = "held_back", Severity.WARNING  #: open transactions hide later records from read_committed consumers
     RECORDS_EXTRA = (
         "records_extra",

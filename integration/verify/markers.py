@@ -12,6 +12,7 @@ import msgspec
 from tenacity import stop_after_delay, wait_fixed
 
 from twopc.errors import DecisionLogDamagedError
+from twopc.integration.verify.describing import describe
 from twopc.integration.verify.tail import Tail
 from twopc.retry import repeating
 from twopc.sinks.kafka.markers import Marker, decode_marker
@@ -78,7 +79,7 @@ def missing(cluster: Cluster, markers: Markers, decided: Mapping[str, Decided]) 
     absent = {uuid: one.handle.transactional_id for uuid, one in decided.items() if uuid not in markers.visible}
     if not absent:
         return {}
-    found = cluster.transactions.describe(list(absent.values()))
+    found = describe(cluster.transactions, absent.values())
     # If a transaction was committed before the broker described it, its marker is visible by now.
     markers.read_new(cluster)
     return {uuid: found[tid] for uuid, tid in absent.items() if uuid not in markers.visible}

@@ -6,9 +6,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from twopc.counted import counted
+from twopc.integration.verify.describing import is_known
 from twopc.integration.verify.findings import Finding, Kind
-from twopc.sinks.kafka import reports
 from twopc.sinks.kafka.handle import driver_epoch_of
+from twopc.sinks.kafka.reports import NO_ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -91,8 +92,9 @@ def _why_missing(one: Decided, description: Description, bounds: Bounds, *, is_l
                 "decided but not committed. The query will commit the transaction, at the latest when it next starts",
             )
         return Kind.DECIDED_LATE, "decided but still open, although later batches were decided"
-    if description.error == reports.NO_ANSWER:
-        return Kind.DECIDED_UNKNOWN, "its coordinator does not respond. Check again later"
+    if not is_known(description):
+        cause = "does not respond" if description.error == NO_ANSWER else f"reports {description.error}"
+        return Kind.DECIDED_UNKNOWN, f"its coordinator {cause}. Check again later"
     if bounds.starts.get(partition, 0) > one.scan_start:
         return Kind.DECIDED_UNKNOWN, "its marker was deleted, so its commit cannot be verified"
     if bounds.stable.get(partition, 0) < bounds.ends.get(partition, 0):

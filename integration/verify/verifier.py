@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from twopc.counted import counted
 from twopc.errors import ConfigurationError, DecisionLogDamagedError
 from twopc.integration.verify.checkpoint import check_checkpoint, finished_batches, initial_offsets
+from twopc.integration.verify.describing import describe, undescribed
 from twopc.integration.verify.findings import Finding, Kind
 from twopc.integration.verify.history import Batch, History, history_of
 from twopc.integration.verify.markers import Markers, missing, wait_for_commits
@@ -90,7 +92,7 @@ class Verifier(AbstractContextManager["Verifier"]):
             required = decided_in(before, sink)
             absent = self._read_markers(before, required)
             listing = self._cluster.transactions.list_open(f"{sink.name}.")
-            described = self._cluster.transactions.describe(listing.transactional_ids)
+            described = describe(self._cluster.transactions, listing.transactional_ids)
             self._output.update_bounds(self._cluster, self._topics_to_read(required))
             # Read the finished batches before the second read of the log, because it does not include the decisions of
             # batches that Spark finishes later.
@@ -123,6 +125,12 @@ class Verifier(AbstractContextManager["Verifier"]):
             text = (
                 "a broker did not list its open transactions, so the sink may have open transactions that are not "
                 "shown. Check again when all brokers respond"
+            )
+            findings.append(Finding(Kind.LISTING_INCOMPLETE, sink.name, text))
+        if unknown := undescribed(described):
+            text = (
+                f"no coordinator described {counted(len(unknown), 'listed transaction')} ({unknown[0]}"
+                f"{', …' if len(unknown) > 1 else ''}). Each of these may still be open. Check again when all brokers respond"
             )
             findings.append(Finding(Kind.LISTING_INCOMPLETE, sink.name, text))
         topics, expected = self._output.topics, self._tally.expected()

@@ -189,6 +189,18 @@ def test_an_id_without_an_open_transaction_is_reported() -> None:
         chosen(STATE, ["s.9"], {Standing.ORPHAN})
 
 
+def test_an_id_that_a_broker_may_not_have_listed_is_not_called_misspelled() -> None:
+    with pytest.raises(ForbiddenError, match=r"unknown whether s\.9 is open"):
+        chosen(replace(STATE, is_complete=False), ["s.9"], {Standing.ORPHAN})
+
+
+def test_a_transaction_whose_commit_is_in_progress_does_not_expire() -> None:
+    [judgement] = judged("s.2.w.0", description("PrepareCommit"), decision())
+    assert (judgement.age_s, judgement.expires_in_s) == (10.0, None)
+    [found] = advise(replace(STATE, transactions=(judgement,)))
+    assert "already ending" in found.what
+
+
 def advised(**changes: Any) -> list[tuple[Urgency, str]]:
     return [(found.urgency, found.anchor) for found in advise(replace(STATE, **changes))]
 

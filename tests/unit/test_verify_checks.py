@@ -12,7 +12,7 @@ import pytest
 from tests.unit.test_log_view import ACQUIRE, BEGIN, decision, repair, truncation
 from tests.unit.test_verify_history import history
 from tests.unit.test_verify_transactions import log_of
-from twopc.integration.verify import markers
+from twopc.integration.verify import describing, markers
 from twopc.integration.verify.cluster import Bounds, Cluster, Ledgers
 from twopc.integration.verify.findings import Kind
 from twopc.integration.verify.history import BatchId
@@ -99,7 +99,7 @@ class FakeCluster:
     def _describe(self, ids: Sequence[str]) -> dict[str, Description]:
         self.described += 1
         found = _next(self._described)
-        return {tid: found.get(tid.split(".")[2], COMMITTED) for tid in ids}
+        return {tid: found.get(tid.split(".")[-2], COMMITTED) for tid in ids}
 
 
 def _next(answers: list[Any]) -> Any:
@@ -214,3 +214,12 @@ def test_transactional_ids_identify_the_current_driver_if_its_acquisition_was_tr
     cluster.transactions.list_open = lambda _: Listing(("s.5.w.0", "s.8.x.0"), complete=True)
     found = [(one.kind, one.where) for one in checked(cluster)]
     assert found == [(Kind.ORPHAN_OPEN, "s.5.w.0"), (Kind.RUNNING_OPEN, "s.8.x.0")]
+
+
+def test_a_listed_transaction_that_no_coordinator_describes_may_be_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(describing, "_ANSWER_S", 0.01)
+    log = log_of(ACQUIRE, BEGIN, decision(0, task("u")))
+    cluster = FakeCluster(log, visible=[[marker("u")]], described=[{"w": Description("NO_ANSWER")}])
+    cluster.transactions.list_open = lambda _: Listing(("s.0.w.0",), complete=True)
+    [found] = checked(cluster)
+    assert found.kind is Kind.LISTING_INCOMPLETE and "s.0.w.0" in found.text

@@ -96,10 +96,9 @@ def test_rows_of_an_abandoned_transaction_are_given_up_only_if_it_is_proven_lost
     assert not given_up({"u": description}, decided(), of_partition)
 
 
-def test_a_silent_coordinator_proves_no_loss() -> None:
-    assert kinds(list(check_missing({"u": Description("NO_ANSWER")}, decided(), bounds(), ID))) == [
-        Kind.DECIDED_UNKNOWN
-    ]
+@pytest.mark.parametrize("error", ["NO_ANSWER", "TransactionalIdAuthorizationFailedError"])
+def test_a_coordinator_that_reports_no_state_proves_no_loss(error: str) -> None:
+    assert kinds(list(check_missing({"u": Description(error)}, decided(), bounds(), ID))) == [Kind.DECIDED_UNKNOWN]
 
 
 @pytest.mark.parametrize(
