@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twopc.attempt import Evidence
 from twopc.counted import counted
+from twopc.integration.operate.held import Unnamed
 from twopc.integration.operate.opened import Standing
 from twopc.integration.spark.former_writers import last_expected
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from twopc.integration.operate.checkpoint import CheckpointState
+    from twopc.integration.operate.held import HeldPartition
     from twopc.integration.operate.observe import Proof, SinkState
     from twopc.integration.operate.opened import OpenTransaction
 
@@ -231,6 +233,50 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             "transaction.timeout.ms.",
             "a-foreign-transaction-holds-readers-back",
         )
+    for why, found in _unnamed(state).items():
+        yield _of_unnamed(why, found)
+
+
+def _unnamed(state: SinkState) -> dict[Unnamed, list[HeldPartition]]:
+    """Group the partitions that are held back by a transaction without a name, unless the sink's own transactions may be why.
+
+    A leader that names no producer hides whether it is one of the sink's own.
+    """
+    ours = {one.producer_id for one in state.transactions}
+    written = {where for one in state.transactions for where in one.partitions}
+    found: dict[Unnamed, list[HeldPartition]] = {}
+    for one in state.held:
+        is_ours = one.producer_id in ours or (one.producer_id < 0 and f"{one.topic}:{one.partition}" in written)
+        if one.unnamed not in {None, Unnamed.ENDED} and not is_ours:
+            found.setdefault(one.unnamed, []).append(one)
+    return found
+
+
+def _of_unnamed(why: Unnamed, found: Sequence[HeldPartition]) -> Advice:
+    first = found[0]
+    more = f" (and {counted(len(found) - 1, 'more partition')} likewise)" if len(found) > 1 else ""
+    if why is Unnamed.HIDDEN:
+        who = (
+            f"producer {first.producer_id} has an open transaction there. Either this principal may not see the "
+            "transaction, its coordinator did not respond, or no coordinator knows the transaction. In the last case, the "
+            "transaction hangs, and never ends by itself"
+        )
+        action = (
+            "Allow Describe on the transactional ids of the programs that write to the topic. Check again when every broker "
+            "responds. Do not abort the transaction before you know which program began it."
+        )
+    elif why is Unnamed.REFUSED:
+        who = "a transaction is open there, but the leader does not tell this principal which producer began it"
+        action = f"Allow Read on the topic {first.topic}, and check again."
+    else:
+        who = "a transaction is open there, but the partition's leader did not say which producer began it"
+        action = "Check again when every broker responds."
+    return Advice(
+        Urgency.WATCH,
+        f"readers of {first.topic}[{first.partition}] stop at offset {first.stable}{more}: {who}",
+        action,
+        "a-foreign-transaction-holds-readers-back",
+    )
 
 
 def _of_unknown(state: SinkState, unknown: Sequence[Proof]) -> Advice:

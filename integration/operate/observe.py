@@ -244,7 +244,7 @@ def _observed(cluster: Cluster) -> SinkState:
         transactions=found,
         proofs=proofs,
         staged=last is not None and any(task.staged for task in last.decision.tasks),
-        held=held_back(cluster, topics | {sink.ledger}),
+        held=held_back(cluster, topics | {sink.ledger}, {one.producer_id: one.transactional_id for one in found}),
         is_complete=listing.complete and not undescribed(described),
         history=after,
     )

@@ -102,10 +102,9 @@ def show_state(state: SinkState, advice: Sequence[Advice], console: Console) -> 
     if state.transactions:
         show_transactions(state.transactions, console)
     for one in state.held:
-        by = one.transactional_id or "a transaction that is about to end"
         text = (
             f"  {one.topic}[{one.partition}]: read_committed readers are stuck at offset {one.stable} (end {one.end}), held back "
-            f"by {by}"
+            f"by {one.holder}"
         )
         console.print(text, markup=False, soft_wrap=True)
     show_advice(advice, console)

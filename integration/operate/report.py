@@ -118,8 +118,7 @@ def _opened(one: OpenTransaction) -> list[tuple[str, str]]:
 
 def _held(one: HeldPartition) -> list[tuple[str, str]]:
     numbers = (f"{one.stable:,}", f"{one.end:,}", f"{one.end - one.stable:,}")
-    by = one.transactional_id or "a transaction that is ending now"
-    return [("", f"{one.topic}[{one.partition}]"), *(("n", number) for number in numbers), ("long", by)]
+    return [("", f"{one.topic}[{one.partition}]"), *(("n", number) for number in numbers), ("long", one.holder)]
 
 
 def _or_none(batch: int | None) -> str:

@@ -134,14 +134,19 @@ def open_producers(row: Any) -> list[Any]:
     return [one for one in row.active_producers if one.current_txn_start_offset >= 0]
 
 
+def error_of(row: Any) -> str:
+    """Return the error of a DescribeProducers row: ``NONE``, ``NO_ANSWER`` or kafka-python's name for the error."""
+    return _error_name(row.error_code) if row.error_code else NONE
+
+
 def _producers(topics: Mapping[str, list[int]]) -> DescribeProducersRequest:
     rows = [DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=rows) for topic, rows in topics.items()]
     return DescribeProducersRequest(topics=rows)
 
 
 def _partition(row: Any) -> PartitionReport:
-    if row.error_code:
-        return PartitionReport(_error_name(row.error_code))
+    if (error := error_of(row)) != NONE:
+        return PartitionReport(error)
     return PartitionReport(
         NONE,
         frozenset((one.producer_id, one.producer_epoch) for one in open_producers(row)),

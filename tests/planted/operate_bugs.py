@@ -15,6 +15,7 @@ _TWO_CLUSTERS: Final = "tests/live/operate/test_two_clusters.py"
 _OTHER_LEDGERS: Final = "tests/live/operate/test_other_ledgers.py"
 _SAVEPOINT: Final = "tests/unit/test_savepoint.py"
 _RESOLVE: Final = "tests/unit/test_resolve.py"
+_HELD: Final = "tests/unit/test_operate_held.py"
 _UNDECIDED: Final = "tests/unit/test_undecided_batches.py"
 
 OPERATE_BUGS: Final[tuple[Bug, ...]] = (
@@ -539,5 +540,32 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         "    if description.error == NO_ANSWER:\n",
         model=False,
         protocol="tests/unit/test_verify_transactions.py -k proves_no_loss",
+    ),
+    one_edit(
+        "a transaction that a broker hides passes for one that has ended",
+        0,
+        "integration/operate/held.py",
+        "if where in ended:",
+        "if where in ended or where in oldest:",
+        model=False,
+        protocol=_HELD,
+    ),
+    one_edit(
+        "status is healthy while a transaction without a name holds readers back",
+        0,
+        "integration/operate/advice.py",
+        "not in {None, Unnamed.ENDED} and not is_ours",
+        "not in {None, *Unnamed} and not is_ours",
+        model=False,
+        protocol=_HELD,
+    ),
+    one_edit(
+        "a missing permission to see the producers passes for a silent leader",
+        0,
+        "integration/operate/held.py",
+        "            if error_of(row) == NOT_ALLOWED:\n",
+        "            if error_of(row) == NONE and not row:\n",
+        model=False,
+        protocol=_HELD,
     ),
 )
