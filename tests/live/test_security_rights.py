@@ -336,3 +336,22 @@ def test_the_groups_that_a_principal_may_describe_are_listed(part: Part) -> None
     assert not part.work()
     part.allow("migrate preflight", [Right("migrate preflight", "group", "", "Describe", stops=False)])
     assert f"{part.play.name}-readers" in part.work()
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("part", [Status], indirect=True)
+def test_status_says_which_permission_is_missing_to_find_a_transaction_that_holds_readers_back(part: Part) -> None:
+    play, name = part.play, f"{part.play.name}-foreign"
+    part.allow("status", part.rights("status"))
+    foreign = play.open_foreign(name, play.topic, 0)
+    try:
+        status, said = part.command("status", "status")
+        assert status == 0 and f"Allow Read on the topic {play.topic}" in said and name not in said
+        part.allow("status", [Right("status", "topic", play.topic, "Read", stops=False)])
+        _, said = part.command("status", "status")
+        assert "has an open transaction there" in said and "Allow Describe" in said and name not in said
+        part.allow("status", [Right("status", "transactional ids", name, "Describe", stops=False)])
+        _, said = part.command("status", "status")
+        assert f"another program, {name}, has an open transaction" in said
+    finally:
+        foreign.abort_transaction(10)
