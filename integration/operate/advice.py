@@ -12,7 +12,7 @@ from twopc.attempt import Evidence
 from twopc.counted import counted
 from twopc.integration.operate.held import Unnamed
 from twopc.integration.operate.opened import Standing
-from twopc.integration.spark.former_writers import last_expected
+from twopc.sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -61,7 +61,7 @@ class Advice(NamedTuple):
 
 def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[Advice]:
     """List the findings about a sink. The list is never empty."""
-    found = [*_of_log(state), *mismatches(state, checkpoint), *_of_transactions(state)]
+    found = [*_of_log(state), *mismatches(state, checkpoint), *_of_transactions(state), *_of_held(state)]
     if not state.is_complete:
         action = "Check again when every broker responds."
         found.append(Advice(Urgency.WATCH, NOT_LISTED, action, "a-broker-does-not-respond"))
@@ -221,8 +221,22 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             "Find the program that uses this transactional id, and make it use a different id.",
             "a-foreign-transaction-holds-readers-back",
         )
+
+
+def _of_held(state: SinkState) -> Iterator[Advice]:
+    """Describe the transactions that hold readers back and that are not among the sink's listed transactions."""
     ours = {one.producer_id for one in state.transactions}
-    foreign = [one for one in state.held if one.producer_id not in ours and one.transactional_id is not None]
+    named = [one for one in state.held if one.producer_id not in ours and one.transactional_id is not None]
+    foreign = [one for one in named if not _is_own(state.sink, one.transactional_id)]
+    if unjudged := [one for one in named if one not in foreign]:
+        yield Advice(
+            Urgency.WATCH,
+            f"readers of {unjudged[0].topic}[{unjudged[0].partition}] stop at offset {unjudged[0].stable}: this sink's "
+            f"transaction {unjudged[0].transactional_id} is open there. It was not judged, because it began after the sink's "
+            "transactions were listed, or because a broker did not list it",
+            "Check again.",
+            "a-batch-is-being-written",
+        )
     if foreign:
         names = ", ".join(sorted({str(one.transactional_id) for one in foreign}))
         yield Advice(
@@ -235,6 +249,12 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
         )
     for why, found in _unnamed(state).items():
         yield _of_unnamed(why, found)
+
+
+def _is_own(sink: str, transactional_id: str | None) -> bool:
+    """Whether a driver or a task of the sink uses this id."""
+    tid = transactional_id or ""
+    return tid == driver_id(sink) or (tid.startswith(id_prefix(sink)) and driver_epoch_of(tid) is not None)
 
 
 def _unnamed(state: SinkState) -> dict[Unnamed, list[HeldPartition]]:

@@ -568,4 +568,13 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
         protocol=_HELD,
     ),
+    one_edit(
+        "status calls the sink's newest transaction another program's",
+        0,
+        "integration/operate/advice.py",
+        "if not _is_own(state.sink, one.transactional_id)]",
+        "if state.sink]",
+        model=False,
+        protocol=f"{_HELD} -k another_programs",
+    ),
 )

@@ -117,3 +117,10 @@ def test_a_leader_that_names_no_producer_causes_no_advice_if_the_sink_has_a_tran
     running = one(Standing.RUNNING, partitions=("out:0",))
     found = HeldPartition("out", 0, 5, 9, unnamed=Unnamed.SILENT)
     assert [advice.anchor for advice in advise(_with(found, running))] == ["a-batch-is-being-written"]
+
+
+@pytest.mark.parametrize("tid", ["s.2.w.5", "s.driver"])
+def test_a_transaction_of_the_sink_that_began_after_the_list_is_not_called_another_programs(tid: str) -> None:
+    [advice] = advise(_with(HeldPartition("out", 0, 5, 9, 8, tid)))
+    assert (advice.urgency, advice.anchor) == (Urgency.WATCH, "a-batch-is-being-written")
+    assert tid in advice.what and "another" not in advice.what
