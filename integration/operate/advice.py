@@ -12,6 +12,7 @@ from twopc.attempt import Evidence
 from twopc.counted import counted
 from twopc.integration.operate.held import Unnamed
 from twopc.integration.operate.opened import Standing
+from twopc.integration.spark.former_writers import last_expected
 from twopc.sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
 
 if TYPE_CHECKING:

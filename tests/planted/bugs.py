@@ -855,7 +855,7 @@ BUGS: Final = (
         "a run counts as ended as soon as somebody stops its query",
         0,
         "integration/spark/running.py",
-        "bool(self._java.equals(self._running.get(self._java.id())))",
+        "bool(self._java.equals(_running(self._java.sparkSession()).get(self._java.id())))",
         "bool(self._java.isActive())",
         model=False,
         whole="tests/live/test_spark_stopped.py -k second_call",
