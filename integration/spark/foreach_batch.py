@@ -167,15 +167,16 @@ class ExactlyOnce:
         if writer.run.is_repeat(given_frames, writer):
             return
         batch = InterceptedBatch(frames, number, writer.location, query.run_id, sinks, self._options.select)
-        pass_through(self._options.interceptors, batch, lambda passed: self._write_once(writer, passed, number))
+        pass_through(self._options.interceptors, batch, lambda passed: self._write_once(writer, passed, given_frames))
         writer.run.returned(given_frames)
 
-    def _write_once(self, writer: RunWriter, frames: Frames, number: int) -> None:
+    def _write_once(self, writer: RunWriter, frames: Frames, given: Passed) -> None:
+        number = given.batch_id
         call = Call(number, tuple(by_frame(frames, self._sinks, number)), self._options.select)
         with writer.run.alone(number):
             if writer.run.take(call, writer):
                 writer.write(call)
-                writer.run.finish(call)
+                writer.run.finish(call, given, writer)
 
     def close(self) -> None:
         """Close this query's connections after the query has stopped. This method does not end any transaction.

@@ -71,6 +71,9 @@ class Interceptor(ABC):
 
         Call ``proceed`` in the current thread. ``exactly_once`` rejects a call from any other thread.
 
+        The rows must depend only on ``batch.frames``. If the user's function repeats a call that has succeeded, this method is
+        not called again.
+
         Raises:
             TwoPhaseCommitError: the query stops.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,8 +17,6 @@ from twopc.override import Overrides
 from twopc.sink import TwoPhaseCommitSink
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from twopc.integration.spark.direct import WriteBy
 
 _WRITE_BY: Final = ("auto", "driver", "tasks")
@@ -94,8 +93,13 @@ class Options:
 
 def _copied(select: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Copy the mapping, because a change of it between two calls for a batch would change the rows."""
+    if not isinstance(select, Mapping):
+        raise ConfigurationError(
+            f"exactly_once(select={select!r}): pass a dictionary that maps each sink's name to its SQL expressions, such as "
+            "{'orders': ['id AS key', 'to_json(struct(*)) AS value']}"
+        )
     for name, expressions in select.items():
-        if isinstance(expressions, str) or not expressions:
+        if isinstance(expressions, str) or not isinstance(expressions, Sequence) or not expressions:
             raise ConfigurationError(
                 f"exactly_once(select={{{name!r}: {expressions!r}}}): pass a list of SQL expressions, such as "
                 "['id AS key', 'to_json(struct(*)) AS value']"

@@ -59,6 +59,9 @@ class QueryRun:
     writer: Writer | None = field(default=None, repr=False)
     _visible: VisibleCall | None = field(default=None, init=False)  # what the interceptors have passed on
     _returned: VisibleCall | None = field(default=None, init=False)  # what the user's function has passed
+    _may_repeat: bool = field(
+        default=False, init=False
+    )  # whether the visible rows depend only on what the function passed
     _begun: Call | None = field(default=None, init=False)  # a call that has reached the sinks, and has not succeeded
     _writing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
     _unused: list[Closable] = field(default_factory=list, init=False, repr=False)  # to be closed
@@ -171,13 +174,25 @@ class QueryRun:
             )
         self._begun = call
 
-    def finish(self, call: Call) -> None:
-        """Record that a call's rows are visible."""
+    def finish(self, call: Call, given: Passed, writer: Writer) -> None:
+        """Record that a call's rows are visible.
+
+        Args:
+            call: the call, as the last interceptor passed it on.
+            given: what the user's function has passed.
+            writer: the writer of the call.
+        """
         self._visible, self._begun = VisibleCall(call.passed), None
+        derived = [frame for name, frame in call.passed.by_sink.items() if frame is not given.by_sink.get(name)]
+        self._may_repeat = all(writer.other_data(frame) is None for frame in derived)
 
     def returned(self, passed: Passed) -> None:
-        """Record that every interceptor has finished a call of the user's function. An interceptor may have written nothing."""
-        if self._visible is not None and self._visible.batch_id == passed.batch_id:
+        """Record that every interceptor has finished a call of the user's function.
+
+        Do not record it if an interceptor has written nothing, or has added data of its own. A repetition of the call then
+        reaches the interceptors, which may pass other rows on. :meth:`take` refuses these rows.
+        """
+        if self._may_repeat and self._visible is not None and self._visible.batch_id == passed.batch_id:
             self._returned = VisibleCall(passed)
 
     @property

@@ -36,8 +36,8 @@ _SHOWN_COLUMNS: Final = 8
 #: The leaves of a plan that produce the same rows each time, or that :func:`_causes` examines separately: the batch,
 #: checkpointed and cached rows, and rows that the plan itself contains.
 _FIXED: Final = re.compile(r"RDD$|^(InMemoryRelation|LocalRelation|Range|OneRowRelation|CommandResult)$")
-#: The leaves whose rows the plan itself contains.
-_ROWS: Final = frozenset({"LocalRelation", "Range", "OneRowRelation", "CommandResult"})
+#: The leaves whose rows the plan itself contains. A reference to a common table expression stands beside its definition.
+_ROWS: Final = frozenset({"LocalRelation", "Range", "OneRowRelation", "CommandResult", "CTERelationRef"})
 #: The nodes whose rows depend on the order of their input.
 _ORDERED: Final = frozenset({"Window", "GlobalLimit", "Offset", "Tail", "Sample"})
 

@@ -61,6 +61,7 @@ class Writer:
         self.run = QueryRun(Query(), nothing)
         self.calls: list[Call] = []
         self.during: Callable[[], None] = lambda: None
+        self.reads: dict[int, str] = {}
 
     def open_writer(self, session: object) -> Writer:
         del session
@@ -70,8 +71,8 @@ class Writer:
         self.calls.append(call)
         self.during()
 
-    def other_data(self, frame: object) -> None:
-        """The frames are the batch itself."""
+    def other_data(self, frame: object) -> str | None:
+        return self.reads.get(id(frame))
 
     def close(self) -> None:
         """Holds no connections."""
@@ -151,6 +152,31 @@ def test_a_function_may_repeat_a_call_if_an_interceptor_derives_the_rows() -> No
     with pytest.raises(ConfigurationError, match="second call for batch 0"):
         write(Frame(), 0)
     assert interceptor.seen == [0], "an interceptor does not see a refused call"
+
+
+class Joins(Interceptor):
+    """Adds a table's rows to the batch."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.passed: list[Frame] = []
+        self._writer = writer
+
+    def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
+        del batch
+        self.passed.append(Frame())
+        self._writer.reads[id(self.passed[-1])] = "a table"
+        proceed(self.passed[-1])
+
+
+def test_a_repeated_call_is_refused_if_an_interceptor_added_data_of_its_own() -> None:
+    """The table may have changed, and then the second call's rows would be lost."""
+    writer, batch = Writer(), Frame()
+    interceptor = Joins(writer)
+    write = each(writer, interceptor)
+    write(batch, 0)
+    with pytest.raises(ConfigurationError, match="second call for batch 0"):
+        write(batch, 0)
+    assert len(writer.calls) == 1
 
 
 def test_a_repeated_call_reaches_an_interceptor_that_wrote_nothing() -> None:

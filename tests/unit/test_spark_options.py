@@ -57,6 +57,9 @@ def test_a_misspelled_setting_causes_an_error_in_the_editor_and_at_run_time(tmp_
         ({"select": {"other": ["1 AS value"]}}, "there is no sink called 'other'"),
         ({"select": {"s": "1 AS value"}}, "pass a list of SQL expressions"),
         ({"select": {"s": []}}, "pass a list of SQL expressions"),
+        ({"select": {"s": 5}}, "pass a list of SQL expressions"),
+        ({"select": ["1 AS value"]}, "pass a dictionary that maps each sink's name"),
+        ({"select": "1 AS value"}, "pass a dictionary that maps each sink's name"),
         *(
             ({"write_by": wrong}, "pass one of 'auto', 'driver', 'tasks', or DriverUpTo")
             for wrong in ("sometimes", None, True, 1024)

@@ -118,7 +118,7 @@ def visible_run(writer: Writer, first: Call) -> QueryRun:
     run = new_run()
     assert run.take(first, writer)
     run.begin(first, is_undecided=False)
-    run.finish(first)
+    run.finish(first, first.passed, writer)
     return run
 
 
