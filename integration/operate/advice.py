@@ -64,7 +64,7 @@ def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[
     """List the findings about a sink. The list is never empty."""
     found = [*_of_log(state), *mismatches(state, checkpoint), *_of_transactions(state), *_of_held(state)]
     if not state.is_complete:
-        action = "Check again when every broker responds."
+        action = "Check again when every broker responds. If all do, allow Describe on the sink's transactional ids."
         found.append(Advice(Urgency.WATCH, NOT_LISTED, action, "a-broker-does-not-respond"))
     return found or [
         Advice(Urgency.NONE, "all decided rows are visible, and no transaction is open", "Nothing to do.", "healthy")
@@ -303,8 +303,8 @@ def _of_unnamed(why: Unnamed, found: Sequence[HeldPartition]) -> Advice:
 def _of_unknown(state: SinkState, unknown: Sequence[Proof]) -> Advice:
     """Describe decided transactions that are not visible, and that nothing proves lost.
 
-    If the coordinator described the transaction, it is no longer open, so nothing can expire. A healthy query does not
-    reach the other case: it proves every commit before its next batch, and a coordinator that is silent stops it.
+    If the coordinator described the transaction, it is no longer open, so nothing can expire. In the other case, the
+    coordinator has been silent for some seconds. The query itself waits longer before it stops, so it may still continue.
     """
     silent = [one for one in unknown if not one.is_described and one.batch == state.last_decided]
     found = silent or unknown
@@ -316,8 +316,8 @@ def _of_unknown(state: SinkState, unknown: Sequence[Proof]) -> Advice:
         return Advice(
             Urgency.ACT,
             f"{what}. These transactions may still be open. Open transactions expire, and their rows are then lost",
-            "Make every broker respond again. If the query is not running, start it now. It will commit these transactions, "
-            "or report why it cannot.",
+            "Make every broker respond again. A running query waits for the coordinator, and then continues. If the query is "
+            "not running, start it now. It will commit these transactions, or report why it cannot.",
             "a-commit-cannot-be-proven",
         )
     return Advice(
@@ -330,9 +330,10 @@ def _of_unknown(state: SinkState, unknown: Sequence[Proof]) -> Advice:
 
 
 def _of_running(state: SinkState, running: Sequence[OpenTransaction]) -> Advice:
-    oldest = max(running, key=lambda one: one.age_s or 0.0)
-    lives = (oldest.age_s or 0.0) + (oldest.expires_in_s or 0.0)
-    is_late = oldest.age_s is not None and oldest.age_s > _LATE * lives
+    is_late = any(
+        one.age_s is not None and one.expires_in_s is not None and one.age_s > _LATE * (one.age_s + one.expires_in_s)
+        for one in running  # a transaction that is already ending does not expire
+    )
     who = state.driver or f"epoch {state.driver_epoch}"
     what = f"{_count(running)} open and undecided: the newest driver ({who}) is writing its batch, or has died"
     if is_late:

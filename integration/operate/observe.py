@@ -216,6 +216,9 @@ def _observed(cluster: Cluster) -> SinkState:
     # partition has no leader.
     not_visible = [required[uuid].handle.transactional_id for uuid in absent]
     described = describe(client, [*listing.transactional_ids, *not_visible, driver_id(sink.name)])
+    for tid in {*not_visible} - {*listing.transactional_ids}:
+        if described[tid].state == "PrepareAbort":  # the proof shows that the transaction is lost, or may be
+            del described[tid]
     after = history(cluster)
     decided = decided_in(after, sink)
     newer = [one for uuid, one in decided.items() if uuid not in required]

@@ -156,21 +156,26 @@ def _require_decided(found: CheckpointState, finished: int, sinks: Sequence[Kafk
 def _has_run(checkpoint: CheckpointState) -> bool:
     """Whether a run with this toolkit has attempted batches. Even a run without a decision leaves a register or a history."""
     own = LocalFiles(Path(checkpoint.location) / "twopc")
-    return bool(RegisterReader(own).numbers()) or (bool(own.names(HISTORY)) and not _was_only_refused(checkpoint))
+    return bool(RegisterReader(own).numbers()) or (bool(own.names(HISTORY)) and not _has_skipped_nothing(checkpoint))
 
 
-def _was_only_refused(checkpoint: CheckpointState) -> bool:
-    """Whether every attempt in the history was a refused start that stopped its run.
+def _has_skipped_nothing(checkpoint: CheckpointState) -> bool:
+    """Whether the history contains no attempt whose batch the function may have skipped.
 
-    If a run attempted another batch after a refused start, its function has swallowed the error.
+    Spark has not finished the batch of a failed attempt unless the function has swallowed the error, or another sink has
+    written the batch since. A refused start tells the user to adopt the query first, so there the second cause is assumed,
+    unless its run attempted another batch.
     """
     try:
         attempts = read(Path(checkpoint.location)).checkpoints
     except HistoryError:
         return False
-    batches = {(one.run_id, one.batch_id) for one in attempts}
-    is_refused = all(one.cause is not None and one.cause.error == RefusedStartError.__name__ for one in attempts)
-    return is_refused and len(batches) == len({run_id for run_id, _ in batches})
+    finished = -1 if checkpoint.finished is None else checkpoint.finished
+    passed = [one for one in attempts if one.batch_id <= finished]
+    is_refused = all(one.cause is not None and one.cause.error == RefusedStartError.__name__ for one in passed)
+    runs = {one.run_id for one in passed}
+    batches = {(one.run_id, one.batch_id) for one in attempts if one.run_id in runs}
+    return is_refused and len(batches) == len(runs)
 
 
 class _VanishedError(Exception):

@@ -201,6 +201,14 @@ def test_a_transaction_whose_commit_is_in_progress_does_not_expire() -> None:
     assert "already ending" in found.what
 
 
+def test_a_transaction_that_is_being_aborted_does_not_make_a_batch_late() -> None:
+    """An attempt of the running driver has failed, and the driver has swept it."""
+    [judgement] = judged("s.2.w.0", description("PrepareAbort"))
+    assert (judgement.standing, judgement.expires_in_s) == (Standing.RUNNING, None)
+    [found] = advise(replace(STATE, transactions=(judgement,)))
+    assert (found.urgency, found.anchor) == (Urgency.WATCH, "a-batch-is-being-written")
+
+
 def advised(**changes: Any) -> list[tuple[Urgency, str]]:
     return [(found.urgency, found.anchor) for found in advise(replace(STATE, **changes))]
 

@@ -372,6 +372,14 @@ def test_a_query_that_ignores_its_refused_start_gives_no_savepoint(checkpoint: P
         create_savepoint(checkpoint, tmp_path / "kept")
 
 
+def test_a_failed_first_batch_that_spark_has_not_finished_does_not_prevent_a_savepoint(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """The output topic is missing, for example. The error has stopped the query, so nothing is skipped."""
+    record(checkpoint, failed(_LAST + 1, "ConfigurationError", "no topic", run_id="r"), refused(_LAST + 1, "s"))
+    assert create_savepoint(checkpoint, tmp_path / "kept").manifest.batch_id == _LAST
+
+
 def test_a_history_that_cannot_be_read_gives_no_savepoint(checkpoint: Path, tmp_path: Path) -> None:
     record(checkpoint, b"torn")
     with pytest.raises(ConfigurationError, match="no batch has been decided"):
