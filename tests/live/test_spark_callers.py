@@ -256,7 +256,7 @@ def in_a_child_process(call: Callable[[], None]) -> None:
     Python code in a fork of a process with threads may crash. Such a child proves nothing, so another child takes its place.
     """
     fork = multiprocessing.get_context("fork")
-    for _ in range(5):
+    for _ in range(20):
         received, sent = fork.Pipe(duplex=False)
         child = fork.Process(target=send_error_of, args=(call, sent))
         child.start()
@@ -283,10 +283,9 @@ def send_error_of(call: Callable[[], None], to: Connection) -> None:
         to.send(None)
 
 
+@pytest.mark.whole  # tests/unit/test_child_process.py forks a process without threads, and is quick
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize(
-    "is_known", [False, pytest.param(True, marks=pytest.mark.whole)], ids=["first batch", "next batch"]
-)
+@pytest.mark.parametrize("is_known", [False, True], ids=["first batch", "next batch"])
 def test_a_call_from_a_child_process_is_refused_and_writes_nothing(
     *, is_known: bool, kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
