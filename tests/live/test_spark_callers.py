@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import threading
 import traceback
 import uuid
@@ -18,13 +17,11 @@ from pyspark.errors import StreamingQueryException
 
 from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
 from tests.live.spark_support import finish, message_of, spark, wait_until
-from twopc.errors import TwoPhaseCommitError
 from twopc.integration.spark import Interceptor, exactly_once
 from twopc.testing import crash_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from multiprocessing.connection import Connection
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -248,70 +245,6 @@ def test_a_call_from_a_users_thread_is_refused_with_an_error_that_identifies_the
         "'mine" in message and "in the thread that runs your function" in message and "Nothing was written" in message
     )
     assert not values(query.sinks[0])
-
-
-def in_a_child_process(call: Callable[[], None]) -> None:
-    """Call in a forked child process. Programs do this to limit the time or the memory of a call.
-
-    Python code in a fork of a process with threads may crash. Such a child proves nothing, so another child takes its place.
-    """
-    fork = multiprocessing.get_context("fork")
-    for _ in range(20):
-        received, sent = fork.Pipe(duplex=False)
-        child = fork.Process(target=send_error_of, args=(call, sent))
-        child.start()
-        sent.close()  # if the child dies, recv() raises an error
-        try:
-            error = received.recv()
-        except EOFError:
-            child.join()
-            assert child.exitcode is not None and child.exitcode < 0, child.exitcode
-            continue
-        child.join()
-        if error is not None:
-            raise error
-        return
-    pytest.fail("every child crashed")
-
-
-def send_error_of(call: Callable[[], None], to: Connection) -> None:
-    try:
-        call()
-    except TwoPhaseCommitError as error:
-        to.send(error)
-    else:
-        to.send(None)
-
-
-@pytest.mark.whole  # tests/unit/test_child_process.py forks a process without threads, and is quick
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("is_known", [False, True], ids=["first batch", "next batch"])
-def test_a_call_from_a_child_process_is_refused_and_writes_nothing(
-    *, is_known: bool, kafka: KafkaService, spark: SparkSession, tmp_path: Path
-) -> None:
-    """Each child has its own copy of the run's memory. Without the check, the second child's rows are lost without an error."""
-    sink = kafka_sink(kafka.bootstrap_servers)
-
-    def function(each: ExactlyOnce) -> Function:
-        def write(batch: DataFrame, batch_id: int) -> None:
-            if is_known and batch_id == 0:
-                each(batch, batch_id)
-                return
-            for part in ("odd", "even"):
-                in_a_child_process(lambda part=part: each(batch.where(f"id = '{part}'"), batch_id))  # type: ignore[misc]
-
-        return write
-
-    query = Query(spark, tmp_path, (sink,), function=function)
-    written = BATCHES[: 1 + is_known]
-    for rows in written:
-        query.feed(*rows)
-    message = query.refused()
-    assert "child process" in message
-    assert values(sink) == (Counter(["2", "3"]) if is_known else Counter())
-    query.function = lambda each: each
-    query.run()
-    assert values(sink) == Counter(str(row["n"]) for rows in written for row in rows)
 
 
 class TriesAgain(Interceptor):

@@ -839,7 +839,6 @@ BUGS: Final = (
         "        if False:\n",
         model=False,
         protocol="tests/unit/test_child_process.py -k classic",
-        whole="tests/live/test_spark_callers.py -k child_process",
     ),
     _bug(
         "an interceptor may write a batch in any thread",
