@@ -59,9 +59,7 @@ class QueryRun:
     writer: Writer | None = field(default=None, repr=False)
     _visible: VisibleCall | None = field(default=None, init=False)  # what the interceptors have passed on
     _returned: VisibleCall | None = field(default=None, init=False)  # what the user's function has passed
-    _may_repeat: bool = field(
-        default=False, init=False
-    )  # whether the visible rows depend only on what the function passed
+    _may_repeat: bool = field(default=False, init=False)  # whether the interceptors added no data of their own
     _begun: Call | None = field(default=None, init=False)  # a call that has reached the sinks, and has not succeeded
     _writing: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
     _unused: list[Closable] = field(default_factory=list, init=False, repr=False)  # to be closed

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twopc.sinks.kafka.reports import NONE, NOT_FOUND, until_final
+from twopc.sinks.kafka.reports import NONE, NOT_FOUND, described
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from twopc.sinks.kafka.reports import Description
     from twopc.sinks.kafka.transactions import TransactionClient
@@ -18,14 +18,7 @@ _ANSWER_S: Final = 5.0
 
 def describe(client: TransactionClient, transactional_ids: Iterable[str]) -> dict[str, Description]:
     """Describe transactions. Ask again, for a few seconds, about those whose coordinator does not respond."""
-    found: dict[str, Description] = {}
-
-    def ask(ids: Sequence[str]) -> dict[str, str]:
-        found.update(client.describe(ids))
-        return {tid: found[tid].error for tid in ids}
-
-    until_final(transactional_ids, ask, timeout_ms=_ANSWER_S * 1000)
-    return found
+    return described(client.describe, transactional_ids, timeout_ms=_ANSWER_S * 1000)
 
 
 def is_known(description: Description) -> bool:
@@ -33,6 +26,6 @@ def is_known(description: Description) -> bool:
     return description.error in {NONE, NOT_FOUND}
 
 
-def undescribed(described: Mapping[str, Description]) -> list[str]:
+def undescribed(found: Mapping[str, Description]) -> list[str]:
     """List the transactions that may be open although no coordinator described them."""
-    return sorted(tid for tid, found in described.items() if not is_known(found))
+    return sorted(tid for tid, description in found.items() if not is_known(description))

@@ -18,7 +18,7 @@ from twopc.sinks.kafka.partition_reports import (
     TopicReport,
     split,
 )
-from twopc.sinks.kafka.reports import NO_ANSWER, NONE, NOT_FINAL, until_final
+from twopc.sinks.kafka.reports import NO_ANSWER, NONE, NOT_FINAL, described, until_final
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -175,13 +175,7 @@ def unended(
     No EndTxn request has taken effect on an open transaction.
     """
     by_id = {handle.transactional_id: handle for handle in handles}
-    found: dict[str, Description] = {}
-
-    def ask(ids: Sequence[str]) -> dict[str, str]:
-        found.update(client.describe(ids))
-        return {tid: found[tid].error for tid in ids}
-
-    until_final(by_id, ask, timeout_ms=timeout_ms)
+    found = described(client.describe, by_id, timeout_ms=timeout_ms)
     return {
         handle: found[tid]
         for tid, handle in by_id.items()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from twopc.crash_points import crash_point, is_armed
 from twopc.errors import CheckpointExpiredError, RetriableError
 from twopc.sinks.kafka.handle import ProducerIdentity, driver_epoch_of, id_prefix
-from twopc.sinks.kafka.reports import CONCURRENT, FENCED, NONE, NOT_FINAL, until_final
+from twopc.sinks.kafka.reports import CONCURRENT, FENCED, NONE, NOT_FINAL, described, until_final
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -31,15 +31,10 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
     """
     _require_time(settings, age_ms)
     began = time.monotonic()
-    descriptions: dict[str, Description] = {}
-
-    def ask(ids: Sequence[str]) -> dict[str, str]:
-        descriptions.update(client.describe(ids))
-        return {tid: descriptions[tid].error for tid in ids}
-
     # All rows are already written. A coordinator that moves, or that throttles the client, must not cause the tasks to
     # write the rows again.
-    until_final([handle.transactional_id for handle in handles], ask, timeout_ms=settings.timeout_ms)
+    ids = [handle.transactional_id for handle in handles]
+    descriptions = described(client.describe, ids, timeout_ms=settings.timeout_ms)
     for handle in handles:
         reason = why_not(handle, descriptions[handle.transactional_id], settings.ledger)
         if reason:

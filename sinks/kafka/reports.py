@@ -11,7 +11,7 @@ from tenacity import wait_exponential
 from twopc.retry import repeating
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from twopc.sinks.kafka.handle import KafkaHandle
 
@@ -92,3 +92,20 @@ def until_final(
     if reports:
         repeating(stop=lambda _: time.monotonic() >= deadline, backoff=_BACKOFF)(send)
     return reports
+
+
+def described(
+    describe: Callable[[Sequence[str]], Mapping[str, Description]],
+    transactional_ids: Iterable[str],
+    *,
+    timeout_ms: float,
+) -> dict[str, Description]:
+    """Describe transactions, and ask again about those whose coordinator does not respond (see :func:`until_final`)."""
+    found: dict[str, Description] = {}
+
+    def ask(ids: Sequence[str]) -> dict[str, str]:
+        found.update(describe(ids))
+        return {tid: found[tid].error for tid in ids}
+
+    until_final(transactional_ids, ask, timeout_ms=timeout_ms)
+    return found

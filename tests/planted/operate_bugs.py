@@ -527,7 +527,7 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         "a silent coordinator counts as the end of a transaction",
         0,
         "integration/verify/describing.py",
-        "if not is_known(found))",
+        "if not is_known(description))",
         "if not tid)",
         model=False,
         protocol="tests/unit/test_operate_observe.py -k no_coordinator",

@@ -15,7 +15,7 @@ import pytest
 
 from twopc.attempt import Evidence
 from twopc.errors import CheckpointExpiredError
-from twopc.sinks.kafka import prepared
+from twopc.sinks.kafka import reports
 from twopc.sinks.kafka.committer import KafkaCommitter
 from twopc.sinks.kafka.handle import KafkaHandle
 from twopc.sinks.kafka.prepared import confirm, why_not
@@ -86,7 +86,7 @@ def test_the_wait_for_a_coordinator_counts_toward_the_duration_of_the_checkpoint
 ) -> None:
     """The transaction must still live long enough when its coordinator has responded."""
     monkeypatch.setattr(time, "monotonic", iter([0.0, 900.0]).__next__)
-    monkeypatch.setattr(prepared, "until_final", lambda ids, ask, **_: ask(list(ids)))
+    monkeypatch.setattr(reports, "until_final", lambda ids, ask, **_: ask(list(ids)))
     client: Any = SimpleNamespace(describe=lambda ids: dict.fromkeys(ids, SOUND))
     with pytest.raises(CheckpointExpiredError, match="preparing the batch took 900000 ms"):
         confirm(client, KafkaSettings(name="s", bootstrap_servers="b:1"), [HANDLE], 0)
