@@ -5,26 +5,22 @@ This module does no I/O.
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from twopc.attempt import Evidence
 from twopc.counted import counted
-from twopc.integration.operate.held import Unnamed
+from twopc.integration.operate.finding import Advice, Urgency
+from twopc.integration.operate.held_advice import of_held
 from twopc.integration.operate.opened import Standing
 from twopc.integration.spark.former_writers import last_expected
-from twopc.sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from twopc.integration.operate.checkpoint import CheckpointState
-    from twopc.integration.operate.held import HeldPartition
     from twopc.integration.operate.observe import Proof, SinkState
     from twopc.integration.operate.opened import OpenTransaction
 
-#: The runbook. A test checks that each anchor exists.
-RUNBOOK: Final = "docs/operations.md"
 #: The message if a broker's open transactions are unknown.
 NOT_LISTED: Final = (
     "a broker did not list its open transactions, or no coordinator described one of them, so the sink may have open "
@@ -34,35 +30,9 @@ NOT_LISTED: Final = (
 _LATE: Final = 2 / 3
 
 
-class Urgency(Enum):
-    """Whether the user must act."""
-
-    NONE = "ok"
-    WATCH = "watch"  #: the state resolves on its own; act only if it persists
-    ACT = "act"
-
-
-class Advice(NamedTuple):
-    """A finding and the action to take."""
-
-    urgency: Urgency
-    what: str  #: the finding, and its cause
-    action: str  #: what to do now
-    anchor: str  #: the anchor of the runbook entry
-
-    def facts(self) -> dict[str, Any]:
-        """Return the facts as a JSON object."""
-        return {"urgency": self.urgency.value, "what": self.what, "action": self.action, "runbook": self.link}
-
-    @property
-    def link(self) -> str:
-        """The link to the runbook entry."""
-        return f"{RUNBOOK}#{self.anchor}"
-
-
 def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[Advice]:
     """List the findings about a sink. The list is never empty."""
-    found = [*_of_log(state), *mismatches(state, checkpoint), *_of_transactions(state), *_of_held(state)]
+    found = [*_of_log(state), *mismatches(state, checkpoint), *_of_transactions(state), *of_held(state)]
     if not state.is_complete:
         action = "Check again when every broker responds. If all do, allow Describe on the sink's transactional ids."
         found.append(Advice(Urgency.WATCH, NOT_LISTED, action, "a-broker-does-not-respond"))
@@ -222,82 +192,6 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             "Find the program that uses this transactional id, and make it use a different id.",
             "a-foreign-transaction-holds-readers-back",
         )
-
-
-def _of_held(state: SinkState) -> Iterator[Advice]:
-    """Describe the transactions that hold readers back and that are not among the sink's listed transactions."""
-    ours = {one.producer_id for one in state.transactions}
-    named = [one for one in state.held if one.producer_id not in ours and one.transactional_id is not None]
-    foreign = [one for one in named if not _is_own(state.sink, one.transactional_id)]
-    if unjudged := [one for one in named if one not in foreign]:
-        yield Advice(
-            Urgency.WATCH,
-            f"readers of {unjudged[0].topic}[{unjudged[0].partition}] stop at offset {unjudged[0].stable}: this sink's "
-            f"transaction {unjudged[0].transactional_id} is open there. It was not judged, because it began after the sink's "
-            "transactions were listed, or because a broker did not list it",
-            "Check again.",
-            "a-batch-is-being-written",
-        )
-    if foreign:
-        names = ", ".join(sorted({str(one.transactional_id) for one in foreign}))
-        yield Advice(
-            Urgency.WATCH,
-            f"readers of {foreign[0].topic}[{foreign[0].partition}] stop at offset {foreign[0].stable}: another "
-            f"program, {names}, has an open transaction in this partition",
-            "Ask the program's owner to end the transaction. Otherwise, it expires after its producer's "
-            "transaction.timeout.ms.",
-            "a-foreign-transaction-holds-readers-back",
-        )
-    for why, found in _unnamed(state).items():
-        yield _of_unnamed(why, found)
-
-
-def _is_own(sink: str, transactional_id: str | None) -> bool:
-    """Whether a driver or a task of the sink uses this id."""
-    tid = transactional_id or ""
-    return tid == driver_id(sink) or (tid.startswith(id_prefix(sink)) and driver_epoch_of(tid) is not None)
-
-
-def _unnamed(state: SinkState) -> dict[Unnamed, list[HeldPartition]]:
-    """Group the partitions that are held back by a transaction without a name, unless the sink's own transactions may be why.
-
-    A leader that names no producer hides whether it is one of the sink's own.
-    """
-    ours = {one.producer_id for one in state.transactions}
-    written = {where for one in state.transactions for where in one.partitions}
-    found: dict[Unnamed, list[HeldPartition]] = {}
-    for one in state.held:
-        is_ours = one.producer_id in ours or (one.producer_id < 0 and f"{one.topic}:{one.partition}" in written)
-        if one.unnamed not in {None, Unnamed.ENDED} and not is_ours:
-            found.setdefault(one.unnamed, []).append(one)
-    return found
-
-
-def _of_unnamed(why: Unnamed, found: Sequence[HeldPartition]) -> Advice:
-    first = found[0]
-    more = f" (and {counted(len(found) - 1, 'more partition')} likewise)" if len(found) > 1 else ""
-    if why is Unnamed.HIDDEN:
-        who = (
-            f"producer {first.producer_id} has an open transaction there. Either this principal may not see the "
-            "transaction, its coordinator did not respond, or no coordinator knows the transaction. In the last case, the "
-            "transaction hangs, and never ends by itself"
-        )
-        action = (
-            "Allow Describe on the transactional ids of the programs that write to the topic. Check again when every broker "
-            "responds. Do not abort the transaction before you know which program began it."
-        )
-    elif why is Unnamed.REFUSED:
-        who = "a transaction is open there, but the leader does not tell this principal which producer began it"
-        action = f"Allow Read on the topic {first.topic}, and check again."
-    else:
-        who = "a transaction is open there, but the partition's leader did not say which producer began it"
-        action = "Check again when every broker responds."
-    return Advice(
-        Urgency.WATCH,
-        f"readers of {first.topic}[{first.partition}] stop at offset {first.stable}{more}: {who}",
-        action,
-        "a-foreign-transaction-holds-readers-back",
-    )
 
 
 def _of_unknown(state: SinkState, unknown: Sequence[Proof]) -> Advice:

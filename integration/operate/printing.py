@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from twopc.integration.operate.acts import ForbiddenError
-from twopc.integration.operate.advice import Urgency
+from twopc.integration.operate.finding import Urgency
 from twopc.integration.reported import reported
 from twopc.integration.signals import ended_by_signals
 from twopc.integration.tables import show_table
@@ -18,7 +18,7 @@ from twopc.integration.tables import show_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from twopc.integration.operate.advice import Advice
+    from twopc.integration.operate.finding import Advice
     from twopc.integration.operate.observe import SinkState
     from twopc.integration.operate.opened import OpenTransaction
     from twopc.integration.operate.store_state import StoreState

@@ -12,7 +12,8 @@ from twopc.errors import TwoPhaseCommitError
 from twopc.integration.history.diagnose import diagnose
 from twopc.integration.history.reader import HistoryError, read
 from twopc.integration.history.report import cards, none, page, table
-from twopc.integration.operate.advice import Urgency, not_here
+from twopc.integration.operate.advice import not_here
+from twopc.integration.operate.finding import Urgency
 from twopc.integration.operate.status import look
 from twopc.integration.reported import reported
 from twopc.integration.signals import ended_by_signals
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from twopc.integration.operate.advice import Advice
+    from twopc.integration.operate.finding import Advice
     from twopc.integration.operate.held import HeldPartition
     from twopc.integration.operate.observe import SinkState
     from twopc.integration.operate.opened import OpenTransaction

@@ -13,8 +13,9 @@ from twopc.batch import Position
 from twopc.counted import counted
 from twopc.errors import ConfigurationError, TwoPhaseCommitError
 from twopc.integration.operate import acts
-from twopc.integration.operate.advice import RUNBOOK, mismatches
+from twopc.integration.operate.advice import mismatches
 from twopc.integration.operate.checkpoint import combined, read_checkpoint
+from twopc.integration.operate.finding import RUNBOOK
 from twopc.integration.operate.observe import observe
 from twopc.integration.operate.opened import Standing
 from twopc.integration.operate.printing import ATTENTION, DONE, Answer, show_lines
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twopc.integration.operate.acts import Ended
-    from twopc.integration.operate.advice import Advice
     from twopc.integration.operate.checkpoint import CheckpointState
+    from twopc.integration.operate.finding import Advice
     from twopc.integration.operate.observe import SinkState
     from twopc.integration.operate.opened import OpenTransaction
     from twopc.integration.operate.subject import Connection, Subject

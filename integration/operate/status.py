@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twopc.errors import RetriableError
 from twopc.integration.history.reader import HistoryError, read
-from twopc.integration.operate.advice import Advice, Urgency, advise, not_reached, undecided
+from twopc.integration.operate.advice import advise, not_reached, undecided
 from twopc.integration.operate.checkpoint import combined, read_checkpoint
+from twopc.integration.operate.finding import Advice, Urgency
 from twopc.integration.operate.observe import observe, observe_all
 from twopc.integration.operate.printing import ATTENTION, DONE, Answer, run, show_advice, show_state, show_store
 from twopc.integration.operate.store_advice import not_examined

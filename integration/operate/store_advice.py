@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twopc.counted import counted
-from twopc.integration.operate.advice import Advice, Urgency
+from twopc.integration.operate.finding import Advice, Urgency
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import msgspec
 
 from twopc.errors import DecisionLogDamagedError, RetriableError, TwoPhaseCommitError
 from twopc.files import LocalFiles
-from twopc.integration.operate.advice import Urgency
+from twopc.integration.operate.finding import Urgency
 from twopc.integration.operate.named_sinks import unquoted
 from twopc.integration.operate.store_advice import advise_store, overtaken
 from twopc.integration.operate.store_state import StoreState
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from twopc.decision_log import DecisionLog
-    from twopc.integration.operate.advice import Advice
     from twopc.integration.operate.checkpoint import CheckpointState
+    from twopc.integration.operate.finding import Advice
     from twopc.observation import Observation
     from twopc.sink import TwoPhaseCommitSink
     from twopc.sinks.kafka import KafkaSink

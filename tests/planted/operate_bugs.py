@@ -571,7 +571,7 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "status is healthy while a transaction without a name holds readers back",
         0,
-        "integration/operate/advice.py",
+        "integration/operate/held_advice.py",
         "not in {None, Unnamed.ENDED} and not is_ours",
         "not in {None, *Unnamed} and not is_ours",
         model=False,
@@ -589,7 +589,7 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "status calls the sink's newest transaction another program's",
         0,
-        "integration/operate/advice.py",
+        "integration/operate/held_advice.py",
         "if not _is_own(state.sink, one.transactional_id)]",
         "if state.sink]",
         model=False,

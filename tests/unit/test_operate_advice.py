@@ -12,7 +12,6 @@ import pytest
 
 from twopc.attempt import Evidence
 from twopc.integration.operate import acts
-from twopc.integration.operate import advice as advice_module
 from twopc.integration.operate import resolve as resolve_module
 from twopc.integration.operate.acts import (
     ForbiddenError,
@@ -21,8 +20,9 @@ from twopc.integration.operate.acts import (
     require_committable,
     require_decisions_read,
 )
-from twopc.integration.operate.advice import Urgency, advise
+from twopc.integration.operate.advice import advise
 from twopc.integration.operate.checkpoint import CheckpointState
+from twopc.integration.operate.finding import RUNBOOK, Urgency
 from twopc.integration.operate.held import HeldPartition
 from twopc.integration.operate.observe import Proof, SinkState
 from twopc.integration.operate.opened import OpenTransaction, Standing, opened
@@ -303,7 +303,7 @@ def test_every_link_to_the_runbook_leads_to_an_entry() -> None:
         named |= set(
             re.findall(r'"((?:an?|the|healthy|decided|orphans|transactions)(?:-[a-z]+)*)"', module.read_text())
         )
-    runbook = (root / advice_module.RUNBOOK).read_text()
+    runbook = (root / RUNBOOK).read_text()
     anchors = {
         re.sub(r"[^a-z0-9 -]", "", line.lstrip("#").strip().lower()).replace(" ", "-")
         for line in runbook.splitlines()

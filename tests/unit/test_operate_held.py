@@ -11,7 +11,8 @@ import pytest
 
 from tests.unit.test_operate_advice import STATE, one
 from twopc.integration.operate import held
-from twopc.integration.operate.advice import Urgency, advise
+from twopc.integration.operate.advice import advise
+from twopc.integration.operate.finding import Urgency
 from twopc.integration.operate.held import HeldPartition, Unnamed, held_back
 from twopc.integration.operate.opened import Standing
 from twopc.integration.verify.cluster import Bounds

@@ -17,7 +17,7 @@ from twopc.integration.operate.subject import Connection
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from twopc.integration.operate.advice import Advice
+    from twopc.integration.operate.finding import Advice
     from twopc.sinks.kafka import KafkaSink
 
 __all__ = ["checkpoint"]

@@ -10,8 +10,8 @@ import pytest
 
 from twopc.attempt import Evidence
 from twopc.control import Control
-from twopc.integration.operate.advice import Urgency
 from twopc.integration.operate.checkpoint import CheckpointState
+from twopc.integration.operate.finding import Urgency
 from twopc.integration.operate.store_advice import advise_store, not_examined
 from twopc.integration.operate.store_state import StoreState
 from twopc.observation import Observation

@@ -14,8 +14,8 @@ from twopc.attempt import Attempt, Claim, Evidence, Owner
 from twopc.errors import ConfigurationError, UnavailableError
 from twopc.fenced_committer import Prepared
 from twopc.files import LocalFiles
-from twopc.integration.operate.advice import Urgency
 from twopc.integration.operate.checkpoint import CheckpointState
+from twopc.integration.operate.finding import Urgency
 from twopc.integration.operate.stores import Decisions, observe_store, read_decisions
 from twopc.integration.verify.history import Batch, BatchId, History
 from twopc.log_view import LogView
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from twopc.integration.operate.advice import Advice
+    from twopc.integration.operate.finding import Advice
     from twopc.integration.operate.store_state import StoreState
     from twopc.observation import Observation
     from twopc.sinks.kafka import KafkaSink

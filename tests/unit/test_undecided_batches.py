@@ -19,8 +19,9 @@ from twopc.integration.migrate.handover import Handover, Handovers, Kind
 from twopc.integration.operate import create_savepoint, restore_savepoint
 from twopc.integration.operate import savepoint as savepoint_module
 from twopc.integration.operate import status as status_module
-from twopc.integration.operate.advice import Urgency, advise
+from twopc.integration.operate.advice import advise
 from twopc.integration.operate.checkpoint import numbers, read_checkpoint
+from twopc.integration.operate.finding import Urgency
 from twopc.integration.operate.observe import SinkState
 from twopc.integration.operate.subject import Connection
 from twopc.integration.verify.checkpoint import check_checkpoint, finished_batches
