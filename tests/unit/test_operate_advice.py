@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.operate_support import STATE, one
 from twopc.attempt import Evidence
 from twopc.integration.operate import acts
 from twopc.integration.operate import resolve as resolve_module
@@ -24,7 +25,7 @@ from twopc.integration.operate.advice import advise
 from twopc.integration.operate.checkpoint import CheckpointState
 from twopc.integration.operate.finding import RUNBOOK, Urgency
 from twopc.integration.operate.held import HeldPartition
-from twopc.integration.operate.observe import Proof, SinkState
+from twopc.integration.operate.observe import Proof
 from twopc.integration.operate.opened import OpenTransaction, Standing, opened
 from twopc.integration.verify.history import BatchId
 from twopc.integration.verify.transactions import Decided
@@ -36,7 +37,6 @@ from twopc.sinks.kafka.reports import NO_ANSWER, NOT_AUTHORIZED, Description
 NOW_MS = 1_000_000.0
 SINK = KafkaSink(name="s", bootstrap_servers="localhost:1")
 HANDLE = KafkaHandle("u", "s.2.w.0", 7, 0, 3, 5, ("out:0",))
-STATE = SinkState(sink="s", ledger="twopc-ledger-s", query_id="q", driver="host:1", driver_epoch=2, last_decided=4)
 
 
 def description(
@@ -52,20 +52,6 @@ def judged(tid: str, found: Description, *decided: Decided, is_known: bool = Tru
 
 def decision(*, abandoned: bool = False) -> Decided:
     return Decided(BatchId("q", 4), 1, HANDLE, 0, abandoned)
-
-
-def one(standing: Standing, **changes: Any) -> OpenTransaction:
-    found = OpenTransaction(
-        transactional_id="s.2.w.0",
-        producer_id=7,
-        producer_epoch=0,
-        state="Ongoing",
-        standing=standing,
-        age_s=10.0,
-        expires_in_s=50.0,
-        batch=4 if standing is Standing.DECIDED else None,
-    )
-    return replace(found, **changes)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import kafka.errors as kafka_errors
 import pytest
 
-from tests.unit.test_operate_advice import STATE, one
+from tests.unit.operate_support import STATE, one
 from twopc.integration.operate import held
 from twopc.integration.operate.advice import advise
 from twopc.integration.operate.finding import Urgency

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.operate_support import one
 from twopc.attempt import Evidence
 from twopc.integration.operate import transactions
 from twopc.integration.operate.observe import Proof, SinkState
-from twopc.integration.operate.opened import OpenTransaction, Standing
+from twopc.integration.operate.opened import Standing
 from twopc.integration.operate.subject import Connection
 from twopc.integration.operate.transactions import ByHand, abort, commit, list_open
 
@@ -19,15 +20,7 @@ if TYPE_CHECKING:
     from twopc.integration.operate.printing import Answer
 
 CONNECTION = Connection("localhost:1")
-OPEN = OpenTransaction(
-    transactional_id="s.2.w.0",
-    producer_id=7,
-    producer_epoch=0,
-    state="Ongoing",
-    standing=Standing.UNJUDGED,
-    age_s=10.0,
-    expires_in_s=50.0,
-)
+OPEN = one(Standing.UNJUDGED)
 
 
 def proof(evidence: Evidence) -> Proof:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from tests.unit.operate_support import one
 from tests.unit.test_log_view import BEGIN, decision
 from tests.unit.test_verify_checks import SINK, task
 from tests.unit.test_verify_history import history
@@ -17,7 +18,7 @@ from twopc.errors import ConfigurationError
 from twopc.integration.operate import resolve as resolve_module
 from twopc.integration.operate.checkpoint import CheckpointState
 from twopc.integration.operate.observe import Proof, SinkState
-from twopc.integration.operate.opened import OpenTransaction, Standing
+from twopc.integration.operate.opened import Standing
 from twopc.integration.operate.subject import Connection, Subject
 
 if TYPE_CHECKING:
@@ -37,16 +38,7 @@ _STATE = SinkState(
     history=history(_BEGIN, decision(12, task("t"))),
 )
 _CHECKPOINT = CheckpointState(location="c", query_id="a", planned=12, finished=11, log="l", sinks={})
-_OPEN = OpenTransaction(
-    transactional_id="s.2.w.0",
-    producer_id=7,
-    producer_epoch=0,
-    state="Ongoing",
-    standing=Standing.DECIDED,
-    age_s=10.0,
-    expires_in_s=50.0,
-    batch=12,
-)
+_OPEN = one(Standing.DECIDED, batch=12)
 
 
 @pytest.fixture
