@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from twopc.errors import ConfigurationError
 from twopc.integration.alerts.commands import app as alerts
 from twopc.integration.command_line import Config, ConfigFile, Json, Seed, Servers, Timeout, chosen_seed, connection
 from twopc.integration.history.commands import app as history
+from twopc.integration.local_paths import local_path
 from twopc.integration.migrate.commands import app as migrate
 from twopc.integration.operate import commands as operate
 from twopc.integration.operate.savepoint_commands import app as savepoint
@@ -51,6 +53,18 @@ def _sinks(text: str) -> tuple[str, ...]:
     if not set(names) <= set(NAMES):
         raise typer.BadParameter(f"{text!r}: choose from {', '.join(NAMES)}, comma-separated", param_hint="--sinks")
     return names
+
+
+def _existing(checkpoint: Path | None) -> Path | None:
+    if checkpoint is None:
+        return None
+    try:
+        path = local_path(checkpoint)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error)) from error
+    if not path.is_dir():
+        raise typer.BadParameter(f"directory {path} does not exist")
+    return path
 
 
 _check = partial(typer.Option, rich_help_panel="What to check")
@@ -144,9 +158,8 @@ def verify(  # noqa: PLR0913 - command-line options
     checkpoint: Annotated[
         Path | None,
         _check(
-            exists=True,
-            file_okay=False,
-            help="Also compare the output with the query's checkpoint, which must be a local directory.",
+            callback=_existing,
+            help="Also compare the output with the query's checkpoint, which must be a local directory or a file: URL.",
         ),
     ] = None,
     key: Annotated[

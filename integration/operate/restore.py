@@ -11,8 +11,6 @@ import json
 import uuid
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
-
 from twopc.counted import counted
 from twopc.errors import ConfigurationError
 from twopc.integration.local_paths import local_path
@@ -21,6 +19,7 @@ from twopc.integration.operate.manifest import Savepoint, choose, contents
 from twopc.integration.operate.observe import observe
 from twopc.integration.operate.savepoint import missing_batches
 from twopc.integration.spark.former_writers import NOTE, Note
+from twopc.sealed import seal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +112,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
             for file, data in contents(found):
                 if not file.startswith(_OURS):
                     write(unfinished / file, _of_query(data, name) if file == _METADATA else data)
-            write(unfinished / _OURS / NOTE, msgspec.json.encode(note))
+            write(unfinished / _OURS / NOTE, seal(note))
     except OSError as error:
         raise ConfigurationError(f"{checkpoint} cannot be written: {error}. No partial copy is left") from error
     return Restored(checkpoint, name, found, repeated)

@@ -28,8 +28,8 @@ class Need(NamedTuple):
     if_absent: Result = Result.FAIL
 
 
-#: Sources: KIP-98 (transactions), KIP-360 (InitProducerId v3), KIP-664 (Describe/ListTransactions), KIP-516 (Metadata
-#: v10). ``twopc.sinks.kafka.transactions`` says which versions the sink sends.
+#: Sources: KIP-98 (transactions), KIP-360 (InitProducerId v3), KIP-664 (DescribeTransactions, ListTransactions,
+#: DescribeProducers), KIP-516 (Metadata v10). ``twopc.sinks.kafka.transactions`` says which versions the sink sends.
 NEEDS: Final = (
     Need(ApiKey.Produce, 3, _ANY, "records of a transaction"),
     Need(ApiKey.Fetch, 4, _ANY, "read_committed"),
@@ -44,6 +44,13 @@ NEEDS: Final = (
     Need(ApiKey.EndTxn, 0, 3, "a commit that can be retried"),
     Need(ApiKey.DescribeTransactions, 0, 0, "confirming a transaction before the decision"),
     Need(ApiKey.ListTransactions, 0, _ANY, "finding the transactions of a dead driver"),
+    Need(
+        ApiKey.DescribeProducers,
+        0,
+        _ANY,
+        "noticing after a crash that a partition no longer contains a decided transaction",
+        Result.WARN,
+    ),
 )
 
 

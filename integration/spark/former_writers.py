@@ -13,6 +13,7 @@ import msgspec
 
 from twopc.integration.spark.checkpoint import decoding
 from twopc.integration.spark.handed_over import newest_handover
+from twopc.sealed import unseal
 
 if TYPE_CHECKING:
     from twopc.files import Files
@@ -78,4 +79,4 @@ def _restored_batch(own: Files) -> int:
     if data is None:
         return -1
     with decoding(own, NOTE):
-        return msgspec.json.decode(data, type=Note).batch_id
+        return unseal(data, Note).batch_id

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from importlib.abc import Traversable
 
 _DIGITS: Final = 12
+#: The parts of ``twopc.integration`` whose code runs inside queries.
+_PARTS: Final = ("alerts", "connect", "history", "migrate", "operate", "spark", "verify")
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,9 @@ def digest_of(package: Traversable) -> str:
     """Return the digest of the source code that a task may run: the same for a checkout, a wheel and an archive."""
     digest = hashlib.sha256()
     integration = package / "integration"
-    # The tasks of a hand-over compare rows, with modules of ``migrate`` and ``verify``.
-    parts = [package / "sinks", *(integration / part for part in ("migrate", "spark", "verify"))]
+    # The tasks of a hand-over compare rows, with modules of ``migrate`` and ``verify``. Spark Connect's server runs the
+    # client's listeners and interceptors with its own code.
+    parts = [package / "sinks", *(integration / part for part in _PARTS)]
     sources = [*_sources(package), *(source for part in parts for source in _all_sources(part))]
     sources += [one for one in _sources(integration) if one[0] == "topic_reader.py"]
     for name, source in sources:

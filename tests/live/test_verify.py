@@ -477,6 +477,8 @@ def test_a_query_that_writes_during_the_checks_causes_no_errors(play: Play) -> N
         (("--config", "ssl.ca.location"), "an option is not in the form key=value"),
         (("--config", "sasl.jaas.config=x"), "'kafka.sasl.jaas.config' is for Java clients"),
         (("--checkpoint", "/no/such/path"), "does not exist"),
+        (("--checkpoint", "file:///no/such/path"), "directory /no/such/path does not exist"),
+        (("--checkpoint", "hdfs://host/path"), "is not on this machine"),
         (("--bootstrap-servers", "127.0.0.1:1", "--timeout", "1"), "no Kafka broker responds at 127.0.0.1:1"),
     ],
 )

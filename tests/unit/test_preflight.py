@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -11,6 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from kafka.protocol.api_key import ApiKey
 
+import twopc.sinks.kafka as kafka_sink
 from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
 from twopc.integration.preflight import apis, checks, command, steps
 from twopc.integration.preflight.findings import Finding, Result, failed
@@ -121,6 +123,22 @@ ALL = {need.api: (need.lowest, min(need.highest, need.lowest + 3)) for need in a
 def test_brokers_that_support_every_request_pass() -> None:
     (found,) = apis.check_apis(target(ALL, ALL))
     assert (found.result, found.subject) == (Result.PASS, "broker 1, 2")
+
+
+def test_every_request_that_the_sink_sends_itself_is_checked() -> None:
+    """The other requests come from librdkafka."""
+    imports = re.findall(
+        r"^from (kafka\.protocol\.\w+) import (.+)$",
+        "\n".join(source.read_text() for source in Path(kafka_sink.__file__).parent.glob("*.py")),
+        re.MULTILINE,
+    )
+    sent = {
+        getattr(import_module(module), name).API_KEY
+        for module, names in imports
+        for name in names.split(", ")
+        if name.endswith("Request") and not module.endswith(".sasl")  # the client's own handshake
+    }
+    assert {ApiKey.EndTxn, ApiKey.DescribeProducers} < sent <= {need.api for need in apis.NEEDS}
 
 
 def test_a_request_unsupported_by_one_broker_is_reported_with_its_use() -> None:

@@ -24,10 +24,11 @@ from twopc.integration.operate.checkpoint import numbers, read_checkpoint
 from twopc.integration.operate.finding import Urgency
 from twopc.integration.operate.observe import SinkState
 from twopc.integration.operate.subject import Connection
+from twopc.integration.spark.former_writers import Note
 from twopc.integration.verify.checkpoint import check_checkpoint, finished_batches
 from twopc.integration.verify.findings import Kind as FindingKind
 from twopc.registers import RegisterLog
-from twopc.sealed import with_check
+from twopc.sealed import seal, with_check
 from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ def hand_over(root: Path, batch: int, kind: Kind = Kind.NOTHING, *, is_back: boo
 def restored_at(root: Path, batch: int) -> None:
     """Leave the note that a restore leaves."""
     (root / "twopc").mkdir(exist_ok=True)
-    note = {"savepoint": "s", "former_query_id": "old", "batch_id": batch}
-    (root / "twopc/restored.json").write_text(json.dumps(note))
+    note = Note(savepoint="s", former_query_id="old", batch_id=batch)
+    (root / "twopc/restored.json").write_bytes(seal(note))
 
 
 def shown(root: Path) -> tuple[int, list[str]]:
@@ -243,9 +244,11 @@ def test_a_restored_savepoint_needs_no_decision_before_its_first_start(checkpoin
     assert shown(restored.checkpoint) == HEALTHY
 
 
-def test_a_torn_note_of_a_restore_is_reported(checkpoint: Path) -> None:
+@pytest.mark.parametrize(("old", "new"), [(b'"batch_id":20', b'"batch_id":21'), (b"{", b"")])
+def test_a_torn_or_altered_note_of_a_restore_is_reported(checkpoint: Path, old: bytes, new: bytes) -> None:
     restored_at(checkpoint, _LAST)
-    (checkpoint / "twopc/restored.json").write_text("torn")
+    note = checkpoint / "twopc/restored.json"
+    note.write_bytes(note.read_bytes().replace(old, new))
     found = command("status", str(checkpoint))
     assert found.status == 2 and f"{checkpoint}/twopc/restored.json cannot be read" in found.error
 
