@@ -23,8 +23,7 @@ POINTS: Final = (
     "driver.recovered",  # the last decision is finished; orphans are swept
     "task.began",  # a task's transaction is open
     "task.written",  # its rows are handed to the client
-    "task.flushed",  # its rows and marker are durable
-    "task.prepared",  # the handle exists; the driver has not received it yet
+    "task.prepared",  # its rows and marker are durable; the driver has not received the handle yet
     "task.handed_over",  # the handle is being sent; after this point the task does not end its transaction
     "driver.prepared",  # the driver has received every handle
     "driver.confirmed",  # every handle is confirmed; nothing is decided

@@ -91,7 +91,6 @@ class SinkWriter(ABC, Generic[HandleT]):
         prepared = move(self.state, TransactionState.PREPARED)  # before a second vote can reach the store
         crash_point("task.written")
         handle = self.pre_commit()
-        crash_point("task.flushed")
         crash_point("task.prepared")
         self.state = prepared
         return handle

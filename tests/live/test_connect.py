@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SCRIPT = Path(__file__).with_name("connect_calls.py")
 _TIMEOUT_S = 200.0
 #: The steps of a batch at which the function's process may die.
-_OF_DRIVER = [point for point in POINTS[:16] if point.startswith("driver.")]
+_OF_DRIVER = [point for point in POINTS if point.startswith("driver.")]
 
 
 def pipeline_of(kafka: KafkaService, root: Path, **options: Any) -> Pipeline:

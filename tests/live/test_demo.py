@@ -182,7 +182,7 @@ def test_a_failed_query_shows_its_log(kafka: KafkaService, tmp_path: Path) -> No
         written=int,
     )
     with pytest.raises(QueryFailedError, match="no-java-here"):
-        loop.run([Kill(moment=Moment.POINT, point="task.flushed")])
+        loop.run([Kill(moment=Moment.POINT, point="task.prepared")])
 
 
 def test_a_query_ignores_the_users_spark_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["spark"]
 
 WEAKER = ["AT_LEAST_ONCE", "NONE"]
-BEFORE = ["task.flushed", "driver.prepared", "driver.confirmed", "driver.deciding"]
+BEFORE = ["task.prepared", "driver.prepared", "driver.confirmed", "driver.deciding"]
 AFTER = ["driver.decided", "driver.committed", "driver.swept"]
 _SAMPLE = {"driver.confirmed", "driver.decided"}
 
@@ -88,7 +88,7 @@ def test_a_driver_that_dies_before_its_decision_duplicates_only_the_undecided_ba
     write(run, play, 0)
     crash(run, play, 1, rows_of(1), point)
     visible = play.visible() - seen(1)
-    assert visible == (Counter(rows_of(1)[0]) if point == "task.flushed" else seen(2) - seen(1))
+    assert visible == (Counter(rows_of(1)[0]) if point == "task.prepared" else seen(2) - seen(1))
     write(driver(play, "AT_LEAST_ONCE"), play, 1, 2)
     assert play.visible() == seen(3) + visible
 

@@ -183,7 +183,7 @@ def test_a_query_with_exactly_once_survives_kills_at_crash_points_and_at_random_
         each = exactly_once(sink, checkpoint_location=checkpoint, write_by=way)
         return frame.select("key", "value").writeStream.foreachBatch(each)
 
-    points: dict[str, Any] = {"crash_points": ["driver.decided", "task.flushed"], "moments": [Moment.RANDOM]}
+    points: dict[str, Any] = {"crash_points": ["driver.decided", "task.prepared"], "moments": [Moment.RANDOM]}
     outcome = kill_loop(
         lambda: committed(kafka.bootstrap_servers, topic).elements(),
         query=query,

@@ -72,7 +72,7 @@ def test_a_query_with_exactly_once_survives_each_kill_and_fences_a_process_that_
         source=KafkaTopic(kafka.bootstrap_servers, f"{topic}-in"),
         rows=80,
         kills=4,
-        crash_points=["task.flushed", "driver.decided", "driver.confirmed", "driver.committing"],
+        crash_points=["task.prepared", "driver.decided", "driver.confirmed", "driver.committing"],
         spark={"spark.jars": ",".join(map(str, spark_kafka_jars()))},
         connect=True,
     )

@@ -282,7 +282,7 @@ class Interrupted(BaseException):
 WHOLE = ("driver.fenced", "driver.deciding", "task.began", "task.handed_over")
 
 
-@pytest.mark.parametrize("point", ["task.flushed", *(pytest.param(point, marks=pytest.mark.whole) for point in WHOLE)])
+@pytest.mark.parametrize("point", ["task.prepared", *(pytest.param(point, marks=pytest.mark.whole) for point in WHOLE)])
 def test_an_interrupted_preflight_leaves_nothing_behind(kafka: KafkaService, tmp_path: Path, point: str) -> None:
     """Fails if the cleanup is not in a finally, or does not end the transactions."""
 

@@ -50,7 +50,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 DIRECT = {"write_by": "driver"}
 #: The crash points of both roles, because the driver is also the writer. Only the first start passes the first point.
 STEPS = ["driver.bound", *POINTS]
-SAMPLE = {"task.flushed", "task.handed_over", "driver.prepared", "driver.decided", "driver.bound"}
+SAMPLE = {"task.prepared", "task.handed_over", "driver.prepared", "driver.decided", "driver.bound"}
 
 
 def decided(sink: KafkaSink) -> list[Decision | Repair]:

@@ -49,7 +49,7 @@ PARTITIONS = 12
 #: The number of writers in the decided attempt, in the first replay, and in the second one.
 BEFORE, FEWER, MORE = 5, 3, 9
 #: The crash point in a worker's second task, if two sinks pass the point in each task.
-SECOND = "task.flushed@3"
+SECOND = "task.prepared@3"
 DECIDED = "driver.decided"
 ROWS: list[dict[str, Any]] = [{"id": f"k{number % 40}", "n": number} for number in range(200)]
 
@@ -158,7 +158,7 @@ def test_dead_letters_of_many_partitions_are_written_once(
     assert found == Counter(row["n"] for row in ROWS if not row["n"] % 3)
 
 
-@pytest.mark.parametrize(("killed", "losses"), [("", 1), ("task.flushed@3", 2)])
+@pytest.mark.parametrize(("killed", "losses"), [("", 1), ("task.prepared@3", 2)])
 def test_two_dataframes_of_many_partitions_reach_their_own_sinks_once(
     killed: str, losses: int, kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -200,7 +200,7 @@ def test_the_rest_of_a_batch_partly_written_by_sparks_own_sink_is_written_once(
     written = pipeline.visible().total()
     assert 0 < written < 200
     pipeline.cut_over("--apply")
-    with killing(spark, "task.flushed@2"):
+    with killing(spark, "task.prepared@2"):
         pipeline.fail_new_at(spark, point, max_offsets=None, **writers(BEFORE))
     if point == DECIDED:
         lose_some(kafka.bootstrap_servers, pipeline.name)

@@ -147,7 +147,7 @@ def test_a_vote_after_the_limit_is_late_and_its_transaction_is_aborted_and_never
         assert expired.wait(120)
 
     monkeypatch.setattr(spark.sparkContext, "cancelJobsWithTag", noted)
-    arm("task.flushed", wait_for_the_limit)
+    arm("task.prepared", wait_for_the_limit)
     message = pipeline.fail(spark, settings={"write_by": "driver", "checkpoints": CheckpointConfig(timeout_ms=10_000)})
     disarm()
     assert "1 acknowledgement arrived late, so its transactions were aborted" in message

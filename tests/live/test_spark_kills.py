@@ -65,14 +65,14 @@ def test_spark_retries_a_task_of_a_killed_worker_and_its_transaction_is_swept(
         with worker_faults(spark, f"{point}@2=kill"):
             pipeline.run(spark)
         # Before the flush, the client may be the only one that knows about the transaction.
-        if point in {"task.flushed", "task.prepared", "task.handed_over"}:
+        if point in {"task.prepared", "task.handed_over"}:
             assert "sweeping undecided transactions" in caplog.text, point
     pipeline.require_exactly_once()
     if plan == "rows":
         pipeline.require_order()
 
 
-@pytest.mark.parametrize("points", [["task.flushed"], pytest.param(TASK, marks=pytest.mark.whole)])
+@pytest.mark.parametrize("points", [["task.prepared"], pytest.param(TASK, marks=pytest.mark.whole)])
 def test_a_query_whose_workers_all_die_stops_and_a_restart_loses_and_duplicates_nothing(
     points: list[str], kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -140,7 +140,7 @@ def test_the_last_allowed_attempt_raises_its_error_and_nothing_is_decided(cluste
 
 def test_a_failed_attempt_leaves_no_transaction_open(cluster: Cluster) -> None:
     """The driver never received the other tasks' handles; only the sweep finds their transactions."""
-    arm("task.flushed", fail, passage=2)
+    arm("task.prepared", fail, passage=2)
     with pytest.raises(InjectedFault):
         cluster.start(settings=Settings(max_attempts=1)).run(0)
     assert len(cluster.store.transactions) == 2

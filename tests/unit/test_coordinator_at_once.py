@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _BEFORE_THE_DECISION = [
     "task.began",
     "task.written",
-    "task.flushed",
     "task.prepared",
     "driver.prepared",
     "driver.confirmed",

@@ -168,7 +168,7 @@ def test_with_the_victim_client_the_server_is_left_to_the_next_run_unless_that_r
         again = Started(query, tmp_path, ALL)
         assert again.first["server"] == first.first["server"]
         query.kill(Victim.CLIENT)
-    armed = replace(run, kill=Kill(moment=Moment.POINT, point="task.flushed"))
+    armed = replace(run, kill=Kill(moment=Moment.POINT, point="task.prepared"))
     with sessions.started(armed, tmp_path / "log") as query:
         assert Started(query, tmp_path, ALL).first["server"] != first.first["server"]
     assert first.left == set()

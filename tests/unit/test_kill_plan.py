@@ -50,7 +50,7 @@ def test_crash_points_come_before_the_moments_that_always_reveal_a_bug() -> None
 
 def test_under_connect_the_victims_take_turns_and_a_kill_in_a_task_keeps_the_default_victim() -> None:
     moments = [Moment.AFTER] * 5
-    plan = planned(1, 6, moments=moments, crash_points=["task.flushed"])
+    plan = planned(1, 6, moments=moments, crash_points=["task.prepared"])
     kills = aimed(plan, OF_CONNECT)
     assert [kill.victim for kill in kills] == [Victim.ALL, *OF_CONNECT, Victim.WORKER]
     assert set(OF_CONNECT) == set(Victim)

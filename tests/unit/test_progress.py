@@ -132,7 +132,7 @@ def test_orphans_ended_by_sweeps_are_counted_once(cluster: Cluster, seen: Record
     assert seen.last.orphans_ended == 6
     query.run(1)
     assert seen.last.orphans_ended == 0
-    arm("task.flushed", fail, passage=3)
+    arm("task.prepared", fail, passage=3)
     with pytest.raises(InjectedFault):
         query.run(2)
     assert (seen.last.status, seen.last.orphans_ended) == ("failed", 2)  # the third task has ended its own transaction

@@ -142,7 +142,7 @@ def test_a_vote_contains_the_tasks_waiting_times_for_its_rows_and_for_the_flush(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(task, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    arm("task.flushed", lambda: now.__setitem__(0, now[0] + 4.0))
+    arm("task.prepared", lambda: now.__setitem__(0, now[0] + 4.0))
 
     def slow_rows() -> Iterator[pa.RecordBatch]:
         for number in range(2):
@@ -244,7 +244,7 @@ def test_for_each_sink_only_its_lost_rows_are_published(world: World, tmp_path: 
 
 def test_a_failed_publication_aborts_its_own_transaction(world: World, tmp_path: Path) -> None:
     made, _tasks = publishing(tmp_path, FakeSink(world), lost=frozenset({("fake", 5)}))
-    arm("task.flushed", fail)
+    arm("task.prepared", fail)
     with pytest.raises(InjectedFault):
         reported(made, given((99, 7)))
     assert {one.state for one in world.store().transactions.values()} == {"aborted"}

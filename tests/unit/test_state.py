@@ -120,7 +120,7 @@ def test_close_aborts_the_transaction_after_a_failed_pre_commit(writer: FakeWrit
         raise pa.ArrowInvalid("disk full")
 
     writer.write_rows(record_batch([1]))
-    arm("task.flushed", fail)
+    arm("task.prepared", fail)
     with pytest.raises(pa.ArrowInvalid):
         writer.snapshot_state(0)
     writer.close()

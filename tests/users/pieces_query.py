@@ -87,7 +87,6 @@ POINTS: Final = (
     "driver.recovered",
     "task.began",
     "task.written",
-    "task.flushed",
     "task.prepared",
     "driver.prepared",
     "driver.confirmed",

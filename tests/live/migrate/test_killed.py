@@ -105,7 +105,7 @@ def new_query(pipeline: OldPipeline, direct: Any) -> Callable[[DataFrame, str], 
 @pytest.mark.parametrize(
     ("direct", "points"),
     [
-        pytest.param("tasks", ["task.flushed"], marks=pytest.mark.whole),
+        pytest.param("tasks", ["task.prepared"], marks=pytest.mark.whole),
         pytest.param("tasks", UP_TO_THE_DECISION, marks=pytest.mark.whole),
         pytest.param("driver", [point for point in UP_TO_THE_DECISION if "task" not in point], marks=pytest.mark.whole),
         # After the decision, a single restart completes the batch, and Spark records it: one case for each point.
