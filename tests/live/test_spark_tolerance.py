@@ -65,7 +65,9 @@ def outcomes(pipeline: Pipeline) -> list[tuple[int, str, int]]:
 
 
 @pytest.mark.parametrize(
-    "points", [["task.prepared", "driver.confirmed"], pytest.param(POINTS, marks=pytest.mark.whole)], ids=["some", "all"]
+    "points",
+    [["task.prepared", "driver.confirmed"], pytest.param(POINTS, marks=pytest.mark.whole)],
+    ids=["some", "all"],
 )
 def test_a_loss_at_each_point_before_the_decision_costs_a_checkpoint_but_no_record(
     points: list[str], kafka: KafkaService, tmp_path: Path, spark: SparkSession
