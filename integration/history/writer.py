@@ -8,6 +8,7 @@ history.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from pathlib import Path
@@ -61,7 +62,11 @@ class AppendingWriter(Listener):
             self._open(len(line))
         # Write the line in a single call. Otherwise, if two drivers use the same checkpoint and one of them is fenced,
         # their lines could be mixed.
-        self._size += os.write(self._opened(), line)
+        written = os.write(self._opened(), line)
+        self._size += written
+        if written < len(line):
+            self.close()  # the next record then begins on a new line
+            raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes were written", str(self._directory))
 
     def close(self) -> None:
         """See :class:`Listener`."""

@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import os
 import shutil
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from twopc.files import sync
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+_BLOCK_BYTES: Final = 1 << 20
+#: The process that fills a directory holds a lock on this file.
+_LOCK: Final = ".filling"
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """A file's size in bytes and its checksum."""
+
+    size: int
+    sha256: str
 
 
 @contextlib.contextmanager
 def whole_directory(target: Path) -> Iterator[Path]:
     """Yield a new directory next to ``target``, and rename it to ``target`` when the body completes.
 
-    If the body raises, the new directory is removed. A crash leaves a directory that nothing reads, because its name begins
-    with a dot.
+    If the body raises, the new directory is removed. A process that dies leaves its directory. Nothing reads it, because its
+    name begins with a dot, and the next call for a target in the same place removes it.
 
     Raises:
         OSError: the directory cannot be written, or ``target`` exists and is not empty.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(target.parent)
     unfinished = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
     unfinished.mkdir()
     made = unfinished
     try:
-        yield unfinished
-        for directory, _, _ in os.walk(unfinished):
-            sync(directory)
-        made = unfinished.rename(target)
+        with _locked(unfinished):
+            yield unfinished
+            for directory, _, _ in os.walk(unfinished):
+                sync(directory)
+            made = unfinished.rename(target)
+        (made / _LOCK).unlink(missing_ok=True)
         sync(target.parent)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
@@ -42,8 +60,59 @@ def whole_directory(target: Path) -> Iterator[Path]:
 
 def write(path: Path, data: bytes) -> None:
     """Write a file durably. The file's directory entry is not yet durable when the function returns."""
+    with _durable(path) as add:
+        add(data)
+
+
+def copy(source: Path, target: Path) -> Copied:
+    """Copy a file durably, block by block. The directory entry is not yet durable when the function returns.
+
+    Raises:
+        FileNotFoundError: ``source`` does not exist. Then ``target`` does not exist, either.
+    """
+    with source.open("rb") as stream, _durable(target) as add:
+        return _each_block(stream.read, add)
+
+
+def measure(source: Path) -> Copied:
+    """Read a file block by block."""
+    with source.open("rb") as stream:
+        return _each_block(stream.read, len)
+
+
+def _each_block(read: Callable[[int], bytes], take: Callable[[bytes], object]) -> Copied:
+    size, digest = 0, hashlib.sha256()
+    while block := read(_BLOCK_BYTES):
+        take(block)
+        size += len(block)
+        digest.update(block)
+    return Copied(size=size, sha256=digest.hexdigest())
+
+
+@contextlib.contextmanager
+def _durable(path: Path) -> Iterator[Callable[[bytes], object]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("xb") as stream:
-        stream.write(data)
+        yield stream.write
         stream.flush()
         os.fsync(stream.fileno())
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold a lock that shows that this process is still filling the directory. The system releases it when the process dies."""
+    unlocked = directory / f"{_LOCK}.new"
+    with unlocked.open("xb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            unlocked.rename(directory / _LOCK)  # so the file never exists without its lock
+        except OSError:  # some network file systems have no locks; there, an abandoned directory stays
+            unlocked.unlink()
+        yield
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for lock in parent.glob(f".*.tmp/{_LOCK}"):
+        with contextlib.suppress(OSError), lock.open("r+b") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises an error if the process is still alive
+            shutil.rmtree(lock.parent, ignore_errors=True)

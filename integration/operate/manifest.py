@@ -5,7 +5,6 @@ A directory without a manifest is not a savepoint.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -13,10 +12,11 @@ import msgspec
 
 from twopc.errors import ConfigurationError
 from twopc.integration.local_paths import local_path
+from twopc.integration.operate.durable import Copied, measure
 from twopc.sealed import unseal_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -26,13 +26,6 @@ NAME: Final = "manifest.json"
 TREE: Final = "checkpoint"
 FORMAT: Final = "twopc-savepoint/1"
 _DIRECTORY: Final = "savepoint-"
-
-
-class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """A file in the savepoint."""
-
-    size: int
-    sha256: str
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,26 +113,15 @@ def check(savepoint: Savepoint) -> None:
     Raises:
         ConfigurationError: a file is missing or altered.
     """
-    for name, data in contents(savepoint):
-        del name, data
-
-
-def contents(savepoint: Savepoint) -> Iterator[tuple[str, bytes]]:
-    """Compare each file in a savepoint with its checksum, and then yield the file.
-
-    Raises:
-        ConfigurationError: a file is missing or altered.
-    """
     for name, copied in savepoint.manifest.files.items():
         try:
-            data = (savepoint.path / TREE / name).read_bytes()
+            found = measure(savepoint.path / TREE / name)
         except OSError as error:
             raise ConfigurationError(f"{savepoint.path} is damaged: {name} cannot be read ({error})") from error
-        if (len(data), hashlib.sha256(data).hexdigest()) != (copied.size, copied.sha256):
+        if found != copied:
             raise ConfigurationError(
                 f"{savepoint.path} is damaged: {name} was altered or is torn. Use an earlier savepoint"
             )
-        yield name, data
 
 
 def savepoints_in(directory: Path) -> tuple[list[Savepoint], list[str]]:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from twopc.counted import counted
 from twopc.errors import ConfigurationError
 from twopc.integration.local_paths import local_path
-from twopc.integration.operate.durable import whole_directory, write
-from twopc.integration.operate.manifest import Savepoint, choose, contents
+from twopc.integration.operate.durable import copy, whole_directory, write
+from twopc.integration.operate.manifest import TREE, Savepoint, check, choose
 from twopc.integration.operate.observe import observe
 from twopc.integration.operate.savepoint import missing_batches
 from twopc.integration.spark.former_writers import NOTE, Note
@@ -99,6 +99,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
         TwoPhaseCommitError: no broker responds.
     """
     found, checkpoint = choose(savepoint), local_path(checkpoint)
+    check(found)
     if checkpoint.exists() and (not checkpoint.is_dir() or any(checkpoint.iterdir())):
         raise ConfigurationError(
             f"{checkpoint} is not empty. Nothing was written. Restore the savepoint to a new checkpoint"
@@ -109,9 +110,11 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
     note = Note(savepoint=str(found.path), former_query_id=previous, batch_id=found.manifest.batch_id)
     try:
         with whole_directory(checkpoint) as unfinished:
-            for file, data in contents(found):
-                if not file.startswith(_OURS):
-                    write(unfinished / file, _of_query(data, name) if file == _METADATA else data)
+            for file in found.manifest.files:
+                if file == _METADATA:
+                    write(unfinished / file, _of_query((found.path / TREE / file).read_bytes(), name))
+                elif not file.startswith(_OURS):
+                    copy(found.path / TREE / file, unfinished / file)
             write(unfinished / _OURS / NOTE, seal(note))
     except OSError as error:
         raise ConfigurationError(f"{checkpoint} cannot be written: {error}. No partial copy is left") from error

@@ -13,7 +13,6 @@ Spark had died before planning batch N + 1.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 import time
@@ -28,8 +27,8 @@ from twopc.integration.history.reader import HistoryError, read
 from twopc.integration.history.writer import DIRECTORY as HISTORY
 from twopc.integration.local_paths import local_path
 from twopc.integration.operate.checkpoint import numbers, read_checkpoint
-from twopc.integration.operate.durable import whole_directory, write
-from twopc.integration.operate.manifest import NAME, TREE, Copied, Manifest, Position, Savepoint, directory_name
+from twopc.integration.operate.durable import copy, whole_directory, write
+from twopc.integration.operate.manifest import NAME, TREE, Manifest, Position, Savepoint, directory_name
 from twopc.integration.spark.checkpoint import query_id, source_offsets
 from twopc.integration.spark.former_writers import last_expected
 from twopc.integration.state_files import version_of
@@ -215,12 +214,10 @@ def _copy(
     with whole_directory(target) as unfinished:
         copied, vanished = {}, []
         for name in _wanted(checkpoint, batch):
-            data = files.read(name)
-            if data is None:
+            try:
+                copied[name] = copy(checkpoint / name, unfinished / TREE / name)
+            except FileNotFoundError:
                 vanished.append(name)
-                continue
-            write(unfinished / TREE / name, data)
-            copied[name] = Copied(size=len(data), sha256=hashlib.sha256(data).hexdigest())
         _require_whole(copied.keys(), vanished, batch)
         if offsets is None:
             raise _VanishedError(f"offsets/{batch}")

@@ -171,11 +171,11 @@ class HadoopFiles(HadoopObjects):
         """See :class:`Files`."""
         directory, _, base = name.rpartition("/")
         temporary = self._path(f"{directory}/.{base}.{uuid.uuid4().hex}.tmp".lstrip("/"))
-        self._create(temporary, data)
         try:
+            self._create(temporary, data)
             self._context.rename(temporary, self._path(name), self._no_options)
         except Py4JJavaError as error:
-            with contextlib.suppress(Py4JJavaError):  # the caller needs the rename's error, not this one
+            with contextlib.suppress(Py4JJavaError):  # the caller needs the first error, not this one
                 self._file_system.delete(temporary, False)  # noqa: FBT003 - Hadoop's parameter recursive
             if is_java_error(error, _EXISTS):
                 return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from tests.live.spark_support import spark
 from twopc.integration.spark.hadoop_files import HadoopFiles
@@ -33,6 +34,19 @@ def test_the_first_put_wins_and_is_never_overwritten(files: HadoopFiles) -> None
     assert not files.put_if_absent("x/y", b"second")
     assert files.read("x/y") == b"first"
     assert files.names("x") == ["y"]
+
+
+def test_a_put_that_fails_leaves_no_file(files: HadoopFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    really = files._create
+
+    def create_and_fail(path: Any, data: bytes) -> None:
+        really(path, data)
+        files._file_system.getFileStatus(files._path("none"))  # raises an error from Java, as a full disk does
+
+    monkeypatch.setattr(files, "_create", create_and_fail)
+    with pytest.raises(Py4JJavaError):
+        files.put_if_absent("x/y", b"1")
+    assert list((tmp_path / "x").iterdir()) == []
 
 
 def test_the_sessions_hadoop_configuration_applies_to_every_request(spark: SparkSession, tmp_path: Path) -> None:

@@ -54,6 +54,20 @@ def test_a_torn_last_line_is_skipped_and_reported_and_does_not_spoil_the_next(tm
     assert (_batches(tmp_path), read(tmp_path).skipped) == ([0, 2], (f"{file.name}:2",))
 
 
+def test_a_record_written_in_part_is_reported_and_does_not_spoil_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appending, really = AppendingWriter(_directory(tmp_path)), os.write
+    appending.ended(ended(0))
+    monkeypatch.setattr(os, "write", lambda descriptor, data: really(descriptor, data[:40]))
+    with pytest.raises(OSError, match="only 40 of"):
+        appending.ended(ended(1))
+    monkeypatch.undo()
+    appending.ended(ended(2))
+    appending.close()
+    assert _batches(tmp_path) == [0, 2]
+
+
 def test_files_are_rotated_and_the_oldest_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "FILE_BYTES", 5_000)
     monkeypatch.setattr(writer, "FILES", 3)

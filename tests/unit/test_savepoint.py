@@ -24,7 +24,7 @@ from twopc.integration.operate import create_savepoint, durable, restore_savepoi
 from twopc.integration.operate import restore as restore_module
 from twopc.integration.operate import savepoint as savepoint_module
 from twopc.integration.operate.boundary import StoppedWithSavepointError, _Run
-from twopc.integration.operate.manifest import check, newest_good, open_savepoint, savepoints_in
+from twopc.integration.operate.manifest import TREE, check, newest_good, open_savepoint, savepoints_in
 from twopc.integration.operate.observe import SinkState
 from twopc.integration.operate.request import request_savepoint
 from twopc.integration.services.server import wait_until
@@ -100,14 +100,13 @@ def test_a_checkpoint_without_a_finished_batch_gives_no_savepoint(tmp_path: Path
 
 
 def while_copying(monkeypatch: pytest.MonkeyPatch, act: Callable[[str], object]) -> None:
-    """Do something before each file is read."""
-    really = LocalFiles.read
+    """Do something before each file is copied."""
 
-    def read(self: LocalFiles, name: str) -> bytes | None:
-        act(name)
-        return really(self, name)
+    def copy(source: Path, target: Path) -> durable.Copied:
+        act(target.as_posix().partition(f"/{TREE}/")[2])
+        return durable.copy(source, target)
 
-    monkeypatch.setattr(LocalFiles, "read", read)
+    monkeypatch.setattr(savepoint_module, "copy", copy)
 
 
 def test_batches_that_finish_while_a_savepoint_is_taken_are_not_part_of_it(
@@ -177,6 +176,21 @@ def test_a_savepoint_ends_with_an_error_if_spark_always_deletes_files_before_the
     with pytest.raises(RetriableError, match="before they could be copied"):
         create_savepoint(checkpoint, tmp_path / "kept")
     assert not list((tmp_path / "kept").iterdir())
+
+
+def test_the_next_savepoint_removes_only_the_copies_of_dead_processes(checkpoint: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    with durable.whole_directory(kept / "savepoint-1") as unfinished:
+        durable.write(unfinished / "file", b"x")
+        create_savepoint(checkpoint, kept)
+        assert (unfinished / "file").exists()
+    dead = kept / ".savepoint-2.0.tmp"
+    shutil.copytree(kept / "savepoint-1", dead)
+    (dead / ".filling").touch()
+    put(checkpoint / "commits/4", "v1\n{}")
+    create_savepoint(checkpoint, kept)
+    assert sorted(path.name.partition("-")[0] for path in kept.iterdir()) == ["savepoint"] * 3
+    assert not [path for path in kept.rglob("*") if path.name.startswith(".")]
 
 
 def test_a_savepoint_is_restored_elsewhere_as_a_separate_query(checkpoint: Path, tmp_path: Path) -> None:
@@ -266,6 +280,8 @@ def test_a_process_killed_at_any_step_leaves_a_complete_savepoint_or_none(
             assert (len(found), problems) == (1 + is_last, [])
             for one in found:
                 check(one)
+            # Only a directory without any file may stay.
+            assert not [path for path in target.glob(".*.tmp/*") if path.name != ".filling.new"]
         else:
             assert target.exists() == is_last
             assert (root / f"again-{step}/twopc/restored.json").exists()

@@ -20,8 +20,8 @@ from twopc.files import LocalFiles, MemoryFiles
 from twopc.integration.history.reader import read
 from twopc.integration.history.writer import AppendingWriter
 from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
-from twopc.integration.operate.durable import write
-from twopc.integration.operate.manifest import Copied, Manifest, directory_name, newest_good
+from twopc.integration.operate.durable import Copied, write
+from twopc.integration.operate.manifest import Manifest, directory_name, newest_good
 from twopc.integration.operate.request import Request
 from twopc.integration.spark.handed_over import require_taken_over
 from twopc.sealed import seal
