@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from twopc.errors import ConfigurationError
 from twopc.integration.history.writer import DIRECTORY, SUFFIX
 from twopc.integration.local_paths import local_path
 from twopc.progress import FORMAT, Checkpoint
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class HistoryError(Exception):
+class HistoryError(ConfigurationError):
     """The history is missing or cannot be read. The error message is one line that says what to do."""
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twopc.errors import DecisionLogDamagedError
 from twopc.log_view import LogView, fold, fold_entry
-from twopc.records import Acquired, Begin, Decision, Repair, Truncation
+from twopc.records import Acquired, Begin, Decision, Repair, truncated_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,7 +68,7 @@ def history_of(contents: LogContents, own: LogContents) -> History:
         own: the contents of the sink's own ledger. The offset of an acquisition record is the driver epoch in transactional
             ids.
     """
-    log_start = _log_start(contents)
+    log_start = truncated_to(contents.entries)
     view, batches = LogView(), dict[BatchId, Batch]()
     for entry in contents.entries:
         if entry.offset < log_start:
@@ -86,14 +86,8 @@ def history_of(contents: LogContents, own: LogContents) -> History:
         view = after
     acquisitions = {entry.offset: entry.record for entry in own.entries if isinstance(entry.record, Acquired)}
     # Only a truncation may remove the head of a log. If anything else removed it, the log is damaged.
-    is_complete = log_start == _log_start(own) == 0
+    is_complete = log_start == truncated_to(own.entries) == 0
     return History(fold(contents), batches, acquisitions, is_complete, _elsewhere(acquisitions))
-
-
-def _log_start(contents: LogContents) -> int:
-    return max(
-        (entry.record.log_start for entry in contents.entries if isinstance(entry.record, Truncation)), default=0
-    )
 
 
 def _elsewhere(acquisitions: Mapping[int, Acquired]) -> dict[str, str]:

@@ -37,10 +37,12 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
         self._digests: list[bytes] = []
         self._seen: set[int] | None = set()  # hashes of row keys; None after a duplicate or too many keys
 
-    def _register(self) -> None:
+    def begin_transaction(self) -> None:
+        """See :class:`StagedWriter`."""
         self._execute([staging.open_slice(self._table, self._row)], "opening")
 
-    def _stage(self, rows: pa.RecordBatch) -> None:
+    def write(self, rows: pa.RecordBatch) -> None:
+        """See :class:`StagedWriter`."""
         mapping = self._settings.mapping
         for start in range(0, rows.num_rows, self._settings.chunk_rows):
             encoded = mapping.encode(rows.slice(start, self._settings.chunk_rows))
@@ -52,7 +54,8 @@ class HBaseWriter(StagedWriter[HBaseHandle]):
                 raise self._client.translate(error, what) from error
             self._add(list(encoded), list(mapping.actions(encoded.items())), reach)
 
-    def _handle(self) -> HBaseHandle:
+    def pre_commit(self) -> HBaseHandle:
+        """See :class:`StagedWriter`."""
         return HBaseHandle(
             uuid=self._uuid,
             driver_epoch=self._task.driver_epoch,

@@ -81,8 +81,6 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
             topics = rows.column("topic")
             self.require_topics([*texts_of(topics.drop_null().unique()), *([None] if topics.null_count else [])])
         require_writable(rows, max_bytes=self.message_max_bytes)
-        if self.topic is None:
-            self.require_topics(rows.column("topic").unique().to_pylist())
 
     def destinations_of(self, handle: KafkaHandle) -> Collection[str]:
         """See :class:`TwoPhaseCommitSink`. The sink's topic may change, and the handle also names the ledger."""

@@ -45,21 +45,24 @@ class RedisWriter(StagedWriter[RedisHandle]):
         self._groups: dict[int, _Group] = {}  # by hash slot
         self._largest_bytes = _ALWAYS_TAKEN
 
-    def _register(self) -> None:
+    def begin_transaction(self) -> None:
+        """See :class:`StagedWriter`."""
         slots = ",".join(map(str, self._groups)) if self._settings.cluster else str(keys.NO_SLOT)
         words = ("HSET", keys.slices(self._sink), self._entry, slots)
         self._execute([Call(keys.slot_of_control(self._sink), words, durable=True)], "listing")
 
-    def _stage(self, rows: pa.RecordBatch) -> None:
+    def write(self, rows: pa.RecordBatch) -> None:
+        """See :class:`StagedWriter`."""
         commands = by_slot(self._settings.mapping.encode(rows), cluster=self._settings.cluster)
         if new := commands.keys() - self._groups.keys():
             self._groups |= {slot: _Group() for slot in new}
             if self._settings.cluster:
-                self._register()
+                self.begin_transaction()
         calls = [call for slot, mine in commands.items() for call in self._chunks(slot, mine)]
         self._execute(calls, "staging")
 
-    def _handle(self) -> RedisHandle:
+    def pre_commit(self) -> RedisHandle:
+        """See :class:`StagedWriter`."""
         groups = sorted(self._groups.items())
         return RedisHandle(
             uuid=self._uuid,

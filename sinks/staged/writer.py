@@ -13,8 +13,6 @@ from twopc.writer import SinkWriter
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
-
     from twopc.attempt import TaskAttempt
     from twopc.sinks.staged.client import StoreClient
 
@@ -22,7 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 class StagedWriter(SinkWriter[StagedHandleT]):
-    """See :class:`SinkWriter`. Rows have the DataFrame's columns, and the mapping picks the columns that it needs."""
+    """See :class:`SinkWriter`. Rows have the DataFrame's columns, and the mapping picks the columns that it needs.
+
+    ``begin_transaction`` adds the slice to the sink's list of slices, because the sweep finds a slice only by its entry.
+    ``write`` stages rows immediately, so that only one Arrow batch is in memory. When ``pre_commit`` builds the handle, the
+    store has acknowledged every chunk.
+    """
 
     def __init__(self, task: TaskAttempt, sink: str, client: StoreClient[Any]) -> None:
         self._task = task
@@ -30,18 +33,6 @@ class StagedWriter(SinkWriter[StagedHandleT]):
         self._client = client
         self._uuid = uuid.uuid4().hex
         self._entry = entry_of(task.driver_epoch, self._uuid)
-
-    def begin_transaction(self) -> None:
-        """See :class:`SinkWriter`. The sweep finds a slice only by its entry, so the entry comes first."""
-        self._register()
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """See :class:`SinkWriter`. Stage rows immediately, so that only one Arrow batch is in memory."""
-        self._stage(rows)
-
-    def pre_commit(self) -> StagedHandleT:
-        """See :class:`SinkWriter`. The store has already acknowledged every chunk."""
-        return self._handle()
 
     def abort(self) -> None:
         """See :class:`SinkWriter`."""
@@ -68,18 +59,6 @@ class StagedWriter(SinkWriter[StagedHandleT]):
                 step = f"sink {self._sink!r}, {what} slice {self._entry}"
                 raise self._client.translate(answer, step) from answer
         return answers
-
-    @abstractmethod
-    def _register(self) -> None:
-        """Add the slice to the sink's list of slices."""
-
-    @abstractmethod
-    def _stage(self, rows: pa.RecordBatch) -> None:
-        """Write rows to the slice."""
-
-    @abstractmethod
-    def _handle(self) -> StagedHandleT:
-        """Build the handle that the driver needs to apply the slice."""
 
     @abstractmethod
     def _remove(self) -> list[Any]:

@@ -27,7 +27,6 @@ KEYS: Final = 1000
 """The number of keys in the demo's records. Record n has the value n and the key ``key-<n % KEYS>``."""
 
 _TIMEOUT_S: Final = 30
-_PROGRESS_EVERY: Final = 10_000
 _READABLE_TIMEOUT_S: Final = 5.0
 
 

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from twopc.errors import TwoPhaseCommitError
@@ -176,25 +176,9 @@ class LiveReader:
 class OldTopic(KafkaTopic):
     """A source for the kill loop, on brokers of any version. The producer is not idempotent, and the topic already exists."""
 
-    def feed(self, numbers: range) -> None:
-        """See :class:`twopc.testing.kill_loop.Source`.
-
-        Raises:
-            ServiceError: the broker did not accept every record.
-        """
-        refused: list[object] = []
-        one_by_one = {"max.in.flight.requests.per.connection": 1}  # so that a retry cannot change the order of requests
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all", "log_level": 0, **one_by_one})
-        for number in numbers:
-            producer.produce(
-                self.topic,
-                str(number),
-                key_of(number, self.keys),
-                number % self.keys % self.partitions,
-                on_delivery=lambda error, _: refused.append(error) if error else None,
-            )
-        if producer.flush(_TIMEOUT_S) or refused:
-            raise ServiceError(f"{self.bootstrap_servers} did not accept every record of {self.topic}: {refused[:1]}")
+    #: One request at a time, so that a retry cannot change the order of requests.
+    producer = {"acks": "all", "max.in.flight.requests.per.connection": 1}  # noqa: RUF012 - a ClassVar of the base class
+    _created: bool = field(default=True, repr=False)
 
 
 @dataclass

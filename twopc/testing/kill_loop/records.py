@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from twopc.integration.services import ServiceError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 KEYS: Final = 10
@@ -91,6 +92,8 @@ class KafkaTopic:
     topic: str
     partitions: int = TASKS
     keys: int = KEYS
+    #: The producer's further options. It is idempotent, because its retries must not write a record twice.
+    producer: ClassVar[Mapping[str, object]] = {"enable.idempotence": True}
     _created: bool = field(default=False, repr=False)
 
     def feed(self, numbers: range) -> None:
@@ -103,8 +106,7 @@ class KafkaTopic:
 
         self.create()
         refused: list[object] = []
-        # The producer is idempotent, because its retries must not write a record twice.
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "enable.idempotence": True, "log_level": 0})
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "log_level": 0, **self.producer})
         for number in numbers:
             producer.produce(
                 self.topic,
