@@ -110,7 +110,7 @@ class Binding:
                 f"To add a sink with the next batch, pass override=AddSink({added[0]!r}). Add only one sink at a time",
             )
         for name, facts in bound.sinks.items():
-            if _is_another(facts, current.sinks[name]):
+            if changed_facts(facts, current.sinks[name]):
                 raise self._refused(
                     f"sink {name!r} was bound to {facts}, but now points to {current.sinks[name]}",
                     "Point the sink back at its original store. If that store is lost or was copied elsewhere, "
@@ -207,16 +207,23 @@ def _name(number: int) -> str:
     return f"binding-{number:06d}.json"
 
 
-def _is_another(bound: Mapping[str, str], current: Mapping[str, str]) -> bool:
-    # A stored fact that this version no longer records, such as a server's identity, is ignored.
-    return any(not _is_same(bound.get(name), value) for name, value in current.items())
+def changed_facts(bound: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
+    """List the facts that show that a sink now points to another store than the one to which the checkpoint is bound.
+
+    A new version of a sink may add or remove facts. Only a fact that both versions record can show a change. If they share
+    no fact, the name now belongs to another kind of sink, and every fact counts as changed.
+    """
+    common = bound.keys() & current.keys()
+    if bound and not common:
+        return sorted(current)
+    return sorted(name for name in common if not _is_same(bound[name], current[name]))
 
 
 def _is_same_log(bound: Bound, current: Bound) -> bool:
     return bound.log == current.log and _is_same(bound.log_identity, current.log_identity)
 
 
-def _is_same(bound: str | None, current: str) -> bool:
+def _is_same(bound: str, current: str) -> bool:
     # An upgraded broker may give an id to a ledger that had none (NO_ID), but not to a deleted ledger (ABSENT).
     return bound == current or (NO_ID in {bound, current} and ABSENT not in {bound, current})
 

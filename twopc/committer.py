@@ -24,6 +24,8 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def binding(self) -> Mapping[str, str]:
         """Return the facts that must not change during a checkpoint's lifetime (rule 11), such as the cluster's id.
 
+        A new version of the sink may add and remove facts, but it must keep at least one old fact.
+
         This method may connect to the store, but must not change it.
         """
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from twopc.attempt import Evidence
+from twopc.binding import changed_facts
 from twopc.counted import counted
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class StoreState:
         """
         if self.seen is None or self.bound is None:
             return []
-        return sorted(name for name, value in self.seen.bound.items() if self.bound.get(name) != value)
+        return changed_facts(self.bound, self.seen.bound)
 
     @property
     def is_ahead(self) -> bool:

@@ -100,8 +100,8 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a recreated table is not noticed",
         "integration/operate/store_state.py",
-        "if self.bound.get(name) != value)",
-        "if self.bound.get(name) is value is None)",
+        "return changed_facts(self.bound, self.seen.bound)",
+        "return []",
         _RULES,
     ),
     _bug(

@@ -87,8 +87,24 @@ def test_a_bound_fact_that_the_sink_no_longer_reports_is_not_compared(files: Loc
     binding.check(BOUND, add_sink=None)
     binding.bind(BOUND, 0)
     assert Binding(files).sinks == {"k": {"cluster": "c1"}}
+
+
+def test_a_fact_that_a_new_version_of_a_sink_adds_is_not_compared_until_it_is_bound(bound: LocalFiles) -> None:
+    """The checkpoint cannot say whether the fact has changed. If it counted as changed, no upgrade could start."""
+    newer, moved = (msgspec.structs.replace(BOUND, sinks={"k": {"cluster": "c1", "rack": rack}}) for rack in "12")
+    binding = Binding(bound)
+    binding.check(newer, add_sink=None)
+    binding.bind(newer, 1)
+    assert Binding(bound).sinks == newer.sinks
     with pytest.raises(RefusedStartError, match="Point the sink back"):
-        Binding(files).check(older, add_sink=None)
+        Binding(bound).check(moved, add_sink=None)
+
+
+def test_a_sink_of_another_kind_under_a_bound_name_is_refused(bound: LocalFiles) -> None:
+    """It has no fact in common with the bound sink, so no fact differs."""
+    other_kind = msgspec.structs.replace(BOUND, sinks={"k": {"table": "t1"}})
+    with pytest.raises(RefusedStartError, match="Point the sink back"):
+        Binding(bound).check(other_kind, add_sink=None)
 
 
 def test_topic_ids_that_appear_with_a_broker_upgrade_do_not_count_as_a_change_and_are_bound_once_known(

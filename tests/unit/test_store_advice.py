@@ -90,6 +90,7 @@ def unseen(**changes: Any) -> StoreState:
         (seen(is_behind=True, record=OF_ANOTHER), REFUSED, "are missing from the store"),
         (seen(bound={"id": "i", "table": "8"}), REFUSED, "bound to table 7, but the store now shows table 8"),
         (seen(bound={"id": "j"}), REFUSED, "bound to id i, but the store now shows id j"),
+        (seen(bound={"name": "s"}), REFUSED, "bound to name (none), but the store now shows name s"),
         (seen(record=OF_ANOTHER), REFUSED, "query other used the sink last"),
         (replace(STATE, seen=EMPTY), GONE, "the store has no control record"),
         (unseen(problem="the tag is missing"), GONE, "the tag is missing"),
@@ -103,6 +104,11 @@ def test_each_state_has_its_advice(state: StoreState, expected: tuple[Urgency, s
     [advice] = advise_store(state, CHECKPOINT)
     assert (advice.urgency, advice.anchor) == expected
     assert words in advice.what
+
+
+def test_a_fact_that_a_new_version_of_the_sink_adds_is_not_a_change() -> None:
+    [advice] = advise_store(seen(bound={**STATE.bound, "rack": "1"}), CHECKPOINT)  # type: ignore[dict-item]
+    assert (advice.urgency, advice.anchor) == HEALTHY
 
 
 @pytest.mark.parametrize(
