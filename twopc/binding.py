@@ -24,8 +24,9 @@ from twopc.refusals import FAILOVER
 from twopc.sealed import OtherFormatError, seal, unseal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from twopc.decision_log import DecisionLog
     from twopc.files import Files
 
 FORMAT: Final = 1
@@ -80,6 +81,20 @@ class Binding:
     def sinks(self) -> dict[str, dict[str, str]]:
         """For each sink name, the facts that must not change; empty until the checkpoint is bound."""
         return {} if self._bound is None else self._bound.sinks
+
+    def deciding(self, logs: Sequence[DecisionLog]) -> DecisionLog:
+        """Return the log to which the checkpoint is bound. If the checkpoint is not bound yet, return the first log.
+
+        If the bound log is not in ``logs``, return the first log with its name, or the first log. :meth:`check` then refuses the
+        start.
+
+        Raises:
+            TwoPhaseCommitError: several logs have the bound log's name, and one of them does not respond.
+        """
+        named = [log for log in logs if log.name == self.log]
+        if len(named) > 1:  # ledgers on two clusters may have the same name. The sort is stable, and False comes first
+            named.sort(key=lambda log: log.identity() != self.log_identity)
+        return (named or logs)[0]
 
     def check(self, current: Bound, *, add_sink: str | None, decided: int = 0) -> None:
         """Compare the binding with the query's current log and sinks. Reads the file again; writes nothing.

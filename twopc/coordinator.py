@@ -52,8 +52,7 @@ class Coordinator:
         self.participants = Participants(sinks)
         with ExitStack() as opened:
             opened.callback(self.participants.close)
-            logs = [*self.participants.decision_logs(), own_log]
-            self.log = next((log for log in logs if log.name == binding.log), logs[0])
+            self.log = binding.deciding([*self.participants.decision_logs(), own_log])
             if self.log is own_log:
                 require_atomic(files)
             opened.pop_all()

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from twopc.errors import RefusedStartError
 from twopc.log_reader import view_of
+from twopc.registers import RegisterLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twopc.batch import Batch
     from twopc.log_view import LogView
+    from twopc.records import Acquired
     from twopc.settings import Setup
 
     #: By sink name, the query that last owned the sink; None if no query has owned it, or if the sink's own log names the owner.
@@ -44,11 +46,19 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
             continue
         # If the last owner's decisions are in this log, the begin record shows their query. If they are not, only the
         # owner is known.
-        decides = last.deciding_log == log.name and last.deciding_cluster in {"", log.cluster}
+        decides = last.deciding_log == log.name and _is_on(log.cluster, last)
         is_foreign = last.query_id != batch.query_id and not decides
         is_abandoned = log is not setup.log and decides and view.begin is not None
         if is_foreign or is_abandoned:
             raise _name_in_use(f"{log.name} (decisions in {last.deciding_log})", last.query_id, batch)
+
+
+def _is_on(cluster: str, last: Acquired) -> bool:
+    """Whether the log that ``last`` names is on this cluster.
+
+    A record without a cluster names the log in a checkpoint, or an older version of the toolkit wrote the record.
+    """
+    return last.deciding_cluster == cluster or (not last.deciding_cluster and last.deciding_log != RegisterLog.name)
 
 
 def _name_in_use(what: str, last: str, batch: Batch) -> RefusedStartError:

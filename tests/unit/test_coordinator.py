@@ -23,6 +23,7 @@ from twopc.errors import (
 from twopc.files import LocalFiles
 from twopc.override import Overrides
 from twopc.records import Acquired, Begin, Decision
+from twopc.registers import RegisterLog
 from twopc.settings import Settings
 from twopc.testing.crash_points import InjectedFault, arm
 
@@ -334,6 +335,34 @@ def test_an_added_sink_does_not_move_the_decisions_into_its_own_log(cluster: Clu
     cluster.start("one", "two").run(1, 2)
     assert list(OwnLog(cluster.world.logs["two"]).inspect().entries) == []
     assert cluster.world.store("one").visible() == all_rows(0, 1, 2)
+    assert cluster.world.store("two").visible() == all_rows(1, 2)
+
+
+@pytest.mark.parametrize("first", ["two", "one"])
+def test_an_added_sink_does_not_take_over_the_decisions_although_its_log_has_the_same_name(
+    first: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Two ledgers on two clusters may have one name. Seen: the first one was taken, and looked like a recreated ledger."""
+    added = {"one": "two", "two": "one"}[first]
+    cluster.world.logs |= {name: LocalFiles(tmp_path / name) for name in ("one", "two")}
+    cluster.start(first).run(0)
+    cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink=added))).run(1)
+    cluster.start("one", "two").run(1, 2)
+    assert list(OwnLog(cluster.world.logs[added]).inspect().entries) == []
+    assert cluster.world.store(first).visible() == all_rows(0, 1, 2)
+    assert cluster.world.store(added).visible() == all_rows(1, 2)
+
+
+def test_an_added_sink_does_not_take_over_the_decisions_although_its_log_is_named_like_the_one_in_the_checkpoint(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user may call a ledger ``registers``."""
+    monkeypatch.setattr(OwnLog, "name", RegisterLog.name)
+    cluster.start("one").run(0)
+    cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
+    cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink="two"))).run(1)
+    cluster.start("one", "two").run(1, 2)
+    assert list(OwnLog(cluster.world.logs["two"]).inspect().entries) == []
     assert cluster.world.store("two").visible() == all_rows(1, 2)
 
 

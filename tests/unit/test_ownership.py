@@ -14,6 +14,7 @@ from twopc.log_view import fold
 from twopc.override import Overrides
 from twopc.ownership import require_same_log_owner, require_same_owner
 from twopc.records import Acquired, Begin, LogContents, LogEntry, Record
+from twopc.registers import RegisterLog
 from twopc.settings import Settings
 
 OURS, THEIRS, THIRD = "query-a", "query-b", "query-c"
@@ -94,6 +95,15 @@ def test_a_log_with_the_same_name_on_another_cluster_counts_as_another_log(clust
     """Its decisions are not in the sink's own log, so a start that only reads this log would sweep what is decided."""
     with refused(when=is_refused):
         start(acquired(THEIRS, LOG, cluster), is_deciding=True)
+
+
+def test_a_log_named_like_the_one_in_a_checkpoint_does_not_contain_that_checkpoints_decisions() -> None:
+    """Decisions in a checkpoint are on no cluster. A start that took them for this log's would find none, and sweep."""
+    contents = LogContents(0, (LogEntry(0, acquired(THEIRS, RegisterLog.name)),))
+    log: Any = SimpleNamespace(name=RegisterLog.name, cluster=CLUSTER, inspect=lambda: contents)
+    participants: Any = SimpleNamespace(decision_logs=lambda: [log])
+    with refused(when=True):
+        require_same_log_owner(setup(None, participants, log), fold(contents), CHECKPOINT)
 
 
 @pytest.mark.parametrize(
