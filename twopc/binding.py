@@ -117,7 +117,8 @@ class Binding:
             raise self._refused(
                 f"the checkpoint is bound to the sinks {sorted(bound.sinks)}, but the query writes to "
                 f"{sorted(current.sinks)}",
-                f"Pass each missing sink ({', '.join(gone)}) again under the same name, or start with a new checkpoint",
+                f"Pass each missing sink ({', '.join(gone)}) again under the same name. To remove a sink, first let the query "
+                "complete its last batch in all sinks: docs/several-sinks.md#adding-and-removing-a-sink",
             )
         if added:
             raise self._refused(

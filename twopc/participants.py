@@ -93,6 +93,10 @@ class Participants:
                 ) from error
         return found
 
+    def left_out(self, decision: Decision) -> list[str]:
+        """List the sinks in which the decision has transactions, but which the query no longer passes."""
+        return sorted({sink for task in decision.tasks for sink in task.handles} - self.sinks.keys())
+
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     def inspect(self) -> dict[str, str | None]:

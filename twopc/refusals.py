@@ -37,6 +37,8 @@ _NEW_CHECKPOINT: Final = (
 )
 #: The case of a start that is refused because the log has lost a decision or a repair.
 LOST_DECISION: Final = "lost decision"
+#: The case of a start that is refused because it does not pass all sinks of the last decided batch.
+SINK_LEFT_OUT: Final = "sink left out"
 #: This sentence ends the message of a refused start, because a refused start recovers nothing, and a restart alone does not
 #: help.
 DEADLINE: Final = (
@@ -90,7 +92,8 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             "gave the query a new id, or two queries use the same sink name. (Spark creates a new checkpoint if the "
             "old one was deleted, or if the query's checkpointLocation is missing or has changed.) If the old "
             f"checkpoint still exists, set the query's checkpointLocation to it, and restart. If query {other} has "
-            f"ended for good, pass override=EndQuery({other!r}). Otherwise, rename this sink"
+            f"ended for good, pass all of its sinks and override=EndQuery({other!r}): this start then completes its last batch. "
+            "Otherwise, rename this sink"
         ),
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} contains no record of the earlier batches. If these batches were "
@@ -150,6 +153,21 @@ def lost_repair(log: str, sink: str, decision: Decision) -> RefusedStartError:
         f"lost. The visible rows stay visible, but another repair would duplicate some of them. Now {_way_out(decision)}. "
         "Nothing was written",
         case=LOST_DECISION,
+    )
+
+
+def left_out(log: str, decision: Decision, sinks: Sequence[str]) -> RefusedStartError:
+    """Build the error for a start that does not pass all sinks of the last decided batch."""
+    batch_id, query_id = decision.batch_id, decision.query_id
+    return RefusedStartError(
+        f"sink left out: batch {batch_id} of query {query_id} is the last decided batch in {log}, and it has transactions in "
+        f"the sinks {list(sinks)}, which this start does not pass. So this start cannot tell whether these transactions are "
+        "committed, and if they are not, their rows would be lost. Pass these sinks again under the same names. To remove "
+        f"them, first start query {query_id} with its own checkpoint and all of its sinks, and stop it when it is idle. Check "
+        "with `twopc status` that nothing is left to do. Then restart this query with "
+        f"override=Abandon({batch_id}, {query_id!r}). The batch's visible rows stay visible, and rows that are not visible are "
+        "abandoned: docs/several-sinks.md#adding-and-removing-a-sink. Nothing was written",
+        case=SINK_LEFT_OUT,
     )
 
 
