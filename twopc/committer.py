@@ -79,6 +79,16 @@ class SinkCommitter(ABC, Generic[HandleT]):
         del scan_start
         return False
 
+    def is_replaced(self, query_id: str, scan_start: JsonObject) -> bool:
+        """Whether another query has committed a decision after this query's newest decision.
+
+        The store may then lack the evidence for this query's newest decision. This method only reads. It is called before and
+        after :meth:`acquire` if the log's newest decision is this query's and includes this sink, even if the user names the
+        other query with ``EndQuery``. ``scan_start`` is the result of :meth:`begin_attempt` for that decision.
+        """
+        del query_id, scan_start  # a sink with a decision log has its own evidence
+        return False
+
     def newest_batch_of_others(self, query_id: str) -> int | None:
         """Return the newest batch that another writer has recorded in the store for this query; None if there is no such batch.
 

@@ -30,7 +30,9 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         query_id: the id of the owner's query.
         driver_epoch: how many times the sink has been acquired.
         version: the highest version reserved so far. A version is an integer that grows with every attempt at a batch.
-        decided: the version of the owner's newest decision.
+        decided: the version of the newest decision of the owner's query.
+        former_decided: the version of the newest decision of all queries that owned the sink before the owner's query. The
+            owner's query may be among them, because a query may return if its successor has decided nothing.
         revision: how many times the record has been written. Because of this number, no value is ever stored twice.
     """
 
@@ -40,6 +42,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     driver_epoch: int = 0
     version: int = 0
     decided: int = 0
+    former_decided: int = 0
     revision: int = 0
 
     @property
@@ -89,14 +92,18 @@ def acquired(record: Control, claim: Claim, *, seen: Owner, sink: str) -> Contro
         return record
     if record.driver_epoch != seen.driver_epoch:
         raise fenced(sink)
-    return replace(
-        record,
-        id=record.id or uuid.uuid4().hex,
-        run=claim.run,
-        query_id=claim.query_id,
-        decided=record.decided if record.query_id == claim.query_id else 0,
-        driver_epoch=record.driver_epoch + 1,
-    )
+    taken = replace(record, id=record.id or uuid.uuid4().hex, run=claim.run, driver_epoch=record.driver_epoch + 1)
+    if record.query_id == claim.query_id:
+        return taken
+    return replace(taken, query_id=claim.query_id, decided=0, former_decided=decided_by_others(record, claim.query_id))
+
+
+def decided_by_others(record: Control, query_id: str) -> int:
+    """Return the version of the newest decision before the query acquired the sink from another query.
+
+    If the query does not own the sink, every decision counts.
+    """
+    return record.former_decided if record.query_id == query_id else max(record.former_decided, record.decided)
 
 
 def reserved(record: Control, *, above: int) -> Control:

@@ -20,7 +20,7 @@ from twopc.crash_points import crash_point
 from twopc.errors import RestoredError
 from twopc.observation import Observation
 from twopc.step_failures import StepFailures
-from twopc.versions import NO_ATTEMPT, is_ahead, is_behind, scan_start_of, version_of
+from twopc.versions import NO_ATTEMPT, is_ahead, is_behind, is_replaced, scan_start_of, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,6 +137,10 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
         Versions never decrease, so a store that lacks a known version was restored to an earlier state.
         """
         return is_behind(self._read("reading the sink's newest decision"), scan_start)
+
+    def is_replaced(self, query_id: str, scan_start: Mapping[str, Any]) -> bool:
+        """See :class:`SinkCommitter`."""
+        return is_replaced(self._read("reading the sink's newest decision"), query_id, scan_start)
 
     def observe(self, decided: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Observation:
         """See :class:`SinkCommitter`. A subclass can extend :meth:`observed`."""

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from twopc.attempt import Known
 from twopc.errors import RefusedStartError
 from twopc.recovery import Outcome
-from twopc.refusals import lost_decision, lost_repair
+from twopc.refusals import lost_decision, lost_repair, replaced
 
 if TYPE_CHECKING:
     from twopc.batch import Batch
+    from twopc.committer import SinkCommitter
     from twopc.log_view import LogView
     from twopc.ownership import Owners
     from twopc.settings import Setup
@@ -25,23 +26,46 @@ def require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> N
     Raises:
         RefusedStartError: a decision in the log is missing from a sink's store.
     """
-    mine, begin = batch.query_id, view.begin
-    if begin is None or begin.query_id != mine or (begin.ends is not None and view.decision is None):
-        return  # a sink need not keep an ended query's decisions
-    for name, committer in setup.participants.committers.items():
-        # A sink that is not in the newest decision was added after it.
-        scan_start = view.scan_start.get(name)
-        if scan_start is not None and committer.lacks_decisions(scan_start):
+    for name, committer, scan_start in _in_own_decision(setup, view, batch):
+        if committer.lacks_decisions(scan_start):
+            owner = owners[name] or batch.query_id
             raise RefusedStartError(
                 f"older store: decisions in {setup.log.name} (up to batch {view.highest_batch}) are missing from the store "
                 f"of sink {name!r}. The store was restored from a backup, or a failover lost acknowledged writes, so the "
                 "rows of these batches are lost. Continuing would leave an unnoticed gap in the output. Restore a newer "
                 "state of the store, or restore the checkpoint and the query's other sinks to their states at the time of "
                 "the backup. "
-                f"To accept the gap instead, start with a new checkpoint and override=EndQuery({owners[name] or mine!r}). "
+                f"To accept the gap instead, start with a new checkpoint and override=EndQuery({owner!r}). "
                 "Nothing was written",
                 case="older store",
             )
+
+
+def require_not_replaced(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
+    """Refuse the start if a sink's store shows that another query has replaced this one, and has made decisions.
+
+    A log that both queries use says so itself. But if the decisions are in this query's checkpoint, only the stores show it.
+    ``EndQuery`` does not turn the check off, because a store does not keep the evidence for the decisions of an ended query.
+
+    Raises:
+        RefusedStartError: another query has made a decision in a sink after this query's newest decision.
+    """
+    mine = batch.query_id
+    for name, committer, scan_start in _in_own_decision(setup, view, batch):
+        if committer.is_replaced(mine, scan_start):
+            raise replaced(name, mine, owners[name] or mine)
+
+
+def _in_own_decision(setup: Setup, view: LogView, batch: Batch) -> list[tuple[str, SinkCommitter[Any], dict[str, Any]]]:
+    """List the sinks in this query's newest decision, each with its committer and its ``scan_start``.
+
+    A sink that is not in this decision was added after it.
+    """
+    begin = view.begin
+    if begin is None or begin.query_id != batch.query_id or (begin.ends is not None and view.decision is None):
+        return []  # a sink need not keep an ended query's decisions
+    committers, starts = setup.participants.committers, view.scan_start
+    return [(name, committer, starts[name]) for name, committer in committers.items() if name in starts]
 
 
 def require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:

@@ -171,6 +171,18 @@ def left_out(log: str, decision: Decision, sinks: Sequence[str]) -> RefusedStart
     )
 
 
+def replaced(sink: str, mine: str, owner: str) -> RefusedStartError:
+    """Build the error for a query that another query has replaced. ``owner`` is the query that owned the sink last."""
+    return RefusedStartError(
+        f"query ended: query {mine} was ended when another query replaced it. Sink {sink!r} shows a decision of another query "
+        "that is newer than this query's last decision. The ended query's checkpoint must not be used again, because the "
+        "sink does not keep the evidence that this query's last batch is visible. Writing the batch again could duplicate its "
+        f"rows. Start with a new checkpoint and override=EndQuery({owner!r}), or rename this sink. {_NEW_CHECKPOINT}. Nothing "
+        "was written",
+        case=Position.ENDED.value,
+    )
+
+
 def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
     """Build the error for a log that cannot be trusted."""
     return DecisionLogDamagedError(

@@ -17,6 +17,7 @@ from twopc.divergence import (
     require_kept,
     require_known,
     require_newest,
+    require_not_replaced,
     require_undecided,
     require_unwritten,
 )
@@ -108,8 +109,10 @@ def _check_read_only(setup: Setup, batch: Batch) -> Owners:
         require_same_owner(setup, owners, batch)
     except RefusedStartError:
         # A restored store still names the owner that it had when it was backed up. Ending that query would not bring
-        # the lost rows back.
-        require_kept(setup, owners, view_of(setup.log, setup.log.inspect), batch)
+        # the lost rows back. And a query that was ended cannot end its successor.
+        view = view_of(setup.log, setup.log.inspect)
+        require_kept(setup, owners, view, batch)
+        require_not_replaced(setup, owners, view, batch)
         raise
     if setup.binding.is_listed_at_once:
         _check_binding(setup, 0)  # check before reading a log that may belong to another sink
@@ -172,6 +175,7 @@ def _require_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners
         raise refused(case, position, view, batch, setup.log.name)
     _require_all_sinks(setup, view, batch)
     require_kept(setup, owners, view, batch)
+    require_not_replaced(setup, owners, view, batch)
     require_newest(setup, owners, view, batch)
     require_known(setup, view, batch, is_swept=False)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from twopc.control import decided_by_others
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -36,6 +38,11 @@ def is_behind(record: Control, scan_start: Mapping[str, Any]) -> bool:
     """Return whether decisions made before the attempt with this ``scan_start`` are missing from the record."""
     known = scan_start or NO_ATTEMPT
     return record.version < version_of(known) and record.decided < int(known.get(_AFTER, 0))
+
+
+def is_replaced(record: Control, query_id: str, scan_start: Mapping[str, Any]) -> bool:
+    """Return whether another query has made a decision after this query's attempt with this ``scan_start``."""
+    return decided_by_others(record, query_id) > version_of(scan_start)
 
 
 def version_of(scan_start: Mapping[str, Any]) -> int:

@@ -114,7 +114,8 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self, step: Connection, handles: Sequence[PostgresHandle], version: int
     ) -> Iterator[PostgresHandle]:
         """See :class:`FencedCommitter`. Publish all transactions with one statement."""
-        is_newest = control.decode(self.load(step)).decided == version
+        record = control.decode(self.load(step))
+        is_newest = record.decided == version >= record.former_decided
         self._transfer.publish(step, handles, version, is_newest=is_newest)
         yield from handles
 

@@ -88,9 +88,9 @@ class Transfer:
             step: a step that holds the owner's lock.
             handles: all of the decision's slices.
             version: the decision's version.
-            is_newest: whether the decision is the newest one. If so, a slice is either published or permanently lost.
-                But the markers of earlier decisions may already have been deleted, so slices of those decisions may
-                only appear lost.
+            is_newest: whether the decision is the newest one of all queries that have used the sink. If so, a slice is either
+                published or permanently lost. But the markers of earlier decisions may already have been deleted, so
+                slices of those decisions may only appear lost.
         """
         whole = self.whole(step, handles)
         if is_newest:

@@ -158,6 +158,39 @@ def test_a_query_may_return_to_a_sink_that_another_query_has_used(store: Store) 
     assert (store.record.decided, owner.lacks_decisions(newest)) == (0, False)
 
 
+def test_a_query_is_replaced_as_soon_as_a_later_owner_has_decided_and_stays_replaced(store: Store) -> None:
+    """The second successor has decided nothing, but the first one may have deleted the query's markers."""
+
+    def owned_by(query_id: str, *, decides: bool) -> list[bool]:
+        owner = Committer(store)
+        owner.acquire(Claim(query_id, f"run-{store.record.driver_epoch}", "log"), owner.inspect())
+        attempt = owner.begin_attempt()
+        if decides:
+            owner.decide(attempt["base"])
+            decisions.append((query_id, attempt))
+        return [owner.is_replaced(*decision) for decision in decisions]
+
+    decisions: list[tuple[str, Any]] = []
+    assert owned_by("query-a", decides=True) == [False]
+    assert owned_by("query-b", decides=False) == [False]
+    assert owned_by("query-a", decides=True) == [False, False]
+    assert owned_by("query-b", decides=True) == [True, True, False]
+    assert owned_by("query-c", decides=False) == [True, True, False]
+    assert owned_by("query-a", decides=False) == [True, True, False]
+
+
+def test_an_owner_in_a_store_that_was_restored_to_an_earlier_state_is_not_a_successor(store: Store) -> None:
+    """The backup is from before this query's first start, so it names the query that this query ended."""
+    ended, successor = Committer(store), Committer(store)
+    ended.acquire(FIRST, NOBODY)
+    ended.decide(ended.begin_attempt()["base"])
+    backup = store.held
+    successor.acquire(SECOND, successor.inspect())
+    decision = successor.begin_attempt()
+    store.held = backup
+    assert not successor.is_replaced(SECOND.query_id, decision)
+
+
 def test_if_two_copies_have_decided_the_first_one_to_commit_keeps_the_newest_decision(store: Store) -> None:
     copies = [Committer(store), Committer(store), Committer(store)]
     decisions = []

@@ -137,6 +137,17 @@ class QueryContract:
             copy.run(1)
         assert noticing.visible() == all_rows(0, 1)
 
+    def test_a_query_that_another_one_has_replaced_does_not_return(self, noticing: Case, tmp_path: Path) -> None:
+        """The store need not keep the evidence for its last batch, so writing the batch again could duplicate its rows."""
+        old = Query(noticing, tmp_path)
+        old.run(0)
+        ends = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+        Query(noticing, tmp_path / "new", query_id="query-b").run(0, settings=ends)
+        shown = noticing.visible()
+        with pytest.raises(RefusedStartError, match="query ended"):
+            old.run(0, 1, settings=Settings(overrides=Overrides(end_query_id="query-b")))
+        assert noticing.visible() == shown
+
     def test_a_query_that_ended_another_may_crash_before_its_first_decision(
         self, noticing: Case, tmp_path: Path
     ) -> None:
