@@ -58,6 +58,11 @@ class Participants:
         """How long pre-commit may take before any sink's transactions expire, in ms; None if they never expire."""
         return min((sink.prepare_timeout_ms for sink in self.sinks.values() if sink.prepare_timeout_ms), default=None)
 
+    @property
+    def may_expire(self) -> bool:
+        """Whether a decided transaction of any sink may expire, even if the sink's settings have changed since the decision."""
+        return any(sink.transactions_expire for sink in self.sinks.values())
+
     def decision_logs(self) -> list[DecisionLog]:
         """List the decision logs that the sinks provide."""
         return [log for committer in self.committers.values() if (log := committer.decision_log()) is not None]

@@ -84,6 +84,11 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         return None
 
     @property
+    def transactions_expire(self) -> bool:
+        """Whether a decided transaction of this sink may expire. The sink may have had other settings when it was decided."""
+        return self.prepare_timeout_ms is not None
+
+    @property
     def columns(self) -> Collection[str] | None:
         """The columns that the sink needs, in any order; None if it uses every column."""
         return None

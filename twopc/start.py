@@ -22,7 +22,7 @@ from twopc.divergence import (
     require_unwritten,
 )
 from twopc.driver_run import DriverRun
-from twopc.errors import FencedError, RefusedStartError
+from twopc.errors import ConfigurationError, FencedError, RefusedStartError
 from twopc.log_reader import view_of
 from twopc.offsets import is_same
 from twopc.ownership import require_same_log_owner, require_same_owner
@@ -44,21 +44,26 @@ def recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     Raises:
         RefusedStartError: this query must not start.
         OtherVersionError: another version of the toolkit wrote the log.
+        ConfigurationError: a sink or its store has a setting that the start cannot accept.
         TwoPhaseCommitError: recovery failed; nothing was decided.
     """
     try:
         return _recover(setup, batch, pending)
-    except OtherVersionError as error:
-        if setup.participants.prepare_timeout_ms is None:
-            raise
-        raise OtherVersionError(f"{error}. {DEADLINE}") from None
-    except RefusedStartError as error:
+    except (OtherVersionError, RefusedStartError, ConfigurationError) as error:
+        if setup.participants.may_expire and not _is_all_proven(setup, error):
+            error.args = (f"{error}. {DEADLINE}",)
+        raise
+
+
+def _is_all_proven(setup: Setup, error: Exception) -> bool:
+    """Whether a start that fails with this error leaves no decided transaction open."""
+    if isinstance(error, RefusedStartError):
         # If the checkpoint is older than the sink, this query has decided no transaction that could expire. If a decision is
         # lost, all decided transactions before it are proven.
-        is_proven = error.case in {Position.UNADOPTED.value, LOST_DECISION}
-        if setup.participants.prepare_timeout_ms is None or is_proven:
-            raise
-        raise RefusedStartError(f"{error}. {DEADLINE}", case=error.case) from None
+        return error.case in {Position.UNADOPTED.value, LOST_DECISION}
+    # A query without a binding has decided nothing.
+    is_new = setup.binding.log is None and setup.settings.overrides.end_query_id is None
+    return isinstance(error, ConfigurationError) and is_new
 
 
 def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from twopc.progress import Checkpoint
 
-#: The phases in order, each with its own color. Recovery's four phases share one color.
+#: The phases in order, each with its own color. The phases of a start share one color.
 PHASES: Final = ("recover", "prepare", "confirm", "decide", "commit", "evaluate", "finish")
-_RECOVERY: Final = frozenset({"connect", "inspect", "acquire", "recover"})
+_RECOVERY: Final = frozenset({"connect", "inspect", "acquire", "recover", "check"})
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 960, 260, 64, 24, 26
 _RATE_HEIGHT: Final = 140
 #: A bar is cut off at this multiple of the 90th percentile.
@@ -79,7 +79,7 @@ def rates(shown: Sequence[Checkpoint]) -> str:
 
 
 def _stack(one: Checkpoint) -> list[tuple[str, float]]:
-    """Return a checkpoint's phases in order. All recovery steps are treated as one phase."""
+    """Return a checkpoint's phases in order. All steps before the first attempt are treated as one phase."""
     merged = dict.fromkeys(PHASES, 0.0)
     for phase, ms in one.phases.items():
         name = "recover" if phase in _RECOVERY else phase

@@ -114,12 +114,15 @@ class RunWriter:
         session = frames[0].frame.sparkSession
         pending.measured(self._mode.look(files, frames, batch))
         staging = self._open_staging(files, batch.query_id)
-        rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]
         if self._coordinator is None:
             pending.enter("connect")
             self._coordinator = self._connect(session, staging, batch)
+            # Recover before the columns are checked: while they are rejected, a decided transaction may expire. Only recovery
+            # finds out what an earlier call decided.
+            self._coordinator.start(batch, pending)
+            pending.enter("check")
         coordinator, run = self._coordinator, self.run
-        coordinator.start(batch, pending)  # only recovery finds out what an earlier call decided
+        rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]
         run.begin(call, is_undecided=coordinator.is_undecided(batch))
         attempt = Attempt(
             runs=run.among_others,

@@ -58,6 +58,11 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         return self.transaction_timeout_ms - self.reserve_ms if self.guarantee == EXACTLY_ONCE else None
 
     @property
+    def transactions_expire(self) -> bool:
+        """See :class:`TwoPhaseCommitSink`. The sink may have had transactions before its guarantee became weaker."""
+        return True
+
+    @property
     def takes_dead_letters(self) -> bool:
         """See :class:`TwoPhaseCommitSink`."""
         return self.topic is not None

@@ -943,6 +943,39 @@ BUGS: Final = (
         whole="tests/live/test_spark_ways_out.py -k calls_again",
     ),
     _bug(
+        "the columns are checked before recovery",
+        0,
+        "integration/spark/run_writer.py",
+        "            self._coordinator.start(batch, pending)\n"
+        '            pending.enter("check")\n'
+        "        coordinator, run = self._coordinator, self.run\n"
+        "        rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]\n",
+        "        coordinator, run = self._coordinator, self.run\n"
+        "        rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]\n"
+        "        coordinator.start(batch, pending)\n"
+        '        pending.enter("check")\n',
+        model=False,
+        protocol="tests/unit/test_spark_run_writer.py",
+    ),
+    _bug(
+        "a setting that stops the start does not warn that decided transactions expire",
+        0,
+        _START,
+        "except (OtherVersionError, RefusedStartError, ConfigurationError) as error:",
+        "except (OtherVersionError, RefusedStartError) as error:",
+        model=False,
+        protocol="tests/unit/test_coordinator_history.py -k setting_that_stops",
+    ),
+    _bug(
+        "after a switch to a weaker guarantee, a refused start does not warn that decided transactions expire",
+        0,
+        "sinks/kafka/sink.py",
+        "        return True\n\n    @property\n    def takes_dead_letters",
+        "        return self.prepare_timeout_ms is not None\n\n    @property\n    def takes_dead_letters",
+        model=False,
+        protocol="tests/unit/test_kafka_writer.py -k only_exactly_once",
+    ),
+    _bug(
         "tasks of two DataFrames have the same number",
         0,
         "integration/spark/engine.py",

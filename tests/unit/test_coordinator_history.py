@@ -210,6 +210,38 @@ def test_a_refusal_warns_that_decided_transactions_expire_if_they_can(
     assert ("will expire (kafka.transaction.timeout.ms)" in str(refused.value)) is warned
 
 
+@pytest.mark.parametrize(
+    ("timeout_ms", "decided", "ends", "warned"),
+    [
+        (1000.0, True, None, True),
+        (None, True, None, False),
+        (1000.0, False, None, False),
+        (1000.0, False, "an older query", True),
+    ],
+)
+def test_a_setting_that_stops_the_start_warns_that_decided_transactions_expire_if_there_may_be_any(
+    timeout_ms: float | None,
+    ends: str | None,
+    *,
+    decided: bool,
+    warned: bool,
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if decided:
+        cluster.start().run(0)
+
+    def inspect(_: FakeCommitter) -> Owner:
+        raise ConfigurationError("the store has a setting that loses rows. Change it")
+
+    monkeypatch.setattr(FakeCommitter, "inspect", inspect)
+    sink = FakeSink(cluster.world, prepare_timeout_ms=timeout_ms)
+    query = Coordinator([sink], cluster.files, settings=Settings(overrides=Overrides(end_query_id=ends)))
+    with pytest.raises(ConfigurationError, match="loses rows") as refused:
+        query.process(batch_of(1), FakeEngine(sink))
+    assert ("will expire (kafka.transaction.timeout.ms)" in str(refused.value)) is warned
+
+
 def test_a_refusal_does_not_mention_expiry_if_nothing_was_decided(cluster: Cluster) -> None:
     sink = FakeSink(cluster.world, prepare_timeout_ms=1000.0)
     with pytest.raises(RefusedStartError) as refused:

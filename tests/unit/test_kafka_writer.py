@@ -75,6 +75,7 @@ def test_an_invalid_time_is_rejected_with_an_error_that_identifies_it(timeout_ms
 def test_only_exactly_once_limits_the_time_of_a_batch_and_a_repair_always_uses_transactions() -> None:
     exact, weaker = (KafkaSink(name="s", bootstrap_servers="b:1", guarantee=name) for name in ("EXACTLY_ONCE", "NONE"))
     assert exact.prepare_timeout_ms is not None and weaker.prepare_timeout_ms is None
+    assert weaker.transactions_expire  # an earlier run may have decided them
     assert "transaction.timeout.ms" not in weaker.plain_config()
     assert isinstance(weaker.create_writer(TASK), PlainWriter)
     assert type(weaker.create_writer(replace(TASK, is_repair=True))) is KafkaWriter
