@@ -343,4 +343,6 @@ class BatchTransaction:
 
     def _in_doubt(self, why: str) -> InDoubtError:
         run = self._run
-        return refusals.in_doubt(run.decision, run.handles, run.evidence, why)
+        unseen = repair.unseen_files(run.decision, run.lost, run.setup.staging)
+        staged = refusals.staged_elsewhere(run.decision, unseen, self._batch.query_id)
+        return refusals.in_doubt(run.decision, run.handles, run.evidence, why, staged)

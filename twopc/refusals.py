@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from twopc.attempt import Evidence
 from twopc.batch import Position
+from twopc.counted import counted
 from twopc.errors import CommitBlockedError, DecisionLogDamagedError, InDoubtError, RefusedStartError
 from twopc.recovery import Step
 
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 
 LEFT_BEHIND: Final = "Spark has moved past this batch and cannot replay it"
 OTHER_ROWS: Final = (
-    "the replay does not yield the decided rows (because of a shuffle, AQE, changed partitions or a non-deterministic "
-    "expression), so the lost rows cannot be told apart from the visible rows. To prevent this in later batches, set "
-    "staging=True, which keeps the rows"
+    "the replay does not yield the decided rows, so the lost rows cannot be told apart from the visible rows. If the "
+    "function, a DataFrame, select, the set of sinks, a sink's settings or the Spark version has changed since the batch was "
+    "decided, start the former version first, because it may be able to complete the batch. Otherwise, a shuffle, AQE, changed "
+    "partitions or a non-deterministic expression has changed the rows"
 )
+_PREVENTION: Final = "To prevent this in later batches, set staging=True, which keeps the rows"
 OTHER_ORDERS: Final = "each replay yields the decided rows in a different order. Restart the query to try again"
 LOST_AGAIN: Final = (
     "their rows were written again, but the new transactions were also lost. Raise the sinks' transaction timeout "
@@ -45,6 +48,8 @@ DEADLINE: Final = (
     "Act soon: decided transactions that are not yet committed will expire (kafka.transaction.timeout.ms), and their "
     "rows will then be lost"
 )
+#: A message names at most this many staged files.
+_SHOWN_FILES: Final = 3
 #: The advice after a sink or a log is lost, if a copy of it may exist.
 FAILOVER: Final = (
     "start with a new checkpoint and a new sink name, and do not write rows that the output already contains: "
@@ -220,18 +225,54 @@ def blocked(decision: Decision, unproven: Sequence[str], blockers: Sequence[str]
     )
 
 
-def in_doubt(decision: Decision, handles: Handles, evidence: Mapping[TaskKey, Evidence], why: str) -> InDoubtError:
-    """Build the error for a decided batch that cannot be completed. The message lists every transaction by its outcome."""
+def in_doubt(
+    decision: Decision,
+    handles: Handles,
+    evidence: Mapping[TaskKey, Evidence],
+    why: str,
+    staged: str = "",
+) -> InDoubtError:
+    """Build the error for a decided batch that cannot be completed. The message lists every transaction by its outcome.
+
+    ``staged`` is the result of :func:`staged_elsewhere`.
+    """
 
     def named(wanted: Evidence) -> list[str]:
         return [handles[key].transaction for key, found in sorted(evidence.items()) if found is wanted]
 
-    fix = "" if why is LOST_AGAIN else f". To continue without the lost rows, {_way_out(decision)}"
+    fixes = ["Nothing more was written"]
+    if staged:
+        fixes.append(staged)
+    elif why is OTHER_ROWS:
+        fixes.append(_PREVENTION)
+    if why is not LOST_AGAIN:
+        fixes.append(f"To continue without the lost rows, {_way_out(decision)}")
     return InDoubtError(
-        f"batch {decision.batch_id} is decided, but some of its transactions are lost: {why}. Nothing more was written{fix}",
+        f"batch {decision.batch_id} is decided, but some of its transactions are lost: {why}. {'. '.join(fixes)}",
         committed=named(Evidence.COMMITTED),
         lost=named(Evidence.ABORTED),
         unknown=named(Evidence.UNKNOWN),
+    )
+
+
+def staged_elsewhere(decision: Decision, unseen: Sequence[str], query_id: str) -> str:
+    """Say how to complete a batch from staged files that this start does not find. The text is empty if there are no files.
+
+    ``query_id`` is the query that starts.
+    """
+    if not unseen:
+        return ""
+    files = counted(len(unseen), "file")
+    what = f"The lost rows were staged in {files} that this start does not find ({', '.join(unseen[:_SHOWN_FILES])}"
+    what += ", …)" if len(unseen) > _SHOWN_FILES else ")"
+    if query_id != decision.query_id:
+        return (
+            f"{what}, because query {decision.query_id} has its own directory. To complete the batch from these files, start "
+            "that query once with its own checkpoint and with the staging that it had"
+        )
+    return (
+        f"{what}. If staging has changed since the batch was decided (it is off, it has another path, or its relative path "
+        "now begins in another directory), restart with the former staging. The query then completes the batch from these files"
     )
 
 

@@ -135,6 +135,12 @@ def lost_tasks(decision: Decision, lost: Collection[TaskKey]) -> tuple[TaskRepor
     return tuple(msgspec.structs.replace(task, handles={}) for task in decision.tasks if task.partition in partitions)
 
 
+def unseen_files(decision: Decision, lost: Collection[TaskKey], staging: StagedRows | None) -> list[str]:
+    """List the staged files of lost rows that this start does not find. Its staging may differ from the decided attempt's."""
+    names = [task.staged for task in lost_tasks(decision, lost) if task.staged is not None]
+    return [name for name in names if staging is None or not staging.has(name)]
+
+
 def all_staged(decision: Decision | None, lost: Collection[TaskKey], staging: StagedRows | None) -> bool:
     """Whether all lost rows can be written again from staged rows."""
     if decision is None or not lost or staging is None:

@@ -39,11 +39,13 @@ _NEXT: Final = {
     Step.WRITE: "Nothing is in doubt. Start the query. It will write the next batch.",
     Step.FINISH: "Nothing is in doubt. Start the query. It will finish the batch without writing any rows.",
     Step.REWRITE: "All rows of the batch were lost, so none of them are visible. Start the query. It will write the batch again.",
-    Step.PUBLISH: "Some rows were lost from Kafka, but they are still staged. Start the query. It will publish these "
-    "rows from the staging area.",
+    Step.PUBLISH: (
+        "Some rows were lost from Kafka, but they are still staged. Start the query with the staging that it had. It will "
+        "publish these rows from the staging area."
+    ),
     Step.REPAIR: (
-        "Start the query. If the replay yields the decided rows, the query writes the lost rows again. Otherwise, the "
-        "query stops in doubt."
+        "Start the query, in the version that decided the batch. If the replay yields the decided rows, the query writes "
+        "the lost rows again. Otherwise, the query stops in doubt."
     ),
     Step.IN_DOUBT: (
         "Spark has moved past the batch and cannot replay it. Check the output, then start the query once with "

@@ -186,13 +186,24 @@ def arrange(
     """
     names = [sink.name for sink in sinks]
     offered = offers(frame, {sink: expressions for sink, expressions in select.items() if sink in names})
+    chosen = {
+        sink.name: (_letter_of if sink.name == dead_letter else _chosen_by)(sink, offered.to(sink.name).columns)
+        for sink in sinks
+    }
     taken = _TakenColumns()
-    views = {}
-    for sink in sinks:
-        offer, is_for_letters = offered.to(sink.name), sink.name == dead_letter
-        chosen = _letter_of(sink, offer.columns) if is_for_letters else _chosen_by(sink, offer.columns)
-        indexes = tuple((column.name, taken.index_of(offer, column)) for column in chosen)
-        views[sink.name] = View(columns=indexes, of_bad_rows=is_for_letters)
+    # A repair compares checksums, so the program may pass its sinks and columns in another order than in the decided attempt.
+    for column, sink_name in sorted(
+        ((column, sink_name) for sink_name, columns in chosen.items() for column in columns),
+        key=lambda one: (one[0].name, one[1]),
+    ):
+        taken.index_of(offered.to(sink_name), column)
+    views = {
+        sink_name: View(
+            columns=tuple((column.name, taken.index_of(offered.to(sink_name), column)) for column in columns),
+            of_bad_rows=sink_name == dead_letter,
+        )
+        for sink_name, columns in chosen.items()
+    }
     return Rows(name, frame, sinks, offered.base, tuple(taken.columns.values()), views)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.coordinator_support import die_at, records
-from tests.unit.fake_sink import Cluster, FakeStaging, all_rows, batch_of
+from tests.unit.coordinator_support import OTHER, die_at, records
+from tests.unit.fake_sink import QUERY_ID, Cluster, FakeStaging, all_rows, batch_of
 from twopc import crash_points, refusals
 from twopc.engine import Publish, Write
 from twopc.engine import Repair as RepairMode
@@ -20,7 +20,9 @@ from twopc.errors import (
     InDoubtError,
     RetriableError,
 )
+from twopc.override import Overrides
 from twopc.records import Decision, Repair
+from twopc.settings import Settings
 from twopc.testing.contract.drivers import DecidingFiles
 
 if TYPE_CHECKING:
@@ -188,6 +190,39 @@ def test_an_engine_that_writes_more_than_the_lost_tasks_is_detected_before_the_d
     with pytest.raises(AssertionError, match="exactly the lost rows"):
         query.run(0)
     assert (records(cluster, Repair), cluster.store.visible()) == ([], all_rows(0)[:4])
+
+
+@pytest.mark.parametrize("staging", [False, True], ids=["off", "in another place"])
+@pytest.mark.parametrize("batch", [0, 1], ids=["the replay differs", "Spark has moved on"])
+def test_the_error_says_where_the_lost_rows_were_staged_and_the_former_setting_completes_the_batch(
+    batch: int, *, staging: bool, cluster: Cluster
+) -> None:
+    """Fails if the user is only told to abandon rows that still exist."""
+    die_at(cluster, cluster.start(staging=True), "driver.committing", 0)
+    cluster.store.expire(1)
+    kept, cluster.world.staged = cluster.world.staged, {}
+    restarted = cluster.start(staging=staging)
+    restarted.engine.rows = {0: [7]}
+    with pytest.raises(
+        InDoubtError, match=r"staged in 1 file that .* \(0-2-1\)\. .*former staging.*Abandon\(0"
+    ) as doubt:
+        restarted.run(batch)
+    assert "staging=True" not in str(doubt.value)
+    cluster.world.staged = kept
+    cluster.start(staging=True).run(0)
+    assert cluster.store.visible() == all_rows(0)
+
+
+def test_after_a_new_checkpoint_the_error_names_the_query_that_staged_the_lost_rows(cluster: Cluster) -> None:
+    """Each query has its own directory of staged files."""
+    die_at(cluster, cluster.start(staging=True), "driver.committing", 0)
+    cluster.store.expire(1)
+    cluster.world.staged.clear()
+    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    with pytest.raises(
+        InDoubtError, match=rf"query {QUERY_ID} has its own directory.*start that query once with its own"
+    ):
+        cluster.start(staging=True, settings=ending).run(0, query_id=OTHER)
 
 
 def test_a_loss_that_spark_cannot_replay_is_in_doubt(cluster: Cluster) -> None:
