@@ -129,6 +129,25 @@ def test_lost_transactions_are_repaired_in_transactions_even_under_another_guara
     assert play.visible() == seen(1)
 
 
+@pytest.mark.parametrize("guarantee", WEAKER)
+def test_a_batch_that_has_lost_all_of_its_transactions_is_written_again_with_the_present_guarantee(
+    guarantee: str, play: Play
+) -> None:
+    crash(driver(play, "EXACTLY_ONCE"), play, 0, rows_of(0), "driver.decided")
+    for lost in play.decided(0):
+        play.fence(lost.transactional_id)
+    weaker = driver(play, guarantee)
+    write(weaker, play, 0)
+    weaker.close()
+    assert play.visible() == seen(1)
+    assert [bool(task.handles) for decision in play.decisions() for task in decision.tasks] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
 @pytest.mark.parametrize("point", each([*BEFORE, *AFTER]))
 def test_an_exact_run_after_one_with_a_weaker_guarantee_duplicates_at_most_the_undecided_batch(
     point: str, play: Play
