@@ -174,7 +174,8 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         """Return where a transaction writes its rows, such as ``topic orders``, if a setting of the sink chooses the place.
 
         If a decided transaction is lost, its rows must go to the same places again, even if the setting has changed in the
-        meantime. So the place must come from the handle, not from the sink. By default, the result is empty, which is right if
+        meantime. So the place must come from the handle, not from the sink. If a setting chooses how rows are written, such as
+        ``mode="upsert"``, it is part of the place. By default, the result is empty, which is right if
         :meth:`SinkCommitter.binding` contains the place, or if the handle does not.
         """
         del handle

@@ -48,6 +48,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
         FatalError,
         "Undo the change, or make the same change to every stage of the batch (ALTER TABLE … USING …). Then restart the query",
     ),
+    "42P10": (FatalError, "Create the index again, and restart the query"),
     "42P01": (
         ConfigurationError,
         "The target table or one of the sink's own tables was dropped or renamed: restore the table",
@@ -125,6 +126,12 @@ class ColumnReplacedError(psycopg.ProgrammingError):
     """A column's name has passed to another column since the rows were staged."""
 
     sqlstate = "42703"
+
+
+class KeyIndexGoneError(psycopg.ProgrammingError):
+    """The table no longer has a unique index on the key with which the batch was decided."""
+
+    sqlstate = "42P10"
 
 
 class RowsLeftOutError(psycopg.DataError):

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from twopc.fenced_committer import Prepared
+from twopc.sinks.postgres.publishing import Mode, Publishing
+
+if TYPE_CHECKING:
+    from twopc.sinks.postgres.target import Table
 
 
 @dataclass(frozen=True)
@@ -18,11 +23,20 @@ class PostgresHandle(Prepared):
         vote: with ``vote="prepared"``, the name of the server's prepared transaction that publishes the slice. All tasks in an
             attempt share one vote.
         numbers: the catalog's numbers of ``columns`` when the slice was staged. A column keeps its number when it is renamed,
-            and no other column ever receives that number. The field is empty in a handle from an older version of the toolkit.
+            and no other column ever receives that number.
+        mode, key, order_by: how to publish the rows; see :class:`Publishing`. A restart may change the sink's settings before
+            a decided slice is published.
     """
 
     columns: tuple[str, ...]
     filled: tuple[str, ...]
     table: str
-    vote: str = ""
-    numbers: tuple[int, ...] = ()
+    vote: str
+    numbers: tuple[int, ...]
+    mode: Mode
+    key: tuple[str, ...]
+    order_by: tuple[str, ...]
+
+    def publishing(self, table: Table) -> Publishing:
+        """Describe how to publish the rows. The table may reject them if it was altered after the decision."""
+        return Publishing(table, self.mode, self.columns, self.key, self.order_by)

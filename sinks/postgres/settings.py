@@ -74,14 +74,10 @@ class PostgresSettings:
         Raises:
             ConfigurationError: the table may reject the rows after the decision. The message says why and what to do.
         """
-        publishing = self.decided(table, columns)
+        publishing = Publishing(table, self.mode, columns, _names(self.key), _names(self.order_by), self.vote)
         for objection in find_objections(publishing):
             raise ConfigurationError(f"sink {self.name!r}: {objection}. Nothing was written")
         return publishing
-
-    def decided(self, table: Table, columns: tuple[str, ...]) -> Publishing:
-        """Describe how to publish decided rows. Skip the objections, because the table may still accept the rows."""
-        return Publishing(table, self.mode, columns, _names(self.key), _names(self.order_by), self.vote)
 
     def _require(self, is_valid: object, argument: str, advice: str) -> None:
         if not is_valid:

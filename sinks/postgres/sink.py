@@ -12,6 +12,8 @@ from twopc.sinks.postgres.settings import PostgresSettings, row_format
 from twopc.sinks.postgres.writer import PostgresWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     import pyarrow as pa
 
     from twopc.attempt import TaskAttempt
@@ -56,6 +58,12 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
     def check_rows(self, rows: pa.RecordBatch) -> None:
         """See :class:`TwoPhaseCommitSink`. Only PostgreSQL itself can evaluate the table's CHECK constraints."""
         row_format(self, rows.schema).check(rows)
+
+    def destinations_of(self, handle: PostgresHandle) -> Collection[str]:
+        """See :class:`TwoPhaseCommitSink`. If the mode has changed, a repair would upsert some of an appended batch's rows."""
+        settings = {"mode": handle.mode, "key": ", ".join(handle.key), "order_by": ", ".join(handle.order_by)}
+        said = ", ".join(f"{name}={value!r}" for name, value in settings.items() if value)
+        return {f"table {self.table} with {said}"}
 
     def create_writer(self, task: TaskAttempt) -> PostgresWriter:
         """See :class:`TwoPhaseCommitSink`."""

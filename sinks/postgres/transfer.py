@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from psycopg.errors import InvalidColumnReference
+
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
-from twopc.sinks.postgres.errors import ColumnAlteredError, ColumnReplacedError, RowsLeftOutError, TableGoneError
+from twopc.sinks.postgres.errors import (
+    ColumnAlteredError,
+    ColumnReplacedError,
+    KeyIndexGoneError,
+    RowsLeftOutError,
+    TableGoneError,
+)
 from twopc.sinks.postgres.statements import lock_table
 from twopc.sinks.postgres.table import fingerprint, read_columns, read_table
 from twopc.sinks.postgres.widening import keeps_values
@@ -96,7 +104,7 @@ class Transfer:
         if is_newest:
             gone = [handle.transaction for handle in handles if handle not in whole]
             lost = step.execute(self._statements.insert_markers(gone, version=version, state="aborted")).rowcount
-            if lost and self._settings.mode == "upsert":
+            if lost and handles[0].mode == "upsert":
                 # If only the lost rows were repaired, a repaired row could replace a greater one. So repair all rows.
                 rest, whole = [handle.transaction for handle in whole], []
                 step.execute(self._statements.insert_markers(rest, version=version, state="aborted"))
@@ -132,7 +140,7 @@ class Transfer:
         """
         known = {column.name: column for column in table.columns}
         for handle in handles:
-            for name, number in zip(handle.columns, handle.numbers, strict=False):  # an older handle has no numbers
+            for name, number in zip(handle.columns, handle.numbers, strict=True):
                 if name in known and known[name].number != number:
                     raise ColumnReplacedError(
                         f"column {name!r} of {table.title} was replaced by another column after the rows were staged"
@@ -149,11 +157,17 @@ class Transfer:
                     )
 
     def _insert(self, step: Connection, table: Table, handles: Sequence[PostgresHandle]) -> None:
-        publishing = self._settings.decided(table, handles[0].columns)
+        publishing = handles[0].publishing(table)
         names = [handle.transaction for handle in handles]
-        published = step.execute(self._statements.publish(names, publishing, handles[0].filled)).rowcount
+        try:
+            published = step.execute(self._statements.publish(names, publishing, handles[0].filled)).rowcount
+        except InvalidColumnReference as error:
+            key = ", ".join(publishing.key)
+            raise KeyIndexGoneError(
+                f"the batch upserts by ({key}), but {table.title} has no unique index on it"
+            ) from error
         expected = sum(handle.rows for handle in handles)
-        if self._settings.mode == "append" and published != expected:
+        if publishing.mode == "append" and published != expected:
             raise RowsLeftOutError(
                 f"{table.title} accepted only {published} of {expected} rows: a trigger or a rule dropped the other rows"
             )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from twopc.attempt import TaskAttempt
+    from twopc.sinks.postgres.publishing import Publishing
     from twopc.sinks.postgres.rows import RowFormat
     from twopc.sinks.postgres.settings import PostgresSettings
 
@@ -38,10 +39,8 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
         self._statements = Statements(settings.schema, settings.name)
         self._database = settings.database()
         self._format: RowFormat | None = None
-        self._filled: tuple[str, ...] = ()
-        self._table = ""
+        self._publishing: Publishing | None = None
         self._vote = ""
-        self._numbers: tuple[int, ...] = ()
 
     def begin_transaction(self) -> None:
         """See :class:`SinkWriter`."""
@@ -68,14 +67,24 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
 
     def pre_commit(self) -> PostgresHandle:
         """See :class:`SinkWriter`. The vote is the COMMIT of the rows and of the slice's entry."""
-        if self._format is None:
+        how = self._publishing
+        if how is None:
             raise AssertionError("write() must be called first")
         with self._explaining("preparing"):
             self._database.connection.execute(self._statements.insert_slice(self._name, rows=self.rows))
             self._database.commit()
         self._database.close()
         return PostgresHandle(
-            self._name, self.rows, self._format.names, self._filled, self._table, self._vote, self._numbers
+            transaction=self._name,
+            rows=self.rows,
+            columns=how.written,
+            filled=how.filled,
+            table=fingerprint(how.table),
+            vote=self._vote,
+            numbers=tuple(how.table.column(name).number for name in how.written),
+            mode=how.mode,
+            key=how.key,
+            order_by=how.order_by,
         )
 
     def abort(self) -> None:
@@ -89,9 +98,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
         publishing = self._settings.publishing(table, found.names)
         for statement in self._statements.create_stage(self._name, publishing):
             connection.execute(statement)
-        self._filled = publishing.filled
-        self._table = fingerprint(table)
-        self._numbers = tuple(table.column(name).number for name in found.names)
+        self._publishing = publishing
         return found
 
     @contextlib.contextmanager
