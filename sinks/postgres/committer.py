@@ -14,7 +14,7 @@ from twopc.fenced_committer import FencedCommitter
 from twopc.sinks.postgres.errors import FAILURES, explained, is_passing, reason
 from twopc.sinks.postgres.handle import PostgresHandle
 from twopc.sinks.postgres.server import read_server, require_usable, warn_of_publications
-from twopc.sinks.postgres.stages import drop_stages
+from twopc.sinks.postgres.stages import Stages
 from twopc.sinks.postgres.statements import Statements
 from twopc.sinks.postgres.table import read_table
 from twopc.sinks.postgres.transfer import Transfer
@@ -55,6 +55,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self._statements = Statements(settings.schema, settings.name)
         self._transfer = Transfer(settings, self._statements)
         self._database = settings.database()
+        self._stages = Stages(self._database, self._statements)
         self._has_objects = False
         self._has_started = False
         self._voted: list[str] = []  # the votes that this driver has prepared in its newest attempt
@@ -292,7 +293,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def _drop_stages(self) -> None:
         """Try to drop the published and rolled-back stages. If this fails, a later batch tries again."""
         with self._tidy("dropping stages"):
-            drop_stages(self._database, self._statements)
+            self._stages.drop()
 
 
 def _one(connection: Connection, statement: Any) -> Any:

@@ -146,12 +146,16 @@ class Statements:
     def find_slices_with_marker(self, *, limit: int) -> sql.Composed:
         """Find published or rolled-back slices.
 
-        The stages of these slices are no longer needed, and no transaction reads them.
+        The stages of these slices are no longer needed, and no transaction reads them. The second column is null if this role may
+        drop the stage. Otherwise, it is the stage's owner. The stages that this role may drop come first.
         """
         return self._format(
-            "SELECT s.txn FROM {schema}.slice s JOIN {schema}.marker m USING (txn) WHERE s.sink = {sink} AND NOT EXISTS ("
+            "SELECT s.txn, pg_get_userbyid(t.relowner) FROM {schema}.slice s JOIN {schema}.marker m USING (txn) "
+            "LEFT JOIN pg_class t ON t.oid = to_regclass({stage}) AND NOT pg_has_role(t.relowner, 'USAGE') AND NOT EXISTS ("
+            "SELECT FROM pg_namespace n WHERE n.oid = t.relnamespace AND pg_has_role(n.nspowner, 'USAGE')"
+            ") WHERE s.sink = {sink} AND NOT EXISTS ("
             "SELECT FROM pg_locks l WHERE l.relation = to_regclass({stage})::oid AND l.pid <> pg_backend_pid()"
-            ") LIMIT {limit}",
+            ") ORDER BY t.oid IS NOT NULL LIMIT {limit}",
             limit=limit,
         )
 

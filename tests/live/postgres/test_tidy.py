@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
-from tests.live.postgres.support import case_of, left_behind, run, values
+from tests.live.postgres.support import case_of, left_behind, new_role, run, sink_of, values
 from twopc import crash_points
 from twopc.attempt import Evidence
 from twopc.sinks.postgres import stages
@@ -83,6 +84,34 @@ def test_a_drop_waits_only_briefly_for_a_reader_that_arrives_just_before_it(
     assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
     assert "dropping stages failed and will be retried. No data is at risk" in caplog.text
     run(connection, "ROLLBACK")
+
+
+def test_a_stage_of_a_former_role_keeps_no_other_stage(
+    database: str, connection: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a change of credentials, the new role publishes the former role's stage, but only the former role may drop it."""
+    case_of(database)
+    with new_role(database) as former, new_role(database) as role:
+        old, new = (conninfo_to_dict(dsn)["user"] for dsn in (former, role))
+        run(connection, f"CREATE SCHEMA twopc AUTHORIZATION {old}", f"GRANT SELECT, INSERT ON target TO {old}, {new}")
+        ended = Driver(sink_of(former))
+        scan_start = ended.begin()
+        decided = ended.prepare(numbers([0]))
+        ended.committer.confirm([decided], 0)
+        run(connection, f"GRANT ALL ON SCHEMA twopc TO {new}", f"GRANT ALL ON ALL TABLES IN SCHEMA twopc TO {new}")
+        driver = Driver(sink_of(role))
+        assert driver.committer.initialize_state([decided], scan_start) == {decided: Evidence.COMMITTED}
+        for number in (1, 2):
+            scan_start = driver.begin()
+            assert driver.commit([driver.prepare(numbers([number]))], scan_start) == [Evidence.COMMITTED]
+        assert (left_behind(database)["stages"], left_behind(database)["slice"]) == (1, 1)
+        [said] = [record.getMessage() for record in caplog.records]
+        stage = f'"twopc"."stage_{decided.transaction[-32:]}"'
+        assert f"role {old} owns stages that the sink's role cannot drop, such as {stage}." in said
+        run(connection, f"ALTER TABLE {stage} OWNER TO {new}")
+        driver.committer.recover_and_abort([])
+        assert (left_behind(database)["stages"], left_behind(database)["slice"]) == (0, 0)
+    assert values(database) == [0, 1, 2]
 
 
 def test_many_stages_are_dropped_a_few_at_a_time(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
