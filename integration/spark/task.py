@@ -5,6 +5,7 @@ Every Python worker imports this module, so the module must load fast and import
 
 from __future__ import annotations
 
+import contextlib
 import math
 import socket
 import struct
@@ -20,7 +21,7 @@ from pyspark import TaskContext
 
 from twopc.attempt import Attempt, TaskAttempt
 from twopc.engine import Publish, Repair, Write
-from twopc.errors import ConfigurationError, FatalError, RetriableError, public_class
+from twopc.errors import BadRecordError, ConfigurationError, FatalError, RetriableError, SchemaError, public_class
 from twopc.integration.spark.installed import HERE, UNKNOWN
 from twopc.integration.spark.kept import keep
 from twopc.integration.spark.plan_partitions import PARTITION, Counted, Stretch, stretches
@@ -246,17 +247,37 @@ class PrepareTask:
         for _ in batches:
             pass  # Spark's row for this task has no meaning, but must be read
         for name, writer in writers.items():
-            for rows in self.staging.read(str(decided.staged), name, writer.letter_max_bytes):
-                writer.write_rows(rows)
+            with self._explaining(name):
+                for rows in self.staging.read(str(decided.staged), name, writer.letter_max_bytes):
+                    writer.write_rows(rows)
         batches.flushing()
         return msgspec.structs.replace(decided, handles=self._pre_commit(writers))
 
     def _pre_commit(self, writers: dict[str, SinkWriter[Any]]) -> dict[str, dict[str, Any]]:
-        return {
-            sink.name: sink.encode_handle(handle)
-            for sink in self.sinks
-            if sink.name in writers and (handle := writers[sink.name].snapshot_state(self.batch_id)) is not None
-        }
+        handles = {}
+        for sink in self.sinks:
+            if sink.name in writers:
+                with self._explaining(sink.name):
+                    handle = writers[sink.name].snapshot_state(self.batch_id)
+                if handle is not None:
+                    handles[sink.name] = sink.encode_handle(handle)
+        return handles
+
+    @contextlib.contextmanager
+    def _explaining(self, sink: str) -> Iterator[None]:
+        """If a sink rejects staged rows, say what to do. The sink's own advice is for the rows of a DataFrame."""
+        try:
+            yield
+        except (SchemaError, BadRecordError, ConfigurationError) as error:
+            if not isinstance(self.mode, Publish):
+                raise
+            raise public_class(error)(
+                f"sink {sink!r} rejects staged rows of batch {self.batch_id}, which it accepted before the batch was decided. "
+                "So the sink's settings or its store have changed since then. The batch stays decided, and its rows stay "
+                "staged. Undo the change, and restart the query. When the batch is complete, you may make the change again. "
+                "A change to the DataFrame does not help: the cause concerns the staged rows, not the DataFrame's. "
+                f"Cause: {error}"
+            ) from error
 
     def _vote(self, report: TaskReport, taken: _Input, attempt: int, began: float) -> Acknowledgement:
         now = time.monotonic()

@@ -182,9 +182,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         if "topic" not in rows.schema.names:
             raise ConfigurationError(
                 f"sink {self._settings.name!r}: the staged rows of batch {self._task.batch_id} have no column 'topic', because "
-                "the sink had a topic when they were staged, but now it has topic=None. Nothing more was written, and the batch "
-                "stays decided. Restore the sink's topic setting, and restart. You may change the topic when this batch is "
-                "complete"
+                "the sink had a topic when they were staged, but now it has topic=None. Restore the sink's topic setting"
             )
         column = rows.column("topic")
         topics = texts_of(column.drop_null().unique())

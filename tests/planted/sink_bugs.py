@@ -225,6 +225,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/rules/test_rule_09_lost_transactions.py -k need_the_sinks",
     ),
     one_edit(
+        "a sink that rejects staged rows asks for another DataFrame",
+        9,
+        "integration/spark/task.py",
+        "            if not isinstance(self.mode, Publish):\n                raise\n",
+        "            raise\n",
+        model=False,
+        protocol="tests/unit/test_spark_task.py -k former_settings",
+    ),
+    one_edit(
         "a partitioner class is only removed",
         0,
         "sinks/kafka/java_options.py",

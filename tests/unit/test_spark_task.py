@@ -18,7 +18,7 @@ from tests.unit.fake_sink import FakeSink, FakeWriter, World
 from twopc.attempt import Attempt
 from twopc.crash_points import arm
 from twopc.engine import Publish, Repair, Write
-from twopc.errors import BadRecordError, RetriableError, UnavailableError
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError, SchemaError, UnavailableError
 from twopc.integration.spark import task
 from twopc.integration.spark.installed import HERE
 from twopc.integration.spark.kept import Runs
@@ -248,6 +248,38 @@ def test_a_failed_publication_aborts_its_own_transaction(world: World, tmp_path:
     with pytest.raises(InjectedFault):
         reported(made, given((99, 7)))
     assert {one.state for one in world.store().transactions.values()} == {"aborted"}
+
+
+@pytest.mark.parametrize("step", ["write", "pre_commit"])
+@pytest.mark.parametrize("kind", [SchemaError, BadRecordError, ConfigurationError])
+def test_a_sink_that_rejects_staged_rows_needs_its_former_settings(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception], step: str
+) -> None:
+    """The sink's own advice is for a DataFrame. No change to the query's DataFrame changes the rows of a decided batch."""
+
+    def reject(*_: Any) -> None:
+        raise kind("there is no column 'x': include this column in the DataFrame")
+
+    made, _tasks = publishing(tmp_path, FakeSink(world), lost=frozenset({("fake", 5)}))
+    monkeypatch.setattr(FakeWriter, step, reject)
+    found = result(made, given((99, 7)))
+    assert found.report is None and found.error is not None
+    assert found.error[0] == kind.__name__
+    for said in (
+        "sink 'fake' rejects staged rows of batch 0",
+        "batch stays decided",
+        "Undo the change, and restart the query",
+        "not the DataFrame's",
+        "Cause: there is no column 'x'",
+    ):
+        assert said in found.error[1]
+
+
+def test_a_damaged_staged_file_is_not_blamed_on_the_sinks_settings(world: World, tmp_path: Path) -> None:
+    made, tasks = publishing(tmp_path, FakeSink(world), lost=frozenset({("fake", 5)}))
+    (tmp_path / str(tasks[1].staged)).unlink()
+    found = result(made, given((99, 7)))
+    assert found.error is not None and "are missing" in found.error[1] and "Undo the change" not in found.error[1]
 
 
 def test_a_permanent_error_is_returned_and_any_other_error_is_left_to_spark(
