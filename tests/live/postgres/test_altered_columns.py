@@ -170,15 +170,3 @@ def test_a_column_cannot_change_between_the_check_and_the_publish(
     monkeypatch.setattr(Statements, "publish", altering)
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
     assert (_content(connection), len(refused)) == ([_STAGED], 1)
-
-
-def test_a_handle_from_before_column_numbers_were_recorded_can_be_published(
-    staged: tuple[Driver, Any, dict[str, Any]], database: str, connection: Connection
-) -> None:
-    driver, handle, scan_start = staged
-    sink = sink_of(database)
-    stored = dict(sink.encode_handle(handle))
-    del stored["numbers"]
-    older = sink.decode_handle(stored)
-    assert driver.committer.commit([older], scan_start) == {older: Evidence.COMMITTED}
-    assert _content(connection) == [_STAGED]

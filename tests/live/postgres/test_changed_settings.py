@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -16,6 +17,7 @@ from twopc.attempt import Evidence
 from twopc.coordinator import Coordinator
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
+from twopc.sinks.postgres.handle import PostgresHandle
 from twopc.testing.contract.drivers import Driver, batch_of, opened
 from twopc.testing.crash_points import InjectedFault
 
@@ -78,6 +80,15 @@ def test_a_batch_is_published_with_the_settings_of_its_decision(
     found, blockers = restarted(sink_of(database, **after), *stored)
     assert found == [Evidence.COMMITTED] * 2, blockers
     assert content(connection) == expected
+
+
+@pytest.mark.parametrize("setting", ["mode", "key", "order_by"])
+def test_a_handle_without_a_setting_of_its_decision_is_refused_and_not_guessed(setting: str) -> None:
+    sink = sink_of("dbname=nowhere")
+    stored = sink.encode_handle(PostgresHandle("t", 1, ("id",), (), "", "", (1,), "upsert", ("id",), ()))
+    del stored[setting]
+    with pytest.raises(msgspec.ValidationError, match=f"missing required field `{setting}`"):
+        sink.decode_handle(stored)
 
 
 def test_an_appended_batch_never_replaces_rows_although_the_sink_upserts_now(
