@@ -218,29 +218,31 @@ class Staging:
 
     def release(self, driver_epoch: int, batch: int) -> None:
         """See :class:`StagedRows`. Keeps the staged files of later driver epochs, because a newer driver needs them."""
-        with self._deleting(f"batch {batch}", "The next batch"):
+        with self._deleting(f"batch {batch}", "The next batch") as deleting:
             for epoch in self._numbered(self._root):
                 if epoch < driver_epoch:
-                    self._delete(str(epoch))
+                    deleting.callback(self._delete, str(epoch))
                 elif epoch == driver_epoch:
                     for batch_id in self._numbered(f"{self._root}/{epoch}"):
                         if batch_id <= batch:
-                            self._delete(f"{epoch}/{batch_id}")
+                            deleting.callback(self._delete, f"{epoch}/{batch_id}")
 
     def discard(self, driver_epoch: int, decided: Collection[str]) -> None:
         """See :class:`StagedRows`. Keeps the staged files of later driver epochs, because a newer driver needs them."""
-        with self._deleting("failed attempts", "The next attempt or batch"):
+        with self._deleting("failed attempts", "The next attempt or batch") as deleting:
             for epoch in self._numbered(self._root):
                 if epoch < driver_epoch:
-                    self._delete(str(epoch), decided)
+                    deleting.callback(self._delete, str(epoch), decided)
                 elif epoch == driver_epoch:
                     # The next attempt uses the same directories. If they were deleted, NFS could hide the new ones for a while.
-                    self._delete_files(str(epoch), decided)
+                    deleting.callback(self._delete_files, str(epoch), decided)
 
     @contextlib.contextmanager
-    def _deleting(self, what: str, who: str) -> Iterator[None]:
+    def _deleting(self, what: str, who: str) -> Iterator[contextlib.ExitStack]:
+        """Run the body's callbacks, even if some of them fail: a directory of another user must not keep all the others."""
         try:
-            yield
+            with contextlib.ExitStack() as deleting:
+                yield deleting
         except OSError as error:
             text = "staged rows of %s in %s could not be deleted. %s will try again. Cause: %s"
             logger.warning(text, what, self.location, who, error)

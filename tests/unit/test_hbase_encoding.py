@@ -60,8 +60,8 @@ def staged(mapping: Mapping, rows: pa.RecordBatch) -> bytes:
     return pack(mapping.actions(mapping.encode(rows).items()))
 
 
-def test_a_handle_shows_the_table_to_which_its_rows_belong() -> None:
-    """If the sink's table has changed, a repair would write lost rows to the new table."""
+def test_a_handle_shows_the_table_to_which_its_rows_belong_and_the_mapping() -> None:
+    """If the sink's table or mapping has changed, a repair would write lost rows to the new table, or in another way."""
     handle = HBaseHandle(
         uuid="u",
         driver_epoch=0,
@@ -74,7 +74,7 @@ def test_a_handle_shows_the_table_to_which_its_rows_belong() -> None:
         distinct=True,
     )
     sink = HBaseSink(name="cells", zookeeper="nowhere:1", table="ns:new", mapping=Delete("cache"))
-    assert set(sink.destinations_of(handle)) == {"table ns:old"}
+    assert set(sink.destinations_of(handle)) == {"table ns:old with the mapping Put"}
 
 
 def test_a_row_without_a_column_in_its_key_is_deleted() -> None:

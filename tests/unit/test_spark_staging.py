@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -72,6 +72,33 @@ def test_staged_files_that_cannot_be_deleted_before_an_attempt_do_not_fail_it(
     monkeypatch.setattr(staging, "_filesystem", ReadOnly())
     staging.discard(4, ())
     assert f"staged rows of failed attempts in {tmp_path} could not be deleted" in caplog.text
+
+
+@pytest.mark.parametrize("tidy", [lambda staging: staging.release(4, 7), lambda staging: staging.discard(4, ())])
+@pytest.mark.parametrize("refused", ["0", "1", "2"])
+def test_a_directory_that_cannot_be_deleted_keeps_no_other(
+    refused: str,
+    tidy: Callable[[Staging], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It may belong to another user, who has run the query before. Then each later batch would stay, too."""
+    for epoch in range(3):
+        staged(str(tmp_path), epoch, 7)
+    staging = Staging(str(tmp_path))
+    delete = staging._delete
+
+    def refuse(directory: str, *kept: Any) -> None:
+        if directory == refused:
+            raise PermissionError(f"{directory} belongs to another user")
+        delete(directory, *kept)
+
+    monkeypatch.setattr(staging, "_delete", refuse)
+    tidy(staging)
+    assert [path.name for path in tmp_path.iterdir()] == [refused]
+    [record] = caplog.records
+    assert "could not be deleted" in record.getMessage() and "belongs to another user" in record.getMessage()
 
 
 def test_a_proven_batch_leaves_no_directory_of_an_older_driver(tmp_path: Path) -> None:
