@@ -38,8 +38,10 @@ def tried(files: Files) -> Files:
     raise ConfigurationError(
         f"{files.location}, the directory beside the checkpoint, cannot be used, because {doing} failed: {_said(why)}. "
         "Nothing was written, and no other run was stopped. The driver creates, reads, lists and deletes small files in "
-        "this directory. Allow these operations, free some space, or use a checkpoint on another file system. Then restart "
-        "the query"
+        "this directory. Allow these operations, or free some space, and restart the query. For a new query, you can also use "
+        "a checkpoint on another file system. If the query writes to Kafka and has run before, act soon: decided transactions "
+        "that are not yet committed will expire (kafka.transaction.timeout.ms), and their rows will then be lost. "
+        "`twopc transactions commit` commits them without this directory"
     ) from (why if isinstance(why, Exception) else None)
 
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from twopc.errors import ConfigurationError
+from twopc.sinks.arguments import Arguments
 from twopc.sinks.delta.objections import find_malformed, find_objections
 from twopc.sinks.delta.rows import fit_rows
 from twopc.sinks.delta.store import Store, local_path
 from twopc.sinks.delta.table import definition_of
+from twopc.sinks.fresh import fresh
 from twopc.sinks.lake.errors import explaining
-from twopc.sinks.lake.fresh import fresh
-from twopc.sinks.sink_names import RULE, is_sink_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,50 +33,38 @@ _FALSE: Final = ("", "0", "false", "no", "off", "n", "f")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeltaSettings:
-    """The settings that a writer and a committer need.
+class DeltaSettings(Arguments):
+    """The settings that a writer and a committer need; see :class:`Arguments`."""
 
-    Raises:
-        ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.
-    """
-
-    name: str
     table_uri: str
     storage_options: Mapping[str, str] | None = field(default=None, repr=False, hash=False)  # may contain credentials
     timeout_ms: int = 60_000
 
     def __post_init__(self) -> None:
-        self._require(is_sink_name(self.name), "name", repr(self.name), RULE)
-        self._require(
-            isinstance(self.table_uri, str) and self.table_uri, "table_uri", repr(self.table_uri), "pass a path"
-        )
+        super().__post_init__()
+        self._require(isinstance(self.table_uri, str) and self.table_uri, "table_uri", "pass a path")
         self._require(
             not self.table_uri.startswith("memory:"),
             "table_uri",
-            repr(self.table_uri),
             "an in-memory table exists in only one process. Pass a table that the driver and all executors can reach",
         )
         self._require(
             not set(str(local_path(self.table_uri) or unquote(self.table_uri))) & set(_MISREAD),
             "table_uri",
-            repr(self.table_uri),
             "deltalake misreads '%' and '\\\\' in a path, so it may confuse one table with another. Rename the "
             "directory",
         )
-        self._require(self.timeout_ms > 0, "timeout_ms", str(self.timeout_ms), "set a positive number")
         options: Any = self.storage_options
         self._require(
             options is None
             or (isinstance(options, dict) and all(isinstance(one, str) for pair in options.items() for one in pair)),
             "storage_options",
-            "…",
             "pass the deltalake options as a dictionary of strings",
         )
         for option in _unsafe(options or {}):
             self._require(
                 False,  # noqa: FBT003 - see _require
                 "storage_options",
-                "…",
                 f"{option} lets two commits overwrite each other. Remove this option. docs/delta.md says what to use "
                 "instead",
             )
@@ -103,10 +91,6 @@ class DeltaSettings:
         """
         for objection in (*find_objections(definition), *find_malformed(definition.configuration)):
             raise ConfigurationError(f"sink {self.name!r}: table {self.table_uri} {objection}. Nothing was written")
-
-    def _require(self, is_valid: object, argument: str, value: str, advice: str) -> None:
-        if not is_valid:
-            raise ConfigurationError(f"DeltaSink({argument}={value}): {advice}")
 
 
 @fresh

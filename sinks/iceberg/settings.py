@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from twopc.errors import ConfigurationError
+from twopc.sinks.arguments import Arguments
+from twopc.sinks.fresh import fresh
 from twopc.sinks.iceberg.objections import find_objections
 from twopc.sinks.iceberg.rows import fit_rows
 from twopc.sinks.iceberg.store import Store
 from twopc.sinks.lake.errors import explaining
-from twopc.sinks.lake.fresh import fresh
-from twopc.sinks.sink_names import RULE, is_sink_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,34 +29,27 @@ _OF_ONE_PROCESS: Final = re.compile(r"sqlite(\+\w+)?://(/:memory:|/?$|/?\?|.*mod
 
 
 @dataclass(frozen=True, kw_only=True)
-class IcebergSettings:
-    """The settings that a writer and a committer need.
+class IcebergSettings(Arguments):
+    """The settings that a writer and a committer need; see :class:`Arguments`."""
 
-    Raises:
-        ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.
-    """
+    positive: ClassVar = (*Arguments.positive, "orphan_age_ms")
 
-    name: str
     catalog: Mapping[str, str] = field(repr=False, hash=False)  # may contain credentials
     table: str
     timeout_ms: int = 60_000
     orphan_age_ms: int = 3 * 24 * 3_600_000
 
     def __post_init__(self) -> None:
-        self._require(is_sink_name(self.name), "name", repr(self.name), RULE)
-        self._require(_TABLE.fullmatch(self.table), "table", repr(self.table), "pass 'namespace.table'")
-        self._require(self.timeout_ms > 0, "timeout_ms", str(self.timeout_ms), "set a positive number")
-        self._require(self.orphan_age_ms > 0, "orphan_age_ms", str(self.orphan_age_ms), "set a positive number")
+        super().__post_init__()
+        self._require(_TABLE.fullmatch(self.table), "table", "pass 'namespace.table'")
         self._require(
             isinstance(self.catalog, dict) and all(isinstance(key, str) for key in self.catalog),
             "catalog",
-            "…",
             "pass the pyiceberg properties for the catalog, such as {'type': 'rest', 'uri': 'https://…'}",
         )
         self._require(
             self.catalog.get("type") != "in-memory" and not _OF_ONE_PROCESS.match(str(self.catalog.get("uri", ""))),
             "catalog",
-            "…",
             "an in-memory catalog exists in only one process. Pass a catalog that the driver and all executors can reach",
         )
 
@@ -73,10 +66,6 @@ class IcebergSettings:
         """
         for objection in find_objections(table.metadata):
             raise ConfigurationError(f"sink {self.name!r}: table {self.table} {objection}. Nothing was written")
-
-    def _require(self, is_valid: object, argument: str, value: str, advice: str) -> None:
-        if not is_valid:
-            raise ConfigurationError(f"IcebergSink({argument}={value}): {advice}")
 
 
 @fresh

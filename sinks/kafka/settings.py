@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import confluent_kafka
 
 from twopc.errors import BadRecordError, ConfigurationError
+from twopc.sinks.arguments import is_positive
 from twopc.sinks.kafka import options
 from twopc.sinks.kafka.servers import servers_of
 from twopc.sinks.sink_names import is_sink_name
@@ -77,14 +78,9 @@ class KafkaSettings:
                 f"KafkaSink(topic={self.topic!r}): this topic is a ledger or one of Kafka's internal topics. Set "
                 "another topic for the rows"
             )
-        timeout_ms = self.timeout_ms
-        if (
-            isinstance(timeout_ms, bool)
-            or not isinstance(timeout_ms, (int, float))
-            or not 0 < timeout_ms < float("inf")
-        ):
+        if not is_positive(self.timeout_ms):
             raise ConfigurationError(
-                f"KafkaSink(timeout_ms={timeout_ms!r}): timeout_ms must be a positive number of milliseconds"
+                f"KafkaSink(timeout_ms={self.timeout_ms!r}): timeout_ms must be a positive number of milliseconds"
             )
         if self.guarantee not in _GUARANTEES:
             raise ConfigurationError(

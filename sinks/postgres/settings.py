@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, get_args
 
 import psycopg
 
 from twopc.errors import ConfigurationError
+from twopc.sinks.arguments import Arguments
+from twopc.sinks.fresh import fresh
 from twopc.sinks.postgres.database import Database
 from twopc.sinks.postgres.errors import explained
 from twopc.sinks.postgres.objections import find_objections
@@ -17,7 +17,6 @@ from twopc.sinks.postgres.options import Address
 from twopc.sinks.postgres.publishing import Mode, Publishing, Vote
 from twopc.sinks.postgres.rows import fit_rows
 from twopc.sinks.postgres.table import read_table
-from twopc.sinks.sink_names import RULE, is_sink_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,20 +24,11 @@ if TYPE_CHECKING:
     from twopc.sinks.postgres.rows import RowFormat
     from twopc.sinks.postgres.target import Table
 
-#: How long a table's definition is cached. After the table has been altered, rows that now fit must soon stop going to
-#: the dead letters.
-_FRESH_S: Final = 30
-
 
 @dataclass(frozen=True, kw_only=True)
-class PostgresSettings:
-    """The settings that a writer and a committer need.
+class PostgresSettings(Arguments):
+    """The settings that a writer and a committer need; see :class:`Arguments`."""
 
-    Raises:
-        ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.
-    """
-
-    name: str
     dsn: str = field(repr=False)  # may contain a password
     table: str
     mode: Mode = "append"
@@ -51,7 +41,7 @@ class PostgresSettings:
     def __post_init__(self) -> None:
         for argument in ("key", "order_by"):
             object.__setattr__(self, argument, _names(getattr(self, argument)))
-        self._require(is_sink_name(self.name), "name", RULE)
+        super().__post_init__()
         self._require(self.mode in get_args(Mode), "mode", "pass 'append' or 'upsert'")
         self._require(
             bool(self.key) == (self.mode == "upsert"),
@@ -61,7 +51,6 @@ class PostgresSettings:
         self._require(not self.order_by or self.key, "order_by", "pass order_by only with mode='upsert'")
         self._require(self.vote in get_args(Vote), "vote", "pass 'staged' or 'prepared'")
         self._require(self.schema, "schema", "pass a name")
-        self._require(self.timeout_ms > 0, "timeout_ms", "set a positive number")
         Address(self.dsn)
 
     def database(self) -> Database:
@@ -79,11 +68,8 @@ class PostgresSettings:
             raise ConfigurationError(f"sink {self.name!r}: {objection}. Nothing was written")
         return publishing
 
-    def _require(self, is_valid: object, argument: str, advice: str) -> None:
-        if not is_valid:
-            raise ConfigurationError(f"PostgresSink({argument}={getattr(self, argument)!r}): {advice}")
 
-
+@fresh
 def row_format(settings: PostgresSettings, schema: pa.Schema) -> RowFormat:
     """Determine how to write a batch's rows. Read the table at most once every 30 s for this purpose.
 
@@ -93,11 +79,6 @@ def row_format(settings: PostgresSettings, schema: pa.Schema) -> RowFormat:
         SchemaError: the columns do not fit the table.
         ConfigurationError: the table may reject rows after the decision, or cannot be read.
     """
-    return _read_row_format(settings, schema, time.monotonic() // _FRESH_S)
-
-
-@lru_cache(maxsize=100)
-def _read_row_format(settings: PostgresSettings, schema: pa.Schema, _: float) -> RowFormat:
     database = settings.database()
     try:
         with database.transaction() as connection:

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from twopc.errors import ConfigurationError
-from twopc.sinks.sink_names import RULE, is_sink_name
+from twopc.sinks.arguments import Arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,28 +28,15 @@ class RowMapping(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StagedSettings(ABC):
-    """The settings that a writer and a committer need. The sink's class documents the arguments.
+class StagedSettings(Arguments, ABC):
+    """The settings that a writer and a committer need; see :class:`Arguments`."""
 
-    Attributes:
-        positive: the arguments that must be positive numbers.
+    positive: ClassVar = (*Arguments.positive, "chunk_rows", "chunk_bytes")
 
-    Raises:
-        ConfigurationError: an argument is invalid. The message identifies the argument and says what to pass instead.
-    """
-
-    positive: ClassVar[tuple[str, ...]] = ("chunk_rows", "chunk_bytes", "timeout_ms")
-
-    name: str
     mapping: RowMapping
     chunk_rows: int = 1_000
     chunk_bytes: int
     timeout_ms: int
-
-    def __post_init__(self) -> None:
-        self._require(is_sink_name(self.name), "name", RULE)
-        for argument in self.positive:
-            self._require(getattr(self, argument) > 0, argument, "set a positive number")
 
     @property
     def columns(self) -> frozenset[str]:
@@ -73,9 +59,3 @@ class StagedSettings(ABC):
         Each objection consists of a flag, which says whether the objection applies, and advice. The caller stops at the first
         objection that applies.
         """
-
-    def _require(self, is_valid: object, argument: str, advice: str) -> None:
-        if not is_valid:
-            field = self.__dataclass_fields__[argument]
-            shown = repr(getattr(self, argument)) if field.repr else "…"  # the value may contain a password
-            raise ConfigurationError(f"{type(self).__name__}({argument}={shown}): {advice}")

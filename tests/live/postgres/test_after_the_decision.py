@@ -189,7 +189,7 @@ def test_rows_that_fit_the_altered_table_no_longer_count_as_bad(
     with pytest.raises(Exception, match="100000"):
         sink.check_rows(rows)
     run(connection, "ALTER TABLE target ALTER value TYPE bigint")
-    monkeypatch.setattr("twopc.sinks.postgres.settings._FRESH_S", 0.001)
+    monkeypatch.setattr("twopc.sinks.fresh._FRESH_S", 0.001)
     sink.check_rows(rows)
 
 

@@ -11,23 +11,22 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from twopc.sinks.lake.rows import RowFormat
-
 SettingsT = TypeVar("SettingsT")
+FormatT = TypeVar("FormatT")
 
 #: After the table has been altered, rows that now fit must soon stop going to the dead letters.
 _FRESH_S: Final = 30
 
 
-def fresh(read: Callable[[SettingsT, pa.Schema], RowFormat]) -> Callable[[SettingsT, pa.Schema], RowFormat]:
+def fresh(read: Callable[[SettingsT, pa.Schema], FormatT]) -> Callable[[SettingsT, pa.Schema], FormatT]:
     """Cache a function's results for up to 30 s."""
 
     @functools.lru_cache(maxsize=100)
-    def remembered(settings: SettingsT, schema: pa.Schema, _: float) -> RowFormat:
+    def remembered(settings: SettingsT, schema: pa.Schema, _: float) -> FormatT:
         return read(settings, schema)
 
     @functools.wraps(read)
-    def row_format(settings: SettingsT, schema: pa.Schema) -> RowFormat:
+    def row_format(settings: SettingsT, schema: pa.Schema) -> FormatT:
         return remembered(settings, schema, time.monotonic() // _FRESH_S)
 
     return row_format
