@@ -11,12 +11,11 @@ import contextlib
 import threading
 import time
 from bisect import bisect_right
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import structs
 
-from twopc.errors import FatalError
+from twopc.integration.spark.computed_rdds import ComputedRdds
 from twopc.integration.spark.number_ranges import NumberRanges
 from twopc.integration.spark.reports import BEGINNING, Moment
 from twopc.integration.spark.unbegun import Unbegun
@@ -33,9 +32,10 @@ FoundT = TypeVar("FoundT")
 #: report of its job.
 _LATE_S: Final = 1.0
 _POLL_S: Final = 0.01
-#: The maximum numbers of remembered RDDs (the most recently used) and of remembered moments.
-_MAX_RDDS: Final = 100_000
 _MAX_MOMENTS: Final = 4096
+#: The maximum number of ranges of examined jobs. The jobs between older ranges were never examined, and Spark has long
+#: forgotten them. So nothing that needs the older jobs could be checked anyway.
+_MAX_RANGES: Final = 10_000
 
 
 #: The advice if a batch reads an RDD that is older than a history's first moment.
@@ -73,18 +73,15 @@ class JobHistory:
         store: Spark's reports about jobs and stages.
 
     Attributes:
+        computed: the stages that computed each RDD.
         lock: callers must hold this lock during a call or a series of related calls, because queries run in separate threads.
     """
 
     def __init__(self, store: Reports) -> None:
         self.lock = threading.RLock()
         self.store = store
+        self.computed = ComputedRdds()
         self._moments = [BEGINNING]
-        self._stages: OrderedDict[int, dict[tuple[int, int], StageAttempt]] = OrderedDict()  # by RDD
-        self._read: dict[
-            int, set[tuple[int, ...]]
-        ] = {}  # the shuffles of the jobs whose stages computed an RDD, by RDD
-        self._dropped = NumberRanges()  # the RDDs whose stages this history has forgotten
         self._last: int | None = None  # the last job that is known to be over
         self._examined = NumberRanges()
         self._unbegun = Unbegun(store)
@@ -140,7 +137,7 @@ class JobHistory:
         """
         first = self.before(min(rdds)).job
         missing = self._examined.missing(first, max(own, default=first))
-        return not any(rdd in self._dropped for rdd in rdds) and all(number in own for number in missing)
+        return self.computed.are_known(rdds) and all(number in own for number in missing)
 
     def examine(self, rdds: Collection[int], own: Collection[int]) -> None:
         """Examine the jobs that may have computed any of the RDDs and have not been examined yet.
@@ -155,9 +152,7 @@ class JobHistory:
         """
         if not rdds:
             return
-        for rdd in rdds:
-            if rdd in self._dropped:
-                raise _dropped(rdd)
+        self.computed.require_known(rdds)
         oldest = self.before(min(rdds))
         try:
             self._examine(oldest.job, own)
@@ -168,7 +163,7 @@ class JobHistory:
 
     def _examine(self, first: int, own: Collection[int]) -> None:
         for job in self._others(self._examined.missing(first, self.store.end_of_jobs()), own):
-            self.record(self.stages_of(job))
+            self.computed.record(self.stages_of(job))
             if job.is_over:
                 self._examined.add(job.job_id)
 
@@ -227,48 +222,12 @@ class JobHistory:
             for one in found
         ]
 
-    def record(self, stages: Mapping[int, Sequence[StageAttempt]]) -> None:
-        """Remember which stages of a job have run."""
-        written = {attempts[-1].rdd_ids for attempts in stages.values() if attempts and attempts[-1].is_written}
-        for attempt in (one for attempts in stages.values() for one in attempts if one.has_run):
-            for rdd in attempt.rdd_ids:
-                self._stages.setdefault(rdd, {})[attempt.stage_id, attempt.attempt_id] = attempt
-                if attempt.shuffle_read_records:
-                    # An RDD's own input is older than the RDD. A newer shuffle belongs to a batch that reads a cache.
-                    self._read.setdefault(rdd, set()).update(one for one in written if one[0] < rdd)
-        while len(self._stages) > _MAX_RDDS:
-            rdd, _ = self._stages.popitem(last=False)
-            self._read.pop(rdd, None)
-            self._dropped.add(rdd)
-
     def examined(self, jobs: Iterable[int]) -> None:
         """Record that these jobs are over and that their stages are known."""
         for number in jobs:
             self._examined.add(number)
             self._last = number if self._last is None else max(number, self._last)
-
-    def of(self, rdds: Iterable[int]) -> list[StageAttempt]:
-        """From the examined jobs, return the stage attempts that computed any of the RDDs, in stage order."""
-        found: dict[tuple[int, int], StageAttempt] = {}
-        for rdd in rdds:
-            if rdd in self._stages:
-                self._stages.move_to_end(rdd)
-                found |= self._stages[rdd]
-        return [found[key] for key in sorted(found)]
-
-    def behind(self, rdds: Iterable[int]) -> set[tuple[int, ...]]:
-        """Return the shuffles that may have been read to compute the RDDs. A shuffle is given as the RDDs of its stage.
-
-        ``localCheckpoint()`` cuts an RDD's lineage, so the batch's own jobs do not show these shuffles.
-
-        Raises:
-            FatalError: this history has dropped one of the RDDs.
-        """
-        found = {shuffle for rdd in rdds for shuffle in self._read.get(rdd, ())}
-        for rdd in (rdd for shuffle in found for rdd in shuffle):
-            if rdd in self._dropped:
-                raise _dropped(rdd)
-        return found
+        self._examined.keep_newest(_MAX_RANGES)
 
     def reported(self, number: int, last: int) -> Job | None:
         """Return a job. Return None if Spark had not begun the job when the run's jobs were over.
@@ -304,15 +263,6 @@ def _has_skipped(job: Job | None, found: Mapping[int, Sequence[StageAttempt]]) -
 
 def _ran_before(ended_ms: int, attempt: StageAttempt) -> bool:
     return attempt.has_run and not attempt.is_overwritten and (attempt.submission_time or 0) < ended_ms
-
-
-def _dropped(rdd: int) -> FatalError:
-    return FatalError(
-        f"The toolkit no longer knows which stages computed RDD {rdd}, which this batch reads from a cache or from shuffle "
-        f"files. The toolkit remembers only the {_MAX_RDDS} most recently used RDDs. So the toolkit cannot check whether a "
-        "stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. Unpersist the "
-        "cached table, cache it again, and restart the query"
-    )
 
 
 def _awaited(look: Callable[[], FoundT | None], what: Callable[[], str]) -> FoundT:

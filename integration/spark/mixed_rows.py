@@ -105,7 +105,7 @@ class _Written:
     def __init__(self, ran: Sequence[StageAttempt]) -> None:
         writing = {one.stage_id for one in ran if one.shuffle_write_records}
         self._runs: dict[int, list[StageAttempt]] = {}
-        for one in sorted(ran, key=_began):
+        for one in sorted(ran, key=start_of):
             if one.stage_id in writing:
                 self._runs.setdefault(one.rdd_ids[0], []).append(one)
 
@@ -117,7 +117,8 @@ def _shuffles(own: Mapping[int, StageAttempt]) -> set[tuple[int, ...]]:
     return {last.rdd_ids for last in own.values() if last.is_written}
 
 
-def _began(attempt: StageAttempt) -> tuple[int, int, int]:
+def start_of(attempt: StageAttempt) -> tuple[int, int, int]:
+    """Return a key that sorts attempts by the time at which they began."""
     return attempt.submission_time or 0, attempt.stage_id, attempt.attempt_id
 
 
@@ -146,7 +147,7 @@ def _require_same_write(
         if len({one.stage_id for one in group}) == 1:
             continue  # other checks find a stage that was rerun
         for run in rewrites:
-            before = sum(_began(one) < _began(run) for one in group)
+            before = sum(start_of(one) < start_of(run) for one in group)
             if 0 < before < len(group):
                 raise _mixed(run.stage_id)
 

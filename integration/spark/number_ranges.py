@@ -45,6 +45,15 @@ class NumberRanges:
         if self._starts:
             self._starts[0] = max(number, self._starts[0])
 
+    def keep_newest(self, count: int) -> None:
+        """Remove the lowest numbers, so that at most ``count`` ranges remain."""
+        del self._starts[:-count], self._ends[:-count]
+
+    def fill_oldest_gaps(self, count: int) -> None:
+        """Add the numbers in the lowest gaps, so that at most ``count`` ranges remain."""
+        extra = max(len(self._starts) - count, 0)
+        del self._starts[1 : extra + 1], self._ends[:extra]
+
     def missing(self, start: int, end: int) -> Iterator[int]:
         """Yield, in order, the numbers in ``range(start, end)`` that are not in the set.
 

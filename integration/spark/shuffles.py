@@ -195,13 +195,13 @@ class Shuffles:
         """Check the attempt's jobs. Return the shuffles behind the rows that Spark keeps."""
         history = self._history
         shared = self._shared(seen, own)
-        history.record(seen.attempts)
+        history.computed.record(seen.attempts)
         history.examine(shared | self._unwritten(seen).keys(), own)
         for stage in self._unwritten(seen).values():
             raise UnreportedError(f"the job that wrote the shuffle of stage {stage}")
         history.examined({*own, *self._store.markers})  # a marker job computes only its own RDDs
-        behind = history.behind(shared)
-        ran = history.of(seen.lineage.union(*behind))
+        behind = history.computed.behind(shared)
+        ran = history.computed.of(seen.lineage.union(*behind), seen.attempts)
         stages = OwnStages(seen.stages, results, self._may_be_read_during_rewrite(seen, own), self._is_merged)
         judge(stages, ran, behind, self._store.cached_rdds, history.was_set_back_since)
         return behind
@@ -240,7 +240,11 @@ class Shuffles:
             for stage in job.stages
             if not (last := seen.attempts[stage][-1]).has_run and last.num_tasks
         }
-        return {last.rdd_ids[0]: stage for stage, last in skipped.items() if not self._history.of(last.rdd_ids)}
+        return {
+            last.rdd_ids[0]: stage
+            for stage, last in skipped.items()
+            if not self._history.computed.have_run(last.rdd_ids)
+        }
 
     def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:
         """From the rows' lineage, return the RDDs that another job may have kept as shuffle files or in a cache."""
@@ -250,7 +254,7 @@ class Shuffles:
         # A job that ran during the attempt may have filled a cache, or may have run the user's own DataFrame as the driver does.
         if not is_alone and (seen.marks or self._store.cached_rdds(seen.lineage - old)):
             old = seen.lineage
-        if not old or (history.is_known(old, own) and not history.of(old)):
+        if not old or (history.is_known(old, own) and not history.computed.have_run(old)):
             return set()
         return self._kept(seen, old)
 

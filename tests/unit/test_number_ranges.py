@@ -30,6 +30,27 @@ def test_lower_numbers_can_be_dropped(added: list[int], before: int) -> None:
     assert before in ranges
 
 
+def with_few_ranges(numbers: set[int], count: int) -> int:
+    """The lowest number from which on the set has at most this many ranges."""
+    starts = sorted(number for number in numbers if number - 1 not in numbers)
+    return starts[-count] if len(starts) > count else min(numbers, default=0)
+
+
+@given(st.lists(NUMBERS), st.integers(1, 5))
+def test_the_lowest_ranges_can_be_removed_or_merged(added: list[int], count: int) -> None:
+    kept, filled, lowest = NumberRanges(), NumberRanges(), with_few_ranges(set(added), count)
+    for number in added:
+        kept.add(number)
+        filled.add(number)
+    kept.keep_newest(count)
+    assert {number for number in range(50) if number in kept} == {number for number in added if number >= lowest}
+    filled.fill_oldest_gaps(count)
+    merged = range(min(added, default=0), lowest)
+    assert {number for number in range(50) if number in filled} >= set(added)
+    assert {number for number in range(50) if number in filled} <= {*added, *merged}
+    assert len(filled._starts) == len(filled._ends) == len(kept._starts) <= count
+
+
 @given(st.lists(NUMBERS))
 def test_adjacent_numbers_share_a_range_whatever_their_order(added: list[int]) -> None:
     ranges = NumberRanges()

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 from twopc.errors import FatalError, RetriableError
-from twopc.integration.spark import job_history, shuffles
+from twopc.integration.spark import computed_rdds, job_history, shuffles
 from twopc.integration.spark.job_history import JobHistory
 from twopc.integration.spark.reports import Job, Moment, StageAttempt
 from twopc.integration.spark.shuffles import Shuffles
@@ -1112,7 +1112,7 @@ def test_old_moments_are_thinned_out_but_the_first_and_the_newest_are_kept(monke
 def test_a_query_that_reuses_rows_whose_stages_were_dropped_long_ago_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(job_history, "_MAX_RDDS", 3)
+    monkeypatch.setattr(computed_rdds, "_MAX_RDDS", 3)
     store = Store({"": ONE_JOB["a"], "b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
     watched = watching(store)
     watched.check("b", {5})
