@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from twopc.participants import ScanStart
     from twopc.records import LogContents, Record, TaskReport
 
+    Kept = tuple[int, ScanStart]
+
 
 class LogStatus(Enum):
     """The state of the last batch in the log."""
@@ -46,7 +48,7 @@ class LogView:
     begin: Begin | None = None
     ended: frozenset[str] = frozenset()
     decision: Decision | None = None
-    kept: tuple[tuple[int, ScanStart], ...] = ()
+    kept: tuple[Kept, ...] = ()
     repaired: bool = False
     acquired: Acquired | None = None
     damage: str | None = None
@@ -114,29 +116,41 @@ def fold(contents: LogContents) -> LogView:
 def _fold_from(contents: LogContents, start: int) -> tuple[LogView, int]:
     """Reduce the records that begin at ``start``. Return the view and the highest recorded truncation."""
     view, recorded_start = LogView(), 0
+    kept: list[Kept] = []
     for entry in contents.entries:
         recorded_start = max(recorded_start, truncated_to([entry]))
         if entry.offset >= start:
-            view = fold_entry(view, entry)
-    return view, recorded_start
+            view, kept = fold_facts(view, entry), _kept(kept, entry.record, entry.offset)
+    return replace(view, kept=tuple(kept)), recorded_start
 
 
-def fold_entry(view: LogView, entry: LogEntry) -> LogView:
-    """Return the view that results from one more record.
+def _kept(kept: list[Kept], record: Record, offset: int) -> list[Kept]:
+    """Return the decisions that are still in the log after one more record.
+
+    This may change the list: a copy for each record would make the time to read a log grow with the square of its length.
+    """
+    if isinstance(record, Truncation):
+        return [one for one in kept if one[0] >= record.log_start]
+    if isinstance(record, Decision):
+        kept.append((offset, record.scan_start))
+    return kept
+
+
+def fold_facts(view: LogView, entry: LogEntry) -> LogView:
+    """Return the view that results from one more record, but with the previous :attr:`LogView.kept`.
 
     Raises:
         DecisionLogDamagedError: the record cannot follow the records before it.
     """
     record = entry.record
     if isinstance(record, Truncation):
-        kept = tuple(entry for entry in view.kept if entry[0] >= record.log_start)
-        return replace(view, begin=record.begin, ended=view.ended | set(record.ended), kept=kept)
+        return replace(view, begin=record.begin, ended=view.ended | set(record.ended))
     if isinstance(record, Begin):
         ended = view.ended | ({record.ends} if record.ends else set())
         return replace(view, begin=record, ended=ended, decision=None, repaired=False)
     if isinstance(record, Decision):
         _require_successor(view, record, entry.offset)
-        return replace(view, decision=record, repaired=False, kept=(*view.kept, (entry.offset, record.scan_start)))
+        return replace(view, decision=record, repaired=False)
     if isinstance(record, Repair):
         return replace(view, decision=_merge(view.decision, record, entry.offset), repaired=True)
     return replace(view, acquired=record)  # an acquired record fences a driver, and says nothing about batches
@@ -144,9 +158,10 @@ def fold_entry(view: LogView, entry: LogEntry) -> LogView:
 
 def fold_more(view: LogView, offset: int, records: Sequence[Record]) -> LogView:
     """Return the view that results from more records, which this driver has just written at ``offset``."""
+    kept = list(view.kept)
     for record in records:
-        view = fold_entry(view, LogEntry(offset, record))
-    return view
+        view, kept = fold_facts(view, LogEntry(offset, record)), _kept(kept, record, offset)
+    return replace(view, kept=tuple(kept))
 
 
 def _require_successor(view: LogView, decision: Decision, offset: int) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twopc.errors import DecisionLogDamagedError
-from twopc.log_view import LogView, fold, fold_entry
+from twopc.log_view import LogView, fold, fold_facts
 from twopc.records import Acquired, Begin, Decision, Repair, truncated_to
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def history_of(contents: LogContents, own: LogContents) -> History:
             continue
         record = entry.record
         try:
-            after = fold_entry(view, entry)
+            after = fold_facts(view, entry)
         except DecisionLogDamagedError:
             break
         if isinstance(record, Decision | Repair) and after.decision is not None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from twopc import log_view
 from twopc.attempt import Attempt
 from twopc.log_view import LogStatus, LogView, fold, fold_more
 from twopc.records import Acquired, Begin, Decision, LogContents, LogEntry, Record, Repair, TaskReport, Truncation
@@ -192,6 +194,21 @@ def test_appended_records_lead_to_the_same_view_as_if_they_were_read() -> None:
     read = fold(LogContents(0, (*entries[:2], *entries[2:4])))
     assert (view.decision, view.begin, view.status) == (read.decision, read.begin, read.status)
     assert [offset for offset, _ in view.kept] == [3]
+
+
+def test_a_long_log_is_read_without_copying_its_decisions_for_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``minBatchesToRetain=100000``, such copies took minutes at each start."""
+    copied = 0
+
+    def replaced(view: LogView, **changes: Any) -> LogView:
+        nonlocal copied
+        copied += len(changes.get("kept", ()))
+        return replace(view, **changes)
+
+    monkeypatch.setattr(log_view, "replace", replaced)
+    view = view_of(BEGIN, *(decision(batch) for batch in range(500)), truncation(101))
+    assert [offset for offset, _ in view.kept] == list(range(101, 501))
+    assert copied <= 500
 
 
 def test_only_the_parts_of_older_decisions_that_a_truncation_needs_are_held() -> None:
