@@ -43,6 +43,9 @@ class Files(Protocol):
     def read(self, name: str) -> bytes | None:
         """Return the file's bytes; None if the file does not exist."""
 
+    def read_end(self, name: str, size: int) -> bytes | None:
+        """Return the file's last ``size`` bytes, or all of its bytes if it is smaller; None if the file does not exist."""
+
     def names(self, directory: str) -> list[str]:
         """Return the names in a directory, except names that begin with a dot.
 
@@ -79,6 +82,15 @@ class LocalFiles:
         """See :class:`Files`."""
         try:
             return (self._root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def read_end(self, name: str, size: int) -> bytes | None:
+        """See :class:`Files`."""
+        try:
+            with (self._root / name).open("rb") as stream:
+                stream.seek(max(os.fstat(stream.fileno()).st_size - size, 0))
+                return stream.read()
         except FileNotFoundError:
             return None
 
@@ -197,6 +209,11 @@ class MemoryFiles:
     def read(self, name: str) -> bytes | None:
         """See :class:`Files`."""
         return self._content.get(name)
+
+    def read_end(self, name: str, size: int) -> bytes | None:
+        """See :class:`Files`."""
+        data = self.read(name)
+        return None if data is None else data[-size:]
 
     def names(self, directory: str) -> list[str]:
         """See :class:`Files`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from twopc.batch import Batch
 from twopc.errors import ConfigurationError
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from twopc.files import Files
+
+#: How much of a file source's log is read at first.
+_END_BYTES: Final = 64 * 1024
 
 
 @contextlib.contextmanager
@@ -140,7 +143,7 @@ def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
     # its own entry.
     for source in offsets.keys() - logs:
         first = f"sources/{source}/{_counter(_parsed(offsets[source])) or 0}"
-        if any(files.read(name) is not None for name in (first, f"{first}.compact")):
+        if any(files.read_end(name, 1) is not None for name in (first, f"{first}.compact")):
             logs.add(source)
     positions = {source for source in offsets if source.isdecimal()}
     if max(positions, key=int, default="") in logs:
@@ -181,23 +184,43 @@ def _canonical(files: Files, log: str | Literal[False], line: str) -> str:
 
 
 def _digest(files: Files, directory: str, counter: int) -> str:
-    """Compute the digest of the entries in ``<directory>/<counter>``.
-
-    Compaction moves entries: ``<n>.compact`` contains all entries up to n.
-    """
-    names = files.names(directory)
-    compacted = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))
-    # The first two candidates do not come from the listing, because a store's listing may omit a new file.
-    candidates = [str(counter), *(f"{number}.compact" for number in (counter, *compacted) if number >= counter)]
-    for name in candidates:
-        data = files.read(f"{directory}/{name}")
-        if data is not None:
-            with decoding(files, f"{directory}/{name}"):
-                entries = [line for line in data.decode().splitlines()[1:] if _belongs(line, counter)]
-            return hashlib.sha256("\n".join(sorted(entries)).encode()).hexdigest()
+    """Compute the digest of the entries that the counter covers."""
+    for name in _candidates(files, directory, counter):
+        entries = _entries(files, name, counter)
+        if entries is not None:
+            return hashlib.sha256(b"\n".join(sorted(entries))).hexdigest()
     return ""
 
 
-def _belongs(line: str, counter: int) -> bool:
+def _candidates(files: Files, directory: str, counter: int) -> Iterator[str]:
+    """Yield the names of the files that may contain the counter's entries.
+
+    Compaction moves entries: ``<n>.compact`` contains all entries up to n.
+    """
+    # These two do not come from the listing, because a store's listing may omit a new file.
+    yield f"{directory}/{counter}"
+    yield f"{directory}/{counter}.compact"
+    names = files.names(directory)
+    compacted = sorted(int(name.removesuffix(".compact")) for name in names if name.endswith(".compact"))
+    yield from (f"{directory}/{number}.compact" for number in compacted if number > counter)
+
+
+def _entries(files: Files, name: str, counter: int) -> list[bytes] | None:
+    """Read the counter's entries from a file. Return None if the file does not exist.
+
+    A compacted file grows for as long as the query runs. Spark writes its entries in the order of their counters
+    (``CompactibleFileStreamLog.compact``), so read the file from its end until an entry has a smaller counter.
+    """
+    size = _END_BYTES
+    while (data := files.read_end(name, size)) is not None:
+        lines = data.splitlines()[1:]  # the first line is the version, or may be a part of an entry
+        with decoding(files, name):
+            if len(data) < size or (lines and _counter_of(lines[0], counter) < counter):
+                return [line for line in lines if _counter_of(line, counter) == counter]
+        size *= 4
+    return None
+
+
+def _counter_of(line: bytes, default: int) -> int:
     entry: Any = json.loads(line)
-    return not isinstance(entry, dict) or entry.get("batchId", counter) == counter
+    return int(entry.get("batchId", default)) if isinstance(entry, dict) else default

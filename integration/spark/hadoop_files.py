@@ -110,20 +110,23 @@ class HadoopObjects:
 
     def read(self, name: str) -> bytes | None:
         """See :class:`Files`."""
+        return _if_present(lambda: self._read(self._path(name), 0))
 
-        def read() -> bytes:
-            stream = self._file_system.open(self._path(name))
-            try:
-                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-            finally:
-                stream.close()
-
-        return _if_present(read)
+    def read_end(self, name: str, size: int) -> bytes | None:
+        """See :class:`Files`."""
+        path = self._path(name)
+        return _if_present(lambda: self._read(path, self._file_system.getFileStatus(path).getLen() - size))
 
     def names(self, directory: str) -> list[str]:
         """See :class:`Files`."""
         found = _if_present(lambda: self._file_system.listStatus(self._path(directory)))
-        names = [str(status.getPath().getName()) for status in found or ()]
+        if not found:
+            return []
+        # A call to the JVM for each name would take longer than the listing itself. The text is "{parent/a,parent/b}".
+        paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(found)
+        text: str = self._jvm.org.apache.commons.lang3.ArrayUtils.toString(paths)
+        parent = f"{found[0].getPath().getParent().toString().rstrip('/')}/"
+        names = text[1:-1].removeprefix(parent).split(f",{parent}")  # no name contains a slash
         return sorted(name for name in names if not name.startswith("."))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -142,6 +145,15 @@ class HadoopObjects:
     def remove(self, name: str) -> None:
         """See :class:`Files`."""
         self._file_system.delete(self._path(name), False)  # noqa: FBT003 - Hadoop's parameter recursive
+
+    def _read(self, path: Any, start: int) -> bytes:
+        stream = self._file_system.open(path)
+        try:
+            if start > 0:
+                stream.seek(start)
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
 
     def _create(self, path: Any, data: bytes) -> None:
         stream = self._file_system.create(path, False)  # noqa: FBT003 - Hadoop's parameter overwrite

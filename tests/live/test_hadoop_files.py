@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.java_gateway import GatewayClient
 from py4j.protocol import Py4JJavaError
 
 from tests.live.spark_support import spark
@@ -47,6 +48,37 @@ def test_a_put_that_fails_leaves_no_file(files: HadoopFiles, tmp_path: Path, mon
     with pytest.raises(Py4JJavaError):
         files.put_if_absent("x/y", b"1")
     assert list((tmp_path / "x").iterdir()) == []
+
+
+def test_the_end_of_a_file_can_be_read_alone(files: HadoopFiles) -> None:
+    assert files.read_end("x/y", 3) is None
+    files.put_if_absent("x/y", b"12345")
+    assert [files.read_end("x/y", size) for size in (1, 3, 5, 6)] == [b"5", b"345", b"12345", b"12345"]
+
+
+def test_every_name_is_listed_whatever_it_contains(files: HadoopFiles, tmp_path: Path) -> None:
+    names = ["1", "1.compact", "a b", "a, b", "[x]", "é", "%2F"]
+    for name in (*names, ".hidden"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "empty").mkdir()
+    assert files.names("") == sorted([*names, "empty"])
+    assert files.names("empty") == []
+
+
+def test_a_listing_of_many_names_needs_few_calls_to_the_jvm(
+    files: HadoopFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(200):
+        (tmp_path / f"{number}").write_text("")
+    sent, send = list[str](), GatewayClient.send_command
+
+    def send_command(self: GatewayClient, command: str, *rest: object, **named: object) -> object:
+        sent.append(command)
+        return send(self, command, *rest, **named)
+
+    monkeypatch.setattr(GatewayClient, "send_command", send_command)
+    assert len(files.names("")) == 200
+    assert 0 < len(sent) < 60
 
 
 def test_the_sessions_hadoop_configuration_applies_to_every_request(spark: SparkSession, tmp_path: Path) -> None:

@@ -122,6 +122,10 @@ class Files:
     def read(self, name: str) -> bytes | None:
         return self._simulation.request("file", lambda: self._files.get(name))
 
+    def read_end(self, name: str, size: int) -> bytes | None:
+        data = self.read(name)
+        return None if data is None else data[-size:]
+
     def names(self, directory: str) -> list[str]:
         assert not directory
         names = self._simulation.request("file", lambda: sorted(self._files))

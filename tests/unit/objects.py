@@ -24,6 +24,10 @@ class Objects:
     def read(self, name: str) -> bytes | None:
         return self.content.get(name)
 
+    def read_end(self, name: str, size: int) -> bytes | None:
+        data = self.read(name)
+        return None if data is None else data[-size:]
+
     def names(self, directory: str) -> list[str]:
         prefix = f"{directory}/" if directory else ""
         return sorted({name.removeprefix(prefix).split("/")[0] for name in self.listed if name.startswith(prefix)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.unit.objects import Objects
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
+from twopc.integration.spark import checkpoint as checkpoint_module
 from twopc.integration.spark.checkpoint import source_offsets
 
 if TYPE_CHECKING:
@@ -57,7 +59,55 @@ def test_the_order_of_a_counters_files_does_not_matter(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     (tmp_path / "theirs").mkdir()
     ours = offsets_of(tmp_path / "ours", {"1": [1]})
-    assert offsets_of(tmp_path / "theirs", {"2.compact": [2, 1, 0]}, FILES | {1: ["/in/c", "/in/b"]}) == ours
+    assert offsets_of(tmp_path / "theirs", {"2.compact": [0, 1, 2]}, FILES | {1: ["/in/c", "/in/b"]}) == ours
+
+
+class Counted(LocalFiles):
+    """Counts the bytes that are read."""
+
+    read_bytes = 0
+
+    def read(self, name: str) -> bytes | None:
+        return self._counted(super().read(name))
+
+    def read_end(self, name: str, size: int) -> bytes | None:
+        return self._counted(super().read_end(name, size))
+
+    def _counted(self, data: bytes | None) -> bytes | None:
+        self.read_bytes += len(data or b"")
+        return data
+
+
+@pytest.mark.parametrize("name", ["30000.compact", "30001.compact"])
+def test_a_batch_reads_only_the_end_of_a_log_that_has_grown_for_years(tmp_path: Path, name: str) -> None:
+    """The whole file has 3 MB. Spark writes such a file instead of every tenth entry."""
+    files = Counted(checkpoint(tmp_path, 'v1\n{}\n{"logOffset":30000}', "0").location)
+    entries = [json.dumps({"path": f"file:///in/{n:040}.json", "timestamp": 1, "batchId": n}) for n in range(30_002)]
+    last = int(name.removesuffix(".compact"))
+    (tmp_path / "sources/0" / name).write_text("\n".join(["v1", *entries[: last + 1]]))
+    compacted = digests(files)
+    assert files.read_bytes < 100_000
+    (tmp_path / "sources/0/30000").write_text("\n".join(["v1", entries[30_000]]))
+    assert digests(files) == compacted
+
+
+@pytest.mark.parametrize("end_bytes", [1, 7, 64, 100, 1000])
+def test_the_same_entries_have_the_same_digest_wherever_the_reading_of_a_log_begins(
+    tmp_path: Path, end_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_module, "_END_BYTES", end_bytes)
+    chance = random.Random(end_bytes)
+    for number in range(60):
+        per_counter = [chance.randint(1, 6) for _ in range(8)]
+        found = {
+            n: [f"/in/{'é' * chance.randrange(5)}{n}-{i}" for i in range(count)] for n, count in enumerate(per_counter)
+        }
+        compacted, plain = tmp_path / f"{number}c", tmp_path / f"{number}p"
+        compacted.mkdir()
+        plain.mkdir()
+        last = chance.randint(1, 7)
+        log = {f"{last}.compact": list(range(last + 1))}
+        assert offsets_of(compacted, log, found) == offsets_of(plain, {"1": [1]}, found)
 
 
 def test_every_source_is_part_of_the_offsets(tmp_path: Path) -> None:

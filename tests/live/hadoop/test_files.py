@@ -52,6 +52,7 @@ def test_the_binding_survives_on_a_store_that_cannot_rename_files_and_lists_them
     assert (files.read("x/y"), files.names("")) == (None, [])
     assert files.put_if_absent("x/y", b"first")
     assert not files.put_if_absent("x/y", b"second")
+    assert (files.read_end("x/y", 2), files.read_end("x/z", 2), files.names("x")) == (b"st", None, [])
     files.remove("x/y")
     files.remove("x/y")
 
@@ -74,7 +75,7 @@ def test_only_one_of_many_writers_on_hdfs_creates_the_file(spark: SparkSession, 
     files = HadoopFiles(
         context._gateway, context._jsc.hadoopConfiguration(), f"{hdfs.url}/{uuid.uuid4().hex}/checkpoint"
     )
-    assert (files.read("x/y"), files.names("x")) == (None, [])
+    assert (files.read("x/y"), files.read_end("x/y", 2), files.names("x")) == (None, None, [])
     won: dict[int, list[bytes]] = {number: [] for number in range(20)}
 
     def write(mine: bytes) -> None:
@@ -92,6 +93,7 @@ def test_only_one_of_many_writers_on_hdfs_creates_the_file(spark: SparkSession, 
     files.remove("x/0")
     files.remove("x/0")
     assert files.put_if_absent("x/0", b"again")
+    assert files.read_end("x/0", 3) == b"ain"
 
 
 def test_a_staged_file_on_s3_is_read_back_and_rejected_if_it_was_altered_or_cut_off(
