@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
-from twopc.sinks.postgres.errors import ReadOnlyError, text_of
+from twopc.sinks.postgres.errors import ReadOnlyError, TookTooLongError, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,7 +134,7 @@ class Database:
         Without this limit, a wait for a silent server would never end.
 
         Raises:
-            psycopg.OperationalError: the body took longer than the timeout.
+            TookTooLongError: the body took longer than the timeout.
         """
         self._is_late = False
         timer = threading.Timer(self._timeout_ms / 1000, self._break)
@@ -144,7 +144,7 @@ class Database:
             yield
         except psycopg.OperationalError as error:
             if self._is_late:
-                raise psycopg.OperationalError(f"no response within timeout_ms={self._timeout_ms}") from error
+                raise TookTooLongError(f"no response within timeout_ms={self._timeout_ms}") from error
             raise
         finally:
             timer.cancel()

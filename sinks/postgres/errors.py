@@ -22,6 +22,13 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     ),
     "08": (UnavailableError, "The server is not reachable, or the connection was lost"),
     "22": (BadRecordError, "A row does not fit the table"),
+    "2200H": (
+        ConfigurationError,
+        (
+            "One of the table's sequences is used up: raise its maximum with ALTER SEQUENCE. If the sequence fills a smallint or "
+            "integer column, first change both the sequence's type and the column's type to bigint"
+        ),
+    ),
     "23": (BadRecordError, "A row violates one of the table's constraints"),
     # During a failover, a server that was the primary, or soon will be, is read-only.
     "25006": (
@@ -69,7 +76,15 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
         UnavailableError,
         "The driver and each task need a connection: raise max_connections, or run fewer tasks at the same time",
     ),
+    "53400": (
+        UnavailableError,
+        "The server has reached the limit that its message names: raise that setting, for example temp_file_limit",
+    ),
     "54": (BadRecordError, "A row is too large for the table or for one of its indexes"),
+    "54001": (
+        FatalError,
+        "A trigger or function calls itself too often, or a value is nested too deeply: correct it, or raise max_stack_depth",
+    ),
     "55P03": (
         UnavailableError,
         (
@@ -80,6 +95,13 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "57": (UnavailableError, "The server terminated the statement or the connection, or is starting or stopping"),
     "P0001": (BadRecordError, "One of the table's triggers or functions rejected a row"),
     "57014": (UnavailableError, "Raise timeout_ms, unless an operator cancelled the statement"),
+    "HYT00": (
+        UnavailableError,
+        (
+            "If other sessions can still use the server, this step only needs more time, for example to publish a large batch in "
+            "one transaction: raise timeout_ms. Otherwise, check the server and the network"
+        ),
+    ),
 }
 #: If a connection attempt fails, the client reports no SQLSTATE, but only a message in the language of the server's
 #: lc_messages.
@@ -102,6 +124,12 @@ _OF_A_START: Final = (
 _PASSING: Final = ("40", "57P01", "57P02")
 #: The client's message contains this text if the other side has closed the connection.
 _BROKEN: Final = "closed the connection"
+
+
+class TookTooLongError(psycopg.OperationalError):
+    """A step took longer than the sink's timeout. Nothing shows whether the server was busy or silent."""
+
+    sqlstate = "HYT00"  # ODBC's code for an expired timeout, because PostgreSQL has none
 
 
 class ReadOnlyError(psycopg.OperationalError):

@@ -1266,6 +1266,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/postgres/test_causes.py -k leads_nowhere",
     ),
     one_edit(
+        "PostgreSQL: a publish that takes too long is blamed on the network",
+        0,
+        "sinks/postgres/database.py",
+        "raise TookTooLongError(",
+        "raise psycopg.OperationalError(",
+        model=False,
+        protocol="tests/live/postgres/test_faults.py -k slow_publish",
+    ),
+    one_edit(
         "PostgreSQL: a blocked batch does not say what to do",
         0,
         "sinks/postgres/errors.py",

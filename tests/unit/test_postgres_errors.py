@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 import pytest
 
-from twopc.errors import UnavailableError
-from twopc.sinks.postgres.errors import explained, reason
+from twopc.errors import ConfigurationError, FatalError, UnavailableError
+from twopc.sinks.postgres.errors import TookTooLongError, explained, reason
 
 _FULL = psycopg.errors.DiskFull('could not write to file "pg_wal/xlogtemp.7": No space left on device')
 _SAID = (
@@ -35,3 +37,20 @@ def test_the_reason_given_for_a_blocked_batch_says_what_to_do() -> None:
     assert reason(psycopg.OperationalError("FATAL: the database system is in recovery mode")).endswith(
         "is starting or stopping"
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "advice"),
+    [
+        (TookTooLongError("no response within timeout_ms=60000"), UnavailableError, "raise timeout_ms"),
+        (psycopg.errors.SequenceGeneratorLimitExceeded("nextval"), ConfigurationError, "ALTER SEQUENCE"),
+        (psycopg.errors.StatementTooComplex("stack depth limit exceeded"), FatalError, "raise max_stack_depth"),
+        (psycopg.errors.ConfigurationLimitExceeded("temporary file size"), UnavailableError, "temp_file_limit"),
+    ],
+)
+def test_the_advice_for_a_limit_names_the_limit_and_blames_neither_the_network_nor_a_row(
+    error: psycopg.Error, kind: type[Exception], advice: str
+) -> None:
+    assert type(explained(error, "sink 'orders', confirming")) is kind
+    assert advice in reason(error)
+    assert not re.search("not reachable|row|disk space", reason(error))
