@@ -240,6 +240,13 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
                     files.delete(path)
         return found
 
+    def notify_checkpoint_complete(
+        self, batch_id: int, handles: Sequence[HandleT], scan_start: Mapping[str, Any]
+    ) -> Mapping[HandleT, Evidence]:
+        """See :class:`StepCommitter`."""
+        self._orphans.complete(batch_id, has_rows=bool(handles))
+        return super().notify_checkpoint_complete(batch_id, handles, scan_start)
+
     def prove(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
         """See :class:`StepCommitter`. Read the newest decision's outcome from the table."""
         try:

@@ -1,9 +1,12 @@
-"""Define the paths of a sink's data files: ``twopc-<sink>/<id>/<driver epoch>/<batch>/<transaction>-<number>.parquet``.
+"""Define the paths of a sink's data files.
+
+A path is ``twopc-<sink>/<id>/<driver epoch>/<batch // 1000>/<batch>/<transaction>-<number>.parquet``.
 
 The id is in the control record. Two Iceberg tables may share a ``write.data.path``, and their sinks may have the same name. If
 a Delta table is recreated from its files (``CONVERT TO DELTA``), the sink starts from scratch. Without the id, a sink would
 treat another sink's files, or its own earlier files, as orphans. The driver epoch and the batch are directories, so that a
-sweep lists only directories that may contain orphans.
+sweep lists only directories that may contain orphans. A directory contains the directories of at most 1000 batches, because a
+start lists it, and because some file systems limit the entries of a directory (HDFS: 1,048,576).
 
 A copy of a data file (see :mod:`twopc.sinks.lake.renewal`) is in the same directory. Its name adds the Unix time of the copy, in
 milliseconds, and a random number: ``<transaction>-<number>-copy-<time>-<random>.parquet``.
@@ -16,6 +19,7 @@ import uuid
 from typing import Final
 
 _COPY: Final = r"-copy-([0-9]+)-[0-9a-f]{32}"
+_BATCHES_PER_GROUP: Final = 1000
 _FILE: Final = re.compile(rf"(.+-[0-9]+-[0-9a-f]{{32}})(?:-[0-9]{{5}}(?:{_COPY})?\.parquet|\.entries)")
 
 
@@ -24,9 +28,14 @@ def root(sink: str, sink_id: str) -> str:
     return f"twopc-{sink}/{sink_id}"
 
 
+def group_of(batch: int) -> int:
+    """Return the number of the group to which a batch belongs."""
+    return batch // _BATCHES_PER_GROUP
+
+
 def directory(base: str, epoch: int, batch: int) -> str:
     """Return a batch's directory, below the sink's directory."""
-    return f"{base}/{epoch}/{batch}"
+    return f"{base}/{epoch}/{group_of(batch)}/{batch}"
 
 
 def data_file(where: str, transaction: str, number: int) -> str:

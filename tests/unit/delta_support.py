@@ -85,7 +85,7 @@ class Shop:
 
     def files(self, pattern: str = "*") -> list[Path]:
         """The sink's own data files."""
-        return sorted(path for path in self.path.glob(f"twopc-*/*/*/*/{pattern}") if path.is_file())
+        return sorted(path for path in self.path.glob(f"twopc-*/*/*/*/*/{pattern}") if path.is_file())
 
     def records(self) -> list[Path]:
         return sorted(self.path.glob("_twopc/*/*.json"))

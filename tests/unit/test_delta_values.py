@@ -439,7 +439,7 @@ def test_a_nan_is_found_by_a_filter(kind: Any, condition: str, tmp_path: Path) -
         query = f"SELECT row FROM orders WHERE {where}"  # noqa: S608 - the test's own SQL
         found: Any = QueryBuilder().register("orders", table).execute(query).read_all()
         assert 1 in pa.table(found).column("row").to_pylist(), where
-    file = next((tmp_path / "orders").glob("twopc-*/*/*/*/*.parquet"))
+    file = next((tmp_path / "orders").glob("twopc-*/*/*/*/*/*.parquet"))
     leaves = pq.read_metadata(file).row_group(0)
     assert [leaves.column(index).is_stats_set for index in range(3)] == [True, False, False]
 

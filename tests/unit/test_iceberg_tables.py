@@ -229,7 +229,7 @@ def test_files_and_metadata_are_written_to_the_tables_configured_directories(tmp
     prepare(driver, shop.sink, 2, batch=1)
     Driver(shop.sink).committer.recover_and_abort([])
     [file] = [path.relative_to(data) for path in data.rglob("*.parquet")]
-    assert (file.parts[0], *file.parts[2:4]) == ("twopc-orders", "1", "0")
+    assert (file.parts[0], *file.parts[2:5]) == ("twopc-orders", "1", "0", "0")
     assert len(list(metadata.glob("snap-*.avro"))) == shop.commits()
     assert shop.values() == [1]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -134,6 +134,79 @@ def test_orphans_of_the_decided_batch_and_of_the_next_batch_are_found(shop: Lake
     driver.committer.recover_and_abort([handle])
     assert driver.committer.orphans_ended() == 2
     assert present(shop) == shop.named_files()
+
+
+def test_a_batch_without_rows_does_not_search_the_earlier_batches(
+    shop: LakeShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is a directory for each batch with rows, for as long as the query exists."""
+    driver = Driver(shop.sink)
+    driver.committer.initialize_state([], {})
+    handle = prepare(driver, shop.sink, 1)
+    scan_start = driver.begin()
+    driver.committer.notify_checkpoint_complete(0, [handle], scan_start)
+    driver.committer.recover_and_abort([handle])
+    listed = listings(shop, monkeypatch)
+    driver.committer.notify_checkpoint_complete(1, [], driver.begin())
+    driver.committer.recover_and_abort([])
+    assert [names for names in listed if names] == []
+
+
+def test_orphans_of_a_batch_that_was_decided_without_rows_and_of_the_next_batch_are_found(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    driver.committer.initialize_state([], {})
+    for batch, orphaned in ((3, 3), (4, 5)):
+        driver.begin()
+        prepare(driver, shop.sink, 1, batch=orphaned)
+        driver.committer.notify_checkpoint_complete(batch, [], driver.begin())
+        driver.committer.recover_and_abort([])
+        assert shop.files() == []
+    prepare(driver, shop.sink, 1, batch=5)
+    driver.committer.recover_and_abort([])  # after a failed attempt, which no batch completes
+    assert shop.files() == []
+
+
+def test_the_files_of_an_abandoned_batch_are_deleted(shop: LakeShop) -> None:
+    """An earlier driver decided the batch, so its files are not in this driver's directories."""
+    dead = Driver(shop.sink)
+    scan_start = dead.begin()
+    decided = prepare(dead, shop.sink, 1)
+    successor = Driver(shop.sink)
+    successor.committer.recover_and_abort([decided])
+    with shop.silent():
+        successor.committer.notify_checkpoint_complete(0, [decided], scan_start)
+    successor.committer.recover_and_abort([])
+    assert shop.files() == []
+
+
+def test_a_start_does_not_list_the_batches_before_the_newest(shop: LakeShop, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Driver(shop.sink)
+    for batch in (*range(10), 2_500):
+        scan_start = first.begin()
+        first.commit([prepare(first, shop.sink, batch, batch=batch)], scan_start)
+    prepare(first, shop.sink, 1, batch=2_501)
+    prepare(first, shop.sink, 1, batch=3_000)
+    listed = listings(shop, monkeypatch)
+    second = Driver(shop.sink)
+    second.committer.initialize_state([], {})
+    assert second.committer.orphans_ended() == 2
+    assert not any({"1", "9"} & names for names in listed[1:])  # the first listing is that of the driver epochs
+    assert len(shop.values()) == 11
+    assert present(shop) == shop.named_files()
+
+
+def listings(shop: LakeShop, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The results of the sink's later listings."""
+    files, results = type(shop.view().files), []
+    listed = files.listed
+
+    def noted(*arguments: Any, **named: Any) -> list[str]:
+        found: list[str] = listed(*arguments, **named)
+        results.append(set(found))
+        return found
+
+    monkeypatch.setattr(files, "listed", noted)
+    return results
 
 
 def test_a_decided_but_uncommitted_batch_is_spared(shop: LakeShop) -> None:
