@@ -20,7 +20,7 @@ from typing import Final
 
 _COPY: Final = r"-copy-([0-9]+)-[0-9a-f]{32}"
 _BATCHES_PER_GROUP: Final = 1000
-_FILE: Final = re.compile(rf"(.+-[0-9]+-[0-9a-f]{{32}})(?:-[0-9]{{5}}(?:{_COPY})?\.parquet|\.entries)")
+_FILE: Final = re.compile(rf"(.+-[0-9]+-[0-9a-f]{{32}})(?:-[0-9]{{5,}}(?:{_COPY})?\.parquet|\.entries)")
 
 
 def root(sink: str, sink_id: str) -> str:

@@ -218,6 +218,13 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             **_both("sweep.py::test_a_start_does_not_list_the_batches_before_the_newest"),
         ),
         _bugs(
+            "a sweep leaves the files of a task with more than 100,000 files",
+            "layout.py",
+            "(?:-[0-9]{{5,}}(?:",
+            "(?:-[0-9]{{5}}(?:",
+            **_both("sweep.py::test_the_file_of_a_task_with_very_many_files_is_found"),
+        ),
+        _bugs(
             "a sweep takes the files of a repair for orphans",
             "committer.py",
             "max((published.epoch, published.batch), *places)",

@@ -12,6 +12,7 @@ from tests.unit.test_lake_commit import shop
 from twopc import control
 from twopc.attempt import Evidence
 from twopc.sinks.lake import writer as writer_module
+from twopc.sinks.lake.layout import copied_ms, data_file, new_copy, original_of, transaction_of
 from twopc.sinks.lake.orphans import Orphans
 from twopc.testing import crash_points
 from twopc.testing.contract import Case, Crash, die, numbers
@@ -229,6 +230,25 @@ def test_files_that_the_sink_did_not_write_are_left_alone(shop: LakeShop) -> Non
     prepare(other, shop.named("orders2"), 2)
     Driver(shop.sink).committer.recover_and_abort([])
     assert sorted(path.suffix for path in shop.files()) == [".parquet", ".txt"]
+
+
+def test_the_file_of_a_task_with_very_many_files_is_found(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    handle = prepare(driver, shop.sink, 1)
+    [file] = shop.files()
+    file.rename(data_file(str(file.parent), handle.transaction, 100_000))
+    Driver(shop.sink).committer.recover_and_abort([])
+    assert shop.files() == []
+
+
+@pytest.mark.parametrize("number", [0, 99_999, 100_000, 1_234_567])
+def test_the_names_of_a_file_and_of_its_copies_are_recognized(number: int) -> None:
+    transaction = f"orders-3-{'a' * 32}"
+    path = data_file("somewhere/0/7", transaction, number)
+    copy = new_copy(path, 1_700_000_000_000)
+    assert transaction_of(path) == transaction_of(copy) == transaction
+    assert (copied_ms(path), copied_ms(copy)) == (None, 1_700_000_000_000)
+    assert original_of(copy) == path
 
 
 def test_an_aborted_task_leaves_no_file(shop: LakeShop) -> None:
