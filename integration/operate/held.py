@@ -18,7 +18,7 @@ from twopc.integration.verify.describing import describe as describe_transaction
 from twopc.retry import repeating
 from twopc.sinks.kafka.broker_connection import BrokerConnection
 from twopc.sinks.kafka.ledger_topic import describe
-from twopc.sinks.kafka.partition_reports import NOT_ALLOWED, error_of, open_producers, producers_by_partition, split
+from twopc.sinks.kafka.partition_reports import NOT_ALLOWED, describe_partitions, split
 from twopc.sinks.kafka.reports import NONE
 
 if TYPE_CHECKING:
@@ -138,12 +138,11 @@ def _oldest_producers(
                 leaders[f"{topic}:{row.id}"] = row.leader.id
     oldest, refused = {}, set()
     with closing(BrokerConnection(cluster.sink.committing_config())) as connection:
-        for partition, row in producers_by_partition(connection, leaders).items():
-            if error_of(row) == NOT_ALLOWED:
+        for partition, report in describe_partitions(connection, leaders).items():
+            if report.error == NOT_ALLOWED:
                 refused.add(split(partition))
-            elif open_ones := open_producers(row):
-                first = min(open_ones, key=lambda one: int(one.current_txn_start_offset))
-                oldest[split(partition)] = int(first.producer_id)
+            elif report.writers:
+                oldest[split(partition)], _ = min(report.writers, key=lambda writer: report.writers[writer])
     return oldest, refused
 
 

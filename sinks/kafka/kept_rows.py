@@ -161,8 +161,8 @@ class KeptRows:
 def _warn_of_silence(places: Iterable[str]) -> None:
     if silent := sorted(places):
         logger.warning(
-            "no broker responded for %s, so it is not known whether the rows of prepared transactions are still there. No loss "
-            "is known either. The batch continues without this check",
+            "no broker responded for %s (a response above 100 MB also counts as none), so it is not known whether the rows of "
+            "prepared transactions are still there. No loss is known either. The batch continues without this check",
             ", ".join(silent),
         )
 

@@ -200,7 +200,7 @@ class TransactionClient:
 
 def _writers(where: str) -> PartitionReport:
     log = NETWORK.cluster.logs[split(where)]
-    return PartitionReport(NONE, frozenset((producer_id, log.epochs[producer_id]) for producer_id in log.open))
+    return PartitionReport(NONE, {(one, log.epochs[one]): first for one, first in log.open.items()})
 
 
 def _answered(kind: str, send: Callable[[], str]) -> str:

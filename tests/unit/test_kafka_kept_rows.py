@@ -24,7 +24,7 @@ from twopc.sinks.kafka.partition_reports import (
 from twopc.sinks.kafka.reports import NO_ANSWER, NONE, NOT_FOUND, Description
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
 HANDLE = KafkaHandle(
     uuid="u",
@@ -35,7 +35,7 @@ HANDLE = KafkaHandle(
     rows=5,
     partitions=("out:0-1", "ledger:2"),
 )
-WRITERS = frozenset({(7, 3), (8, 0)})
+WRITERS = {(7, 3): 20, (8, 0): 10}
 HERE, OTHER = 1, 2  # brokers
 
 
@@ -87,10 +87,10 @@ def test_rows_that_are_in_their_partitions_are_not_missing(kept: KeptRows) -> No
     assert kept.absent([HANDLE], {}) == {}
 
 
-@pytest.mark.parametrize("writers", [frozenset(), frozenset({(7, 2)}), frozenset({(8, 3)})])
+@pytest.mark.parametrize("writers", [{}, {(7, 2): 20}, {(8, 3): 20}])
 @pytest.mark.parametrize("where", ["out:0", "out:1", "ledger:2"])
 def test_a_partition_without_the_open_transaction_has_lost_its_rows(
-    kept: KeptRows, brokers: Brokers, where: str, writers: frozenset[tuple[int, int]]
+    kept: KeptRows, brokers: Brokers, where: str, writers: dict[tuple[int, int], int]
 ) -> None:
     brokers.led[where] = PartitionReport(NONE, writers)
     assert f"the partition {where} no longer contains" in kept.absent([HANDLE], {})[HANDLE]
@@ -172,7 +172,7 @@ def test_a_leader_that_does_not_respond_proves_no_loss(
     with caplog.at_level(logging.WARNING):
         assert kept.absent([HANDLE], {}) == {}
     [said] = caplog.messages
-    assert "no broker responded for ledger:2, out:0, out:1" in said
+    assert "no broker responded for ledger:2, out:0, out:1" in said and "100 MB" in said
 
 
 def test_brokers_without_topic_ids_prove_no_loss(kept: KeptRows, brokers: Brokers) -> None:
@@ -216,6 +216,61 @@ def test_the_error_of_a_leader_is_reported(error: type[kafka_errors.BrokerRespon
     response = SimpleNamespace(topics=[SimpleNamespace(name="out", partitions=[row])])
     connection: Any = SimpleNamespace(send_all=lambda _: [response], does_not_know=lambda _: False)
     assert describe_partitions(connection, {"out:0": HERE})["out:0"] == PartitionReport(report)
+
+
+class Leaders:
+    """A connection to leaders that list every producer of the last day. ``silent`` nodes do not respond."""
+
+    def __init__(self, *silent: int) -> None:
+        self._silent = silent
+        self.asked: list[tuple[int, int]] = []  # the node and the number of partitions of each request
+
+    def does_not_know(self, request: Any) -> bool:
+        del request
+        return False
+
+    def send_all(self, requests: Sequence[tuple[Any, int]]) -> list[Any]:
+        assert len({node for _, node in requests}) == len(requests), "several responses of a node at once"
+        return [self._respond(request, node) for request, node in requests]
+
+    def _respond(self, request: Any, node: int) -> Any:
+        self.asked.append((node, sum(len(topic.partition_indexes) for topic in request.topics)))
+        if node in self._silent:
+            return kafka_errors.KafkaConnectionError()
+        return SimpleNamespace(
+            topics=[
+                SimpleNamespace(name=topic.name, partitions=[_row(number) for number in topic.partition_indexes])
+                for topic in request.topics
+            ]
+        )
+
+
+def _row(partition: int) -> Any:
+    producers = [
+        SimpleNamespace(producer_id=7, producer_epoch=epoch, current_txn_start_offset=5 if epoch == 3 else -1)
+        for epoch in range(4)
+    ]
+    return SimpleNamespace(partition_index=partition, error_code=0, active_producers=producers)
+
+
+MANY = {f"{topic}:{number}": HERE if number % 2 else OTHER for topic in ("out", "other") for number in range(25)}
+
+
+def test_many_partitions_are_described_in_small_responses() -> None:
+    """A leader lists every producer of the last day, and a response above 100 MB closes the connection."""
+    connection: Any = Leaders()
+    found = describe_partitions(connection, MANY)
+    assert found == dict.fromkeys(MANY, PartitionReport(NONE, {(7, 3): 5}))
+    assert sum(count for _, count in connection.asked) == len(MANY)
+    assert max(count for _, count in connection.asked) <= 10
+
+
+def test_a_silent_leader_of_many_partitions_costs_one_timeout() -> None:
+    connection: Any = Leaders(OTHER)
+    found = describe_partitions(connection, MANY)
+    assert [node for node, _ in connection.asked].count(OTHER) == 1
+    assert {node for where, node in MANY.items() if found[where].error == NO_ANSWER} == {OTHER}
+    assert {node for where, node in MANY.items() if found[where].error == NONE} == {HERE}
 
 
 def test_an_unknown_topic_is_reported() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-import kafka.errors as kafka_errors
 import pytest
 
 from tests.unit.operate_support import STATE, one
@@ -17,7 +16,8 @@ from twopc.integration.operate.held import HeldPartition, Unnamed, held_back
 from twopc.integration.operate.opened import Standing
 from twopc.integration.verify.cluster import Bounds
 from twopc.sinks.kafka import KafkaSink
-from twopc.sinks.kafka.reports import Description, Listing
+from twopc.sinks.kafka.partition_reports import NOT_ALLOWED, PartitionReport
+from twopc.sinks.kafka.reports import NO_ANSWER, NONE, Description, Listing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,18 +28,15 @@ if TYPE_CHECKING:
 
 SINK = KafkaSink(name="s", bootstrap_servers="localhost:1", topic="out")
 STUCK, PASSED = Bounds({0: 0}, {0: 5}, {0: 9}), Bounds({0: 0}, {0: 9}, {0: 9})
-REFUSED = kafka_errors.TopicAuthorizationFailedError.errno
-MOVED = kafka_errors.NotLeaderForPartitionError.errno
 
 
-def producers(*of: tuple[int, int], error_code: int = 0) -> dict[str, Any]:
-    found = [SimpleNamespace(producer_id=producer, current_txn_start_offset=start) for producer, start in of]
-    return {"out:0": SimpleNamespace(error_code=error_code, active_producers=found)}
+def producers(*of: tuple[int, int], error: str = NONE) -> dict[str, PartitionReport]:
+    return {"out:0": PartitionReport(error, {(producer, 0): start for producer, start in of})}
 
 
 def look(
     monkeypatch: pytest.MonkeyPatch,
-    answer: dict[str, Any],
+    answer: dict[str, PartitionReport],
     *bounds: Bounds,
     listed: dict[str, Description] | None = None,
     known: dict[int, str] | None = None,
@@ -62,7 +59,7 @@ def look(
     topic = SimpleNamespace(partitions=[SimpleNamespace(id=0, leader=SimpleNamespace(id=1))])
     monkeypatch.setattr(held, "describe", lambda *_, **__: topic)
     monkeypatch.setattr(held, "BrokerConnection", lambda _: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(held, "producers_by_partition", lambda *_: answer)
+    monkeypatch.setattr(held, "describe_partitions", lambda *_: answer)
     monkeypatch.setattr(held, "_END_S", 0.01)
     [found] = held_back(cast("Cluster", fake), {"out"}, known or {})
     return found
@@ -76,13 +73,13 @@ def _with(found: HeldPartition, *transactions: OpenTransaction) -> SinkState:
     ("answer", "why", "what"),
     [
         (producers((8, 5)), Unnamed.HIDDEN, "producer 8"),
-        (producers(error_code=REFUSED), Unnamed.REFUSED, "does not tell this principal"),
-        (producers(error_code=MOVED), Unnamed.SILENT, "did not say"),
+        (producers(error=NOT_ALLOWED), Unnamed.REFUSED, "does not tell this principal"),
+        (producers(error=NO_ANSWER), Unnamed.SILENT, "did not say"),
         ({}, Unnamed.SILENT, "did not say"),
     ],
 )
 def test_a_transaction_without_a_name_is_never_said_to_be_about_to_end(
-    answer: dict[str, Any], why: Unnamed, what: str, monkeypatch: pytest.MonkeyPatch
+    answer: dict[str, PartitionReport], why: Unnamed, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = look(monkeypatch, answer)
     assert found.unnamed is why and "end" not in found.holder.split()
@@ -93,7 +90,7 @@ def test_a_transaction_without_a_name_is_never_said_to_be_about_to_end(
 
 
 def test_a_missing_read_permission_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    [advice] = advise(_with(look(monkeypatch, producers(error_code=REFUSED))))
+    [advice] = advise(_with(look(monkeypatch, producers(error=NOT_ALLOWED))))
     assert "Allow Read on the topic out" in advice.action
 
 
