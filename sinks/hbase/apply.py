@@ -67,7 +67,9 @@ class Applier:
         self._table = table
         self._sink = sink
 
-    def apply(self, handle: HBaseHandle, base: int, decided: Collection[HBaseHandle]) -> list[str]:
+    def apply(
+        self, handle: HBaseHandle, base: int, decided: Collection[HBaseHandle], *, has_lost: bool = True
+    ) -> list[str]:
         """Apply all chunks of a slice under the decision with version ``base`` and these slices.
 
         An earlier call may have applied some of them. It does not matter which: a snapshot of the data table may have been
@@ -80,7 +82,7 @@ class Applier:
             Exception: one of ``FAILURES``, if the fence cannot be read or written.
         """
         self._fence.begin(handle.uuid, base)
-        progress = self._fence.read()
+        progress = self._fence.read(None if has_lost else [handle.uuid])
         if progress.base != base or handle.uuid not in progress.done:
             return []  # there is a newer decision or a tombstone; the evidence shows which
         start_ms = starts_of(decided, base, progress.tombstones)[handle]
@@ -148,7 +150,7 @@ class Applier:
             for mutation, result in zip(left, looked, strict=True):
                 held = cells_of(result)
                 seen = held[column].value if column in held else None
-                if seen is not None and _newest_in(seen) > base and self._fence.read().base <= base:
+                if seen is not None and _newest_in(seen) > base and self._fence.read(()).base <= base:
                     return [self._not_ours(mutation.row, column)]
                 new = _advance(seen, base, handle.partition, done)
                 if new is not None:

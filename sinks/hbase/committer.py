@@ -47,6 +47,8 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         self._data_table = settings.table
         self._operation = settings.mapping.operation
         self._decided: Sequence[HBaseHandle] = ()
+        self._newest = 0  # the version of this run's newest attempt
+        self._has_tombstones = True  # the newest decision may have tombstones; unknown at a start
         self._fence = Fence(client, table=table, sink=sink)
         self._check = Check(client, settings)
         self._applier = Applier(client, self._fence, table=table, sink=sink)
@@ -75,10 +77,12 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
     def begin_attempt(self) -> dict[str, Any]:
         """See :class:`StagedCommitter`. The version is higher than every timestamp that a decision may have used."""
         with self._try("reading its fence"):
-            progress = self._fence.read()
+            progress = self._fence.read(None if self._has_tombstones else ())
             # A repair of the last decision may have used timestamps above that decision's top (see `starts_of`).
             self._highest_version = max(self._highest_version, progress.top) + sum(progress.tombstones.values())
-        return super().begin_attempt()
+        scan_start = super().begin_attempt()
+        self._newest = self._highest_version
+        return scan_start
 
     def _check_clocks(self) -> None:
         here_ms = control.now_ms()  # first, so that a slow response cannot make this host's clock look ahead
@@ -109,6 +113,8 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
 
     def _apply_all(self, handles: Sequence[HBaseHandle], version: int) -> None:
         self._fence.raise_to(version, top_of(handles, version))
+        if version == self._newest:  # a new decision, so it replaces no lost slice, and it has deleted older tombstones
+            self._has_tombstones = False
         self._decided = handles
         super()._apply_all(handles, version)
 
@@ -117,14 +123,14 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         # Read the slices first, because another driver removes a committed slice only after it has recorded the slice's progress.
         found = self._digests(handles)
         checked(found.values())
-        progress = self._fence.read()
+        progress = self._fence.read(handle.uuid for handle in handles)
         return {
             handle: state_of(handle, progress, version, is_whole=len(staging.digests_of(answer)) == handle.chunks)
             for handle, answer in found.items()
         }
 
     def _apply(self, handle: HBaseHandle, version: int) -> list[str]:
-        return self._applier.apply(handle, version, self._decided)
+        return self._applier.apply(handle, version, self._decided, has_lost=self._has_tombstones)
 
     def _apply_each(self, handles: Sequence[HBaseHandle], version: int) -> Generator[tuple[HBaseHandle, Sequence[str]]]:
         # Each slice takes several round trips, so if the slices were applied one by one, a batch with many small tasks
@@ -144,8 +150,9 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         return handle.operation == "APPEND"
 
     def _tombstone(self, handle: HBaseHandle, version: int) -> bool:
+        self._newest, self._has_tombstones = 0, True
         self._fence.tombstone(handle, version)
-        if handle.uuid not in self._fence.read().tombstones:
+        if handle.uuid not in self._fence.read([handle.uuid]).tombstones:
             return False
         # The tombstone proves the loss, so the slice is no longer needed.
         with contextlib.suppress(*FAILURES):

@@ -13,7 +13,7 @@ from twopc.sinks.hbase.staging import STATE, own_row
 from twopc.sinks.staged.slices import SliceState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from twopc.sinks.hbase.client import HBaseClient
     from twopc.sinks.hbase.row_ops import Column
@@ -53,9 +53,17 @@ class Fence:
         self._table = table
         self._row = own_row(sink, "fence")
 
-    def read(self) -> Progress:
-        """Read the row."""
-        result = self._client.execute_one(look(self._table, self._row, family=STATE))
+    def read(self, uuids: Iterable[str] | None = None) -> Progress:
+        """Read the row, or only the base, the top and these slices.
+
+        Reading the complete row takes longer after many batches: HBase reads past the columns of all slices of earlier decisions
+        until it flushes the table (by default, after an hour). With 40,000 such slices, it took half a second.
+        """
+        if uuids is None:
+            read = look(self._table, self._row, family=STATE)
+        else:
+            read = look(self._table, self._row, [_BASE, _TOP, *((STATE, uuid.encode()) for uuid in uuids)])
+        result = self._client.execute_one(read)
         cells = {column: cell.value for column, cell in cells_of(result).items()}
         base, top = int(cells.pop(_BASE, b"0")), int(cells.pop(_TOP, b"0"))
         slices = {column[1].decode(): value for column, value in cells.items()}

@@ -66,7 +66,7 @@ def test_a_slice_that_replaces_a_lost_slice_is_applied_after_all_others() -> Non
 
 def test_the_next_version_is_above_the_timestamps_of_a_repair(monkeypatch: pytest.MonkeyPatch) -> None:
     progress = Progress(BASE, BASE + 10, {}, {"lost": 49})
-    monkeypatch.setattr(Fence, "read", lambda _: progress)
+    monkeypatch.setattr(Fence, "read", lambda *_: progress)
     monkeypatch.setattr(StagedCommitter, "begin_attempt", lambda self: {"above": self._highest_version})
     committer = HBaseSink(name="s", zookeeper="h:1", table="t", mapping=Put("{id}", {"d:v": "v"})).create_committer()
     assert committer.begin_attempt() == {"above": BASE + 59}

@@ -40,9 +40,9 @@ def let_meet(monkeypatch: pytest.MonkeyPatch, name: str, count: int) -> None:
     """Let a method of the applier continue only when this number of threads has entered it."""
     original, together = getattr(Applier, name), threading.Barrier(count, timeout=30)
 
-    def meet(*arguments: Any) -> Any:
+    def meet(*arguments: Any, **named: Any) -> Any:
         together.wait()
-        return original(*arguments)
+        return original(*arguments, **named)
 
     monkeypatch.setattr(Applier, name, meet)
 
@@ -94,9 +94,9 @@ def test_slices_whose_order_matters_are_applied_one_after_the_other(
 ) -> None:
     apply, by = Applier.apply, []
 
-    def watched(*arguments: Any) -> Any:
+    def watched(*arguments: Any, **named: Any) -> Any:
         by.append((threading.current_thread(), arguments[1].partition))
-        return apply(*arguments)
+        return apply(*arguments, **named)
 
     monkeypatch.setattr(Applier, "apply", watched)
     driver = Driver(sink_of(store, mapping_of(kind, store), chunk_rows=2))
