@@ -141,7 +141,7 @@ def test_a_checksum_covers_the_values_inside_nested_maps(cases: list[str], spark
     frame = times.selectExpr(f"EXPLODE(ARRAY({', '.join(cases)})) AS c", "'' AS value")
     letters, events = (KafkaSink(name=name, bootstrap_servers="nowhere:1", topic="t") for name in ("letters", "events"))
     arranged = arrange("", frame, (events, letters), select={}, dead_letter=letters.name)
-    assert [column.form for column in arranged.columns] == [Form.BINARY, Form.AS_IS, Form.AS_IS]
+    assert [column.form for column in arranged.columns] == [Form.AS_IS, Form.BINARY, Form.AS_IS]
     first, second = (as_arrow(arranged.frame()).column(CHECKSUM).to_pylist() for _ in range(2))
     assert first == second
     assert len(set(first)) == len(cases)
