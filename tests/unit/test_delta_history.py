@@ -78,13 +78,16 @@ def test_the_restored_batch_is_found_in_the_history_that_deltalake_writes(tmp_pa
         assert found is not None
         return found.restored
 
-    for commit in read_history(
-        DeltaTable(str(tmp_path))
-    ):  # delta-rs looks at the files' times, which are a little later
-        os.utime(tmp_path / "_delta_log" / f"{commit['version']:020}.json", (commit["timestamp"] / 1000,) * 2)
+    def set_time(version: int, at_ms: int) -> None:
+        """delta-rs looks at the files' times."""
+        os.utime(tmp_path / "_delta_log" / f"{version:020}.json", ns=(at_ms * 1_000_000,) * 2)
+
+    for commit in read_history(DeltaTable(str(tmp_path))):
+        set_time(commit["version"], commit["timestamp"])
     DeltaTable(str(tmp_path)).restore(0)
     assert restored() == 3
     added_ms = read_history(DeltaTable(str(tmp_path)))[1]["timestamp"]
+    set_time(3, added_ms + 1)  # both commits may have the same time
     DeltaTable(str(tmp_path)).restore(datetime.fromtimestamp(added_ms / 1000, timezone.utc))
     assert restored() is None
     DeltaTable(str(tmp_path)).restore(3)
