@@ -13,7 +13,7 @@ from twopc.sinks.sink_names import RULE, is_sink_name
 
 def is_positive(value: object) -> bool:
     """Whether an argument is a finite number above 0."""
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < math.inf
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < value < math.inf  # type: ignore[operator]
 
 
 @dataclass(frozen=True, kw_only=True)

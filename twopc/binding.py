@@ -231,7 +231,7 @@ def changed_facts(bound: Mapping[str, str], current: Mapping[str, str]) -> list[
     """
     common = bound.keys() & current.keys()
     if bound and not common:
-        return sorted(current)
+        return sorted(bound.keys() | current.keys())
     return sorted(name for name in common if not _is_same(bound[name], current[name]))
 
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 LEFT_BEHIND: Final = "Spark has moved past this batch and cannot replay it"
 OTHER_ROWS: Final = (
-    "the replay does not yield the decided rows, so the lost rows cannot be told apart from the visible rows. If the "
-    "function, a DataFrame, select, the set of sinks, a sink's settings or the Spark version has changed since the batch was "
-    "decided, start the former version first, because it may be able to complete the batch. Otherwise, a shuffle, AQE, changed "
-    "partitions or a non-deterministic expression has changed the rows"
+    "the replay does not yield the decided rows, so the lost rows cannot be told apart from the visible rows. If anything has "
+    "changed since the batch was decided (the function, a DataFrame, select, the set of sinks, a sink's settings, the version of "
+    "Spark or spark-twopc), start the former version first, because it may be able to complete the batch. Otherwise, a shuffle, "
+    "AQE, changed partitions or a non-deterministic expression has changed the rows"
 )
 _PREVENTION: Final = "To prevent this in later batches, set staging=True, which keeps the rows"
 OTHER_ORDERS: Final = "each replay yields the decided rows in a different order. Restart the query to try again"
@@ -161,16 +161,18 @@ def lost_repair(log: str, sink: str, decision: Decision) -> RefusedStartError:
     )
 
 
-def left_out(log: str, decision: Decision, sinks: Sequence[str]) -> RefusedStartError:
+def left_out(log: str, decision: Decision, sinks: Sequence[str], this_query_id: str) -> RefusedStartError:
     """Build the error for a start that does not pass all sinks of the last decided batch."""
     batch_id, query_id = decision.batch_id, decision.query_id
+    abandon = f"Abandon({batch_id}, {query_id!r})"
+    overrides = abandon if query_id == this_query_id else f"[EndQuery({query_id!r}), {abandon}]"
     return RefusedStartError(
         f"sink left out: batch {batch_id} of query {query_id} is the last decided batch in {log}, and it has transactions in "
         f"the sinks {list(sinks)}, which this start does not pass. So this start cannot tell whether these transactions are "
         "committed, and if they are not, their rows would be lost. Pass these sinks again under the same names. To remove "
         f"them, first start query {query_id} with its own checkpoint and all of its sinks, and stop it when it is idle. Check "
         "with `twopc status` that nothing is left to do. Then restart this query with "
-        f"override=Abandon({batch_id}, {query_id!r}). The batch's visible rows stay visible, and rows that are not visible are "
+        f"override={overrides}. The batch's visible rows stay visible, and rows that are not visible are "
         "abandoned: docs/several-sinks.md#adding-and-removing-a-sink. Nothing was written",
         case=SINK_LEFT_OUT,
     )
@@ -271,8 +273,9 @@ def staged_elsewhere(decision: Decision, unseen: Sequence[str], query_id: str) -
             "that query once with its own checkpoint and with the staging that it had"
         )
     return (
-        f"{what}. If staging has changed since the batch was decided (it is off, it has another path, or its relative path "
-        "now begins in another directory), restart with the former staging. The query then completes the batch from these files"
+        f"{what}. A warning names each file that is torn. If staging has changed since the batch was decided (it is off, it has "
+        "another path, or its relative path now begins in another directory), restart with the former staging. The query then "
+        "completes the batch from these files"
     )
 
 

@@ -198,7 +198,7 @@ def _require_all_sinks(setup: Setup, view: LogView, batch: Batch) -> None:
     prior = batch.offsets_of(last.batch_id) if batch.batch_id > last.batch_id else None
     has_moved_past = prior is not None and is_same(last.offsets, prior)
     if not has_moved_past and (sinks := setup.participants.left_out(last)):
-        raise left_out(setup.log.name, last, sinks)
+        raise left_out(setup.log.name, last, sinks, batch.query_id)
 
 
 def _binding_of(view: LogView, batch: Batch) -> int:

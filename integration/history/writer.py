@@ -89,10 +89,15 @@ class AppendingWriter(Listener):
             newest = self._directory / _name(names[-1] if names else "")
         for name in names[: max(0, len({*names, newest.name}) - FILES)]:
             (self._directory / name).unlink(missing_ok=True)
-        self._descriptor = os.open(newest, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._size = os.fstat(self._descriptor).st_size
-        if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
-            self._size += os.write(self._descriptor, b"\n")  # a torn line must not damage the next line
+        descriptor = os.open(newest, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._size = os.fstat(descriptor).st_size
+            if self._size and os.pread(descriptor, 1, self._size - 1) != b"\n":
+                self._size += os.write(descriptor, b"\n")  # a torn line must not damage the next line
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
 
 
 class ObjectWriter(Listener):

@@ -50,8 +50,7 @@ def whole_directory(target: Path) -> Iterator[Path]:
             yield unfinished
             for directory, _, _ in os.walk(unfinished):
                 sync(directory)
-            made = unfinished.rename(target)
-        (made / _LOCK).unlink(missing_ok=True)
+        made = unfinished.rename(target)
         sync(target.parent)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
@@ -100,15 +99,20 @@ def _durable(path: Path) -> Iterator[Callable[[bytes], object]]:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Hold a lock that shows that this process is still filling the directory. The system releases it when the process dies."""
-    unlocked = directory / f"{_LOCK}.new"
-    with unlocked.open("xb") as stream:
-        try:
+    """Hold a lock that shows that this process is still filling the directory. The system releases it when the process dies.
+
+    Raises:
+        FileNotFoundError: another process has removed the directory, because locks are not shared between hosts here.
+    """
+    held = directory / f"{_LOCK}.new"
+    with held.open("xb") as stream:
+        with contextlib.suppress(
+            OSError
+        ):  # some network file systems have no locks; there, an abandoned directory stays
             fcntl.flock(stream, fcntl.LOCK_EX)
-            unlocked.rename(directory / _LOCK)  # so the file never exists without its lock
-        except OSError:  # some network file systems have no locks; there, an abandoned directory stays
-            unlocked.unlink()
+            held = held.rename(directory / _LOCK)  # so the file never exists without its lock
         yield
+        held.unlink()
 
 
 def _remove_abandoned(parent: Path) -> None:

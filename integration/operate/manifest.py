@@ -113,15 +113,24 @@ def check(savepoint: Savepoint) -> None:
     Raises:
         ConfigurationError: a file is missing or altered.
     """
-    for name, copied in savepoint.manifest.files.items():
+    for name in savepoint.manifest.files:
         try:
             found = measure(savepoint.path / TREE / name)
         except OSError as error:
             raise ConfigurationError(f"{savepoint.path} is damaged: {name} cannot be read ({error})") from error
-        if found != copied:
-            raise ConfigurationError(
-                f"{savepoint.path} is damaged: {name} was altered or is torn. Use an earlier savepoint"
-            )
+        require_intact(savepoint, name, found)
+
+
+def require_intact(savepoint: Savepoint, name: str, found: Copied) -> None:
+    """Compare a file, as it was read, with the manifest.
+
+    Raises:
+        ConfigurationError: the file is altered.
+    """
+    if found != savepoint.manifest.files[name]:
+        raise ConfigurationError(
+            f"{savepoint.path} is damaged: {name} was altered or is torn. Use an earlier savepoint"
+        )
 
 
 def savepoints_in(directory: Path) -> tuple[list[Savepoint], list[str]]:

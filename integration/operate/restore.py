@@ -15,7 +15,7 @@ from twopc.counted import counted
 from twopc.errors import ConfigurationError
 from twopc.integration.local_paths import local_path
 from twopc.integration.operate.durable import copy, whole_directory, write
-from twopc.integration.operate.manifest import TREE, Savepoint, check, choose
+from twopc.integration.operate.manifest import TREE, Savepoint, check, choose, require_intact
 from twopc.integration.operate.observe import observe
 from twopc.integration.operate.savepoint import missing_batches
 from twopc.integration.spark.former_writers import NOTE, Note
@@ -99,11 +99,12 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
         TwoPhaseCommitError: no broker responds.
     """
     found, checkpoint = choose(savepoint), local_path(checkpoint)
-    check(found)
     if checkpoint.exists() and (not checkpoint.is_dir() or any(checkpoint.iterdir())):
         raise ConfigurationError(
             f"{checkpoint} is not empty. Nothing was written. Restore the savepoint to a new checkpoint"
         )
+    if found.path == local_path(savepoint):
+        check(found)  # in a directory of savepoints, only a good one is chosen
     repeated = tuple(repeated_in(sink, found) for sink in sinks)
     name = str(uuid.uuid4())
     previous = found.manifest.query_id
@@ -114,7 +115,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
                 if file == _METADATA:
                     write(unfinished / file, _of_query((found.path / TREE / file).read_bytes(), name))
                 elif not file.startswith(_OURS):
-                    copy(found.path / TREE / file, unfinished / file)
+                    require_intact(found, file, copy(found.path / TREE / file, unfinished / file))
             write(unfinished / _OURS / NOTE, seal(note))
     except OSError as error:
         raise ConfigurationError(f"{checkpoint} cannot be written: {error}. No partial copy is left") from error

@@ -106,7 +106,7 @@ def _of_binding(state: StoreState, seen: Observation, checkpoint: CheckpointStat
         return Advice(Urgency.ACT, what, action, "the-control-record-is-missing-or-unreadable")
     if bound is not None and state.changed:
         was = ", ".join(f"{name} {bound.get(name, '(none)')}" for name in state.changed)
-        now = ", ".join(f"{name} {seen.bound[name]}" for name in state.changed)
+        now = ", ".join(f"{name} {seen.bound.get(name, '(none)')}" for name in state.changed)
         what = (
             f"the checkpoint is bound to {was}, but the store now shows {now}, so this is a different store or a "
             "recreated table"

@@ -50,7 +50,7 @@ class ComputedRdds:
             ran = [one for one in attempts if one.has_run]
             for one in ran:
                 self._record(one, written)
-            for rdd in {rdd for one in ran for rdd in one.rdd_ids}:
+            for rdd in {rdd for one in ran for rdd in one.rdd_ids}.intersection(self._attempts):
                 _forget_between(self._attempts[rdd], rdd)  # not before all attempts at the stage are known
         while len(self._attempts) > _MAX_RDDS:
             rdd, _ = self._attempts.popitem(last=False)
@@ -60,6 +60,8 @@ class ComputedRdds:
 
     def _record(self, one: StageAttempt, written: Iterable[tuple[int, ...]]) -> None:
         for rdd in one.rdd_ids:
+            if not self.are_known([rdd]):
+                continue  # a later stage that reads the RDD does not show which stages computed it
             self._attempts.setdefault(rdd, {})[one.stage_id, one.attempt_id] = one
             if one.shuffle_read_records:
                 # An RDD's own input is older than the RDD. A newer shuffle belongs to a batch that reads a cache.
@@ -153,7 +155,7 @@ def _ended(attempt: StageAttempt) -> int:
 
 def _dropped(rdd: int) -> FatalError:
     return FatalError(
-        f"The toolkit no longer knows which stages computed RDD {rdd}, which this batch reads from a cache or from shuffle "
+        f"The toolkit cannot say which stages computed RDD {rdd}, which this batch reads from a cache or from shuffle "
         f"files. The toolkit remembers only the {_MAX_RDDS} most recently used RDDs. So the toolkit cannot check whether a "
         "stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. Unpersist the "
         "cached table, cache it again, and restart the query"

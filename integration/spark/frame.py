@@ -192,14 +192,14 @@ def arrange(
     }
     taken = _TakenColumns()
     # A repair compares checksums, so the program may pass its sinks and columns in another order than in the decided attempt.
-    for column, sink_name in sorted(
+    wanted = sorted(
         ((column, sink_name) for sink_name, columns in chosen.items() for column in columns),
         key=lambda one: (one[0].name, one[1]),
-    ):
-        taken.index_of(offered.to(sink_name), column)
+    )
+    indexes = {(sink_name, column): taken.index_of(offered.to(sink_name), column) for column, sink_name in wanted}
     views = {
         sink_name: View(
-            columns=tuple((column.name, taken.index_of(offered.to(sink_name), column)) for column in columns),
+            columns=tuple((column.name, indexes[sink_name, column]) for column in columns),
             of_bad_rows=sink_name == dead_letter,
         )
         for sink_name, columns in chosen.items()
@@ -311,10 +311,12 @@ class _TakenColumns:
 
     def __init__(self) -> None:
         self.columns: dict[tuple[str, Form], TakenColumn] = {}
+        self._indexes: dict[tuple[str, Form], int] = {}
 
     def index_of(self, offer: Offer, column: SinkColumn) -> int:
         place = offer.columns.names.index(column.source)
         key = (offer.paths[place], column.form)
         if key not in self.columns:
+            self._indexes[key] = len(self.columns)
             self.columns[key] = TakenColumn(offer.paths[place], offer.columns[place].dataType, column.form)
-        return list(self.columns).index(key)
+        return self._indexes[key]

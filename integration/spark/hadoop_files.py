@@ -103,6 +103,7 @@ class HadoopObjects:
 
     def __init__(self, gateway: Any, configuration: Any, location: str) -> None:
         self.location = location
+        self._gateway = gateway
         self._jvm = gateway.jvm
         self._root = self._jvm.org.apache.hadoop.fs.Path(location)
         # Only the session's configuration has the credentials from spark.hadoop.*.
@@ -119,7 +120,10 @@ class HadoopObjects:
 
     def names(self, directory: str) -> list[str]:
         """See :class:`Files`."""
-        found = _if_present(lambda: self._file_system.listStatus(self._path(directory)))
+        only = self._gateway.new_array(self._jvm.org.apache.hadoop.fs.Path, 1)
+        only[0] = self._path(directory)
+        # For a single path, S3A returns an S3AFileStatus[], which py4j does not pass as a FileStatus[].
+        found = _if_present(lambda: self._file_system.listStatus(only))
         if not found:
             return []
         # A call to the JVM for each name would take longer than the listing itself. The text is "{parent/a,parent/b}".
@@ -183,13 +187,15 @@ class HadoopFiles(HadoopObjects):
         """See :class:`Files`."""
         directory, _, base = name.rpartition("/")
         temporary = self._path(f"{directory}/.{base}.{uuid.uuid4().hex}.tmp".lstrip("/"))
+        is_created = False
         try:
             self._create(temporary, data)
+            is_created = True
             self._context.rename(temporary, self._path(name), self._no_options)
         except Py4JJavaError as error:
             with contextlib.suppress(Py4JJavaError):  # the caller needs the first error, not this one
                 self._file_system.delete(temporary, False)  # noqa: FBT003 - Hadoop's parameter recursive
-            if is_java_error(error, _EXISTS):
+            if is_created and is_java_error(error, _EXISTS):
                 return False
             raise
         return True

@@ -114,6 +114,7 @@ class RunWriter:
         session = frames[0].frame.sparkSession
         pending.measured(self._mode.look(files, frames, batch))
         staging = self._open_staging(files, batch.query_id)
+        is_first = self._coordinator is None
         if self._coordinator is None:
             pending.enter("connect")
             self._coordinator = self._connect(session, staging, batch)
@@ -123,6 +124,8 @@ class RunWriter:
             pending.enter("check")
         coordinator, run = self._coordinator, self.run
         rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]
+        if is_first:
+            pending.enter("recover")  # the recovery table says what to do with the batch
         run.begin(call, is_undecided=coordinator.is_undecided(batch))
         attempt = Attempt(
             runs=run.among_others,

@@ -271,12 +271,17 @@ class PrepareTask:
         except (SchemaError, BadRecordError, ConfigurationError) as error:
             if not isinstance(self.mode, Publish):
                 raise
+            is_of_rows = not isinstance(error, ConfigurationError)
+            changed = (
+                "So the sink's settings or its store have changed since then. Undo the change, and restart the query. When the "
+                "batch is complete, you may make the change again"
+                if is_of_rows
+                else "If the sink's settings or its store have changed since then, undo the change, and restart the query"
+            )
             raise public_class(error)(
-                f"sink {sink!r} rejects staged rows of batch {self.batch_id}, which it accepted before the batch was decided. "
-                "So the sink's settings or its store have changed since then. The batch stays decided, and its rows stay "
-                "staged. Undo the change, and restart the query. When the batch is complete, you may make the change again. "
-                "A change to the DataFrame does not help: the cause concerns the staged rows, not the DataFrame's. "
-                f"Cause: {error}"
+                f"sink {sink!r} cannot write staged rows of batch {self.batch_id}, which it accepted before the batch was "
+                f"decided. The batch stays decided, and its rows stay staged. {changed}. A change to the DataFrame does not "
+                f"help, because the staged rows are written. Cause: {error}"
             ) from error
 
     def _vote(self, report: TaskReport, taken: _Input, attempt: int, began: float) -> Acknowledgement:

@@ -61,7 +61,7 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
 
     def destinations_of(self, handle: PostgresHandle) -> Collection[str]:
         """See :class:`TwoPhaseCommitSink`. If the mode has changed, a repair would upsert some of an appended batch's rows."""
-        settings = {"mode": handle.mode, "key": ", ".join(handle.key), "order_by": ", ".join(handle.order_by)}
+        settings = {"mode": handle.mode, "key": handle.key, "order_by": handle.order_by}
         said = ", ".join(f"{name}={value!r}" for name, value in settings.items() if value)
         return {f"table {self.table} with {said}"}
 

@@ -162,6 +162,8 @@ class Transfer:
         try:
             published = step.execute(self._statements.publish(names, publishing, handles[0].filled)).rowcount
         except InvalidColumnReference as error:
+            if publishing.mode != "upsert" or publishing.key_index is not None:  # it comes from the table's own trigger
+                raise
             key = ", ".join(publishing.key)
             raise KeyIndexGoneError(
                 f"the batch upserts by ({key}), but {table.title} has no unique index on it"

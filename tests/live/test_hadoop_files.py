@@ -50,6 +50,22 @@ def test_a_put_that_fails_leaves_no_file(files: HadoopFiles, tmp_path: Path, mon
     assert list((tmp_path / "x").iterdir()) == []
 
 
+def test_a_temporary_file_that_seems_to_exist_does_not_count_as_another_writer(
+    files: HadoopFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the response to a create is lost, the client may repeat the request, and then it finds its own file."""
+    really = files._create
+
+    def create_twice(path: Any, data: bytes) -> None:
+        really(path, data)
+        really(path, data)
+
+    monkeypatch.setattr(files, "_create", create_twice)
+    with pytest.raises(Py4JJavaError, match="FileAlreadyExists"):
+        files.put_if_absent("x/y", b"1")
+    assert files.read("x/y") is None
+
+
 def test_the_end_of_a_file_can_be_read_alone(files: HadoopFiles) -> None:
     assert files.read_end("x/y", 3) is None
     files.put_if_absent("x/y", b"12345")

@@ -62,10 +62,18 @@ def test_a_record_written_in_part_is_reported_and_does_not_spoil_the_next(
     monkeypatch.setattr(os, "write", lambda descriptor, data: really(descriptor, data[:40]))
     with pytest.raises(OSError, match="only 40 of"):
         appending.ended(ended(1))
+
+    def fail(*_: object) -> int:
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "write", fail)
+    for batch in (2, 3):
+        with pytest.raises(OSError, match="no space"):
+            appending.ended(ended(batch))
     monkeypatch.undo()
-    appending.ended(ended(2))
+    appending.ended(ended(4))
     appending.close()
-    assert _batches(tmp_path) == [0, 2]
+    assert _batches(tmp_path) == [0, 4]
 
 
 def test_files_are_rotated_and_the_oldest_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,8 @@ def test_a_new_query_cannot_leave_out_a_sink_until_the_old_query_has_completed_i
     """Seen: the batch never became visible in the sink, without any error."""
     before = [*OwnLog(killed.world.logs["one"]).inspect().entries]
     message = refuse(without_two(killed, ENDING, new), 0, OTHER)
-    assert "batch 1" in message and "'two'" in message and f"override=Abandon(1, {QUERY_ID!r})" in message
+    overrides = f"override=[EndQuery({QUERY_ID!r}), Abandon(1, {QUERY_ID!r})]"
+    assert "batch 1" in message and "'two'" in message and overrides in message
     assert [*OwnLog(killed.world.logs["one"]).inspect().entries] == before  # no driver was fenced
     killed.start("one", "two").run(1)
     assert shown(killed, "two") == all_rows(0, 1)

@@ -1109,6 +1109,36 @@ def test_old_moments_are_thinned_out_but_the_first_and_the_newest_are_kept(monke
     assert 8 < len(set(found)) <= 17
 
 
+def test_a_stage_that_reads_a_cached_table_does_not_make_its_dropped_stages_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stage 1 was rerun while it filled cached table 7. Then so many RDDs are computed that the table's stages are dropped."""
+    monkeypatch.setattr(computed_rdds, "_MAX_RDDS", 3)
+    filling = {
+        0: [StageAttempt("COMPLETE", 0, 0, (5,), 0, 9, 1, 1, 2), StageAttempt("COMPLETE", 0, 1, (5,), 0, 9, 6, 1, 7)],
+        1: [StageAttempt("FAILED", 1, 0, (7, 6), 9, 0, 4, 1, 5), StageAttempt("COMPLETE", 1, 1, (7, 6), 9, 0, 8, 1, 9)],
+    }
+    store = Store({"": [Job(0, (0, 1), is_over=True)]}, filling, cached={7})
+    history = JobHistory(store)
+    history.examine([7], set())
+    store.jobs = {"": []}
+    other, reader = Shuffles(history), Shuffles(history)
+    for number in (1, 2, 3):
+        store.jobs = {"o": [Job(number, (number + 1,), is_over=True)]}
+        store.stages[number + 1] = [StageAttempt("COMPLETE", number + 1, 0, (10 * number + 1, 10 * number), 0, 0, 90)]
+        store.moment = Moment(10 * number, number)
+        other.begin()
+        other.check("o", {number + 1}, lambda: None)
+    store.jobs = {"r": [Job(4, (5,), is_over=True)]}
+    store.stages[5] = [StageAttempt("COMPLETE", 5, 0, (41, 7, 6), 0, 0, 95)]
+    store.moment = Moment(40, 4)
+    for _ in range(2):
+        reader.begin()
+        with pytest.raises(FatalError, match="cannot say which stages computed RDD"):
+            reader.check("r", {5}, lambda: None)
+        reader = Shuffles(history)
+
+
 def test_a_query_that_reuses_rows_whose_stages_were_dropped_long_ago_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1124,5 +1154,5 @@ def test_a_query_that_reuses_rows_whose_stages_were_dropped_long_ago_is_stopped(
     store.jobs |= {"d": [Job(3, (9, 10, 11), is_over=True)]}
     store.stages |= reader_of_old_rows(9)
     watched.begin()
-    with pytest.raises(FatalError, match=r"no longer knows which stages computed RDD [12].*cache it again"):
+    with pytest.raises(FatalError, match=r"cannot say which stages computed RDD [12].*cache it again"):
         watched.check("d", {11})

@@ -266,10 +266,10 @@ def test_a_sink_that_rejects_staged_rows_needs_its_former_settings(
     assert found.report is None and found.error is not None
     assert found.error[0] == kind.__name__
     for said in (
-        "sink 'fake' rejects staged rows of batch 0",
+        "sink 'fake' cannot write staged rows of batch 0",
         "batch stays decided",
-        "Undo the change, and restart the query",
-        "not the DataFrame's",
+        "ndo the change, and restart the query",
+        "A change to the DataFrame does not help",
         "Cause: there is no column 'x'",
     ):
         assert said in found.error[1]

@@ -90,7 +90,11 @@ def unseen(**changes: Any) -> StoreState:
         (seen(is_behind=True, record=OF_ANOTHER), REFUSED, "are missing from the store"),
         (seen(bound={"id": "i", "table": "8"}), REFUSED, "bound to table 7, but the store now shows table 8"),
         (seen(bound={"id": "j"}), REFUSED, "bound to id i, but the store now shows id j"),
-        (seen(bound={"name": "s"}), REFUSED, "bound to name (none), but the store now shows name s"),
+        (
+            seen(bound={"name": "s"}),
+            REFUSED,
+            "bound to id i, name (none), table 7, but the store now shows id (none), name s",
+        ),
         (seen(record=OF_ANOTHER), REFUSED, "query other used the sink last"),
         (replace(STATE, seen=EMPTY), GONE, "the store has no control record"),
         (unseen(problem="the tag is missing"), GONE, "the tag is missing"),

@@ -44,6 +44,16 @@ def on_s3(spark: SparkSession, s3: LateListing, directory: str) -> HadoopObjects
 
 
 @pytest.mark.whole
+def test_names_are_listed_on_a_store_whose_file_status_has_a_class_of_its_own(
+    spark: SparkSession, s3: LateListing
+) -> None:
+    files = on_s3(spark, s3, uuid.uuid4().hex)
+    for name in ("b", "a, b", ".hidden"):
+        files.put_if_absent(f"x/{name}", b"1")
+    assert (files.names("x"), files.names(""), files.names("none")) == (["a, b", "b"], ["x"], [])
+
+
+@pytest.mark.whole
 def test_the_binding_survives_on_a_store_that_cannot_rename_files_and_lists_them_late(
     spark: SparkSession, s3: LateListing
 ) -> None:
