@@ -34,7 +34,7 @@ TASK = [point for point in POINTS if point.startswith("task.")]
 @pytest.mark.parametrize(
     ("plan", "points"),
     [
-        ("rows", ["driver.deciding", "driver.committing"]),
+        ("rows", ["driver.committing"]),
         pytest.param("rows", DRIVER, marks=pytest.mark.whole),
         pytest.param("shuffle", DRIVER, marks=pytest.mark.whole),
     ],
@@ -53,12 +53,24 @@ def test_a_driver_killed_at_any_point_loses_and_duplicates_nothing(
         pipeline.require_order()
 
 
-@pytest.mark.parametrize("plan", ["rows", pytest.param("shuffle", marks=pytest.mark.whole)])
+@pytest.mark.parametrize(
+    ("plan", "points"),
+    [
+        ("rows", ["task.prepared"]),
+        pytest.param("rows", TASK, marks=pytest.mark.whole),
+        pytest.param("shuffle", TASK, marks=pytest.mark.whole),
+    ],
+)
 def test_spark_retries_a_task_of_a_killed_worker_and_its_transaction_is_swept(
-    plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
+    plan: str,
+    points: list[str],
+    kafka: KafkaService,
+    tmp_path: Path,
+    spark: SparkSession,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, plan=plan, settings=BY_TASKS)
-    for point in TASK:
+    for point in points:
         pipeline.feed(40)
         caplog.clear()
         # Each worker dies in its second task, and its replacement receives only one task.

@@ -37,6 +37,7 @@ def log_of(pipeline: Pipeline) -> list[Decision | Repair]:
         return [entry.record for entry in log.inspect().entries if isinstance(entry.record, (Decision, Repair))]
 
 
+@pytest.mark.whole
 def test_a_plan_of_many_partitions_is_written_by_as_many_tasks_as_the_cluster_can_use(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_restart_without_the_newest_commit_file_duplicates_no_record(
     pipeline.require_exactly_once()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("plan", ["update", pytest.param("complete", marks=pytest.mark.whole)])
 def test_a_stateful_query_continues_after_a_decided_batch_was_only_evaluated(
     plan: str, kafka: KafkaService, tmp_path: Path, spark: SparkSession
@@ -165,6 +166,7 @@ def test_a_batch_that_lost_every_transaction_is_rewritten_even_if_the_replay_has
 # -- rivals and copies -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "point",
     [

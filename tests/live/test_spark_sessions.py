@@ -189,6 +189,7 @@ def run_and_require_nothing_left(session: Session, variants: Iterable[Variant], 
     require_nothing_left(session, before, queries)
 
 
+@pytest.mark.whole
 def test_no_resources_are_left_of_queries_that_have_ended(session: Session) -> None:
     """The driver writes all but each query's first batch, whose size it does not know."""
     run_and_require_nothing_left(session, SHORT)

@@ -78,6 +78,7 @@ def split(odd: str, even: str) -> Callable[[ExactlyOnce], Callable[[DataFrame, i
     return function
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("point", POINTS)
 def test_two_dataframes_of_a_batch_reach_their_sinks_together(
     point: str, kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
@@ -172,6 +173,7 @@ def test_lost_transactions_are_rewritten_from_their_own_dataframe(
     assert values(events) == Counter(["3", "2"])
 
 
+@pytest.mark.whole
 def test_bad_rows_of_every_dataframe_are_in_the_dead_letters(
     kafka: KafkaService, redis_server: RedisService, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def other_kafka() -> Iterator[LocalKafka]:
         yield kafka
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "point", ["driver.committing@2", *whole("driver.prepared", "driver.decided", "driver.committed")]
 )

@@ -204,6 +204,7 @@ def test_one_of_two_sinks_may_receive_no_rows(kafka: KafkaService, spark: SparkS
     assert Counter(int(value) // 100 for value in values(two).elements()) == {0: NEW, 3: 1}
 
 
+@pytest.mark.whole
 def test_a_batch_that_the_function_reads_completely_is_evaluated_once(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -235,6 +236,7 @@ def test_a_batch_that_the_function_reads_completely_is_evaluated_once(
     assert counted(tmp_path / "evaluated") == 3 * NEW
 
 
+@pytest.mark.whole
 def test_a_batch_that_the_function_has_cached_or_repartitioned_is_evaluated_once(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -388,6 +390,7 @@ def test_a_join_with_one_store_for_each_partition_is_evaluated_once(
     assert sum(values(sink).values()) == counted(tmp_path / "evaluated") == 2 * NEW
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(
     pyspark.__version__ >= "4.1", reason="Spark stops such a query itself, at the batch that is left out (SPARK-52008)"
 )

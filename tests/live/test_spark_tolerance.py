@@ -91,6 +91,7 @@ def _dying_while(path: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.
     return die
 
 
+@pytest.mark.whole
 def test_a_failed_broadcast_is_repeated_for_the_next_checkpoint(
     kafka: KafkaService, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -8,6 +8,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
 from tests.live.rules.schedules import until
 from tests.live.spark_support import spark
@@ -41,6 +43,7 @@ def expire(sink: KafkaSink) -> None:
         assert until(lambda: client.fence([ProducerIdentity(name)])[name] == "NONE")
 
 
+@pytest.mark.whole
 def test_the_setting_in_the_error_resumes_a_query_whose_function_skipped_empty_batches(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -69,6 +72,7 @@ def test_the_setting_in_the_error_resumes_a_query_whose_function_skipped_empty_b
     assert values(sink) == Counter(str(row["n"]) for rows in BATCHES for row in rows)
 
 
+@pytest.mark.whole
 def test_the_setting_in_the_error_abandons_a_lost_batch_that_the_users_function_skipped(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -99,6 +103,7 @@ def test_the_setting_in_the_error_abandons_a_lost_batch_that_the_users_function_
     assert values(sink) == Counter(str(row["n"]) for rows in BATCHES[1:] for row in rows)
 
 
+@pytest.mark.whole
 def test_an_adopted_query_does_not_skip_a_batch_whose_error_the_function_swallowed(
     kafka: KafkaService, spark: SparkSession, tmp_path: Path
 ) -> None:

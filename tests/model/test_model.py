@@ -22,7 +22,7 @@ def run_model(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_no_history_loses_or_duplicates_a_row_or_tears_a_batch(add_summary: Callable[[str], None]) -> None:
     """``TWOPC_HISTORIES`` sets the number of histories."""
-    done = run_model("--histories", os.environ.get("TWOPC_HISTORIES", "1500"))
+    done = run_model("--histories", os.environ.get("TWOPC_HISTORIES", "800"))
     add_summary(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 violations" in done.stdout

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MAPPING = Put("{id}", {"d:v": "v"})
 
 
+@pytest.mark.whole
 def test_acknowledged_rows_survive_a_kill_and_a_restart_on_the_same_address(
     store: Store, local_hbase_server: LocalHBase
 ) -> None:

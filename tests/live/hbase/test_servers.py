@@ -122,6 +122,7 @@ def test_a_disabled_table_delays_a_decided_batch_and_loses_no_row(store: Store) 
     require_once(store, "increment", batches=1)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "operation",
     [pytest.param("put", marks=pytest.mark.whole), "increment", pytest.param("append", marks=pytest.mark.whole)],

@@ -178,6 +178,7 @@ def test_a_writer_that_keeps_writing_is_detected(pipeline: OldPipeline, spark: S
     assert pipeline.visible() == Counter([*pipeline.given, "late"])
 
 
+@pytest.mark.whole
 def test_without_the_command_the_query_does_not_start(pipeline: OldPipeline, spark: SparkSession) -> None:
     pipeline.feed(60)
     write_half_of_batch_1(pipeline, spark)
@@ -216,6 +217,7 @@ def test_a_restored_checkpoint_is_detected(pipeline: OldPipeline, spark: SparkSe
     assert "the checkpoint was restored" in pipeline.fail_new(spark, max_offsets=30)
 
 
+@pytest.mark.whole
 def test_no_row_is_left_out_after_a_finished_batch(pipeline: OldPipeline, spark: SparkSession) -> None:
     pipeline.feed(50)
     pipeline.run(spark, pipeline.sink())
@@ -287,6 +289,7 @@ def test_other_writers_go_on_writing_while_the_new_query_starts(pipeline: OldPip
     assert pipeline.visible() == Counter([*pipeline.given, "another", "yet another"])
 
 
+@pytest.mark.whole
 def test_other_writers_go_on_writing_after_a_finished_batch(pipeline: OldPipeline, spark: SparkSession) -> None:
     pipeline.feed(50)
     pipeline.run(spark, pipeline.sink())

@@ -97,6 +97,7 @@ def test_the_rest_is_exact_for_random_multisets_of_rows(
     assert numbers.already == 60 - wanted.total()
 
 
+@pytest.mark.whole
 def test_the_rows_of_a_task_stay_together_and_in_order(output: Output, spark: SparkSession) -> None:
     rows = [(f"k{number % 5}", f"{number:04d}") for number in range(200)]
     output.write(*({"key": key, "value": value} for key, value in rows if int(value) % 3 == 0))
@@ -113,6 +114,7 @@ def test_the_rows_of_a_task_stay_together_and_in_order(output: Output, spark: Sp
         assert holder[place : place + len(wanted)] == wanted
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("key", [None, pytest.param("value", marks=pytest.mark.whole)])
 def test_a_record_from_just_before_the_batch_does_not_prove_that_a_row_was_written(
     key: str | None, output: Output, spark: SparkSession
@@ -134,6 +136,7 @@ def test_a_record_from_just_before_the_batch_does_not_prove_that_a_row_was_writt
     assert (numbers.unclear, numbers.surplus, numbers.others, [row.value for row in rest]) == (0, 1, 0, ["c"])
 
 
+@pytest.mark.whole
 def test_a_key_that_occurs_once_in_each_batch_does_not_hide_missing_rows(output: Output, spark: SparkSession) -> None:
     """As with an aggregate in update mode: batch 41 wrote every user, and batch 42 was killed after half of them."""
     users = ["u1", "u2", "u3", "u4"]
@@ -148,6 +151,7 @@ def test_a_key_that_occurs_once_in_each_batch_does_not_hide_missing_rows(output:
     assert (numbers.unclear, sorted(row.key for row in rest)) == (0, ["u3", "u4"])
 
 
+@pytest.mark.whole
 def test_headers_are_compared_as_part_of_the_content(output: Output, spark: SparkSession) -> None:
     output.write({"value": "a", "headers": [("h", b"1")]}, {"value": "b", "headers": [("h", None)]})
     rows = [("a", [("h", b"2")]), ("a", [("h", b"1")]), ("b", None), ("b", [("h", None)])]
@@ -169,6 +173,7 @@ def test_the_same_row_in_two_topics_counts_as_two_rows(output: Output, spark: Sp
     assert (numbers.elsewhere, numbers.unidentified) == (1, 0)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("key", [None, pytest.param("key", marks=pytest.mark.whole)])
 def test_the_records_that_select_produces_are_compared_and_the_batchs_own_columns_are_passed_on(
     key: str | None, output: Output, spark: SparkSession
@@ -198,6 +203,7 @@ def test_rows_that_no_sink_can_write_are_part_of_the_rest(output: Output, spark:
     assert sorted(row.value for row in rest) == ["a", "b", "c"]
 
 
+@pytest.mark.whole
 def test_columns_that_only_the_query_uses_may_have_any_name_and_type(output: Output, spark: SparkSession) -> None:
     """Python cannot read these intervals. The sink does not take them, so a new query accepts them."""
     output.write({"value": "1"})
@@ -219,6 +225,7 @@ def test_columns_that_only_the_query_uses_may_have_any_name_and_type(output: Out
     assert sorted(tuple(row) for row in found) == [(0, "0", True, "0 seconds"), (2, "2", True, "2 seconds")]
 
 
+@pytest.mark.whole
 def test_text_that_is_not_utf_8_is_compared_as_sparks_own_sink_wrote_it(output: Output, spark: SparkSession) -> None:
     """The old sink writes the value's bytes unchanged.
 
@@ -231,6 +238,7 @@ def test_text_that_is_not_utf_8_is_compared_as_sparks_own_sink_wrote_it(output: 
     assert (numbers.already, numbers.others, [bytes(row.raw) for row in rest]) == (1, 0, [b"b\xff"])
 
 
+@pytest.mark.whole
 def test_rows_whose_key_is_missing_or_not_unique_are_counted(output: Output, spark: SparkSession) -> None:
     output.write({"value": '{"id": 1, "at": 5}'})
     rows = [('{"id": 1, "at": 6}',), ('{"id": 2, "at": 6}',), ('{"id": 2, "at": 7}',), ("{}",)]

@@ -55,6 +55,7 @@ def test_resolve_and_verify_read_the_decisions_in_the_checkpoint(play: Play) -> 
     assert checked.status == 0, checked
 
 
+@pytest.mark.whole
 def test_without_the_checkpoint_every_command_asks_for_it(play: Play) -> None:
     checkpoint = join(play, "driver.decided")
     status = ask(play, "status", play.name, "--json")

@@ -217,6 +217,7 @@ def test_a_query_that_stops_with_a_savepoint_repeats_nothing(
     pipeline.require_exactly_once()
 
 
+@pytest.mark.whole
 def test_a_query_whose_decisions_are_in_its_checkpoint_continues_from_a_savepoint(
     spark: SparkSession, redis_server: RedisService, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ def test_a_running_query_is_healthy_and_continues(play: Play) -> None:
     assert play.visible() == VISIBLE + VISIBLE
 
 
+@pytest.mark.whole
 def test_a_query_that_writes_batch_after_batch_never_needs_an_operator(play: Play) -> None:
     """Each check happens at some moment during a batch. A commit in progress must not alarm an operator."""
     driver = play.driver()

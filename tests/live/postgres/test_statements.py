@@ -159,7 +159,7 @@ def test_slices_are_found_with_and_without_a_marker(server: Connection) -> None:
     one, other = staging.stage(rows([1]), "a"), staging.stage(rows([1]), "b")
     staging.execute(statements.insert_markers([one], version=7, state="aborted"))
     assert staging.execute(statements.find_slices_without_marker()) == [(other,)]
-    assert staging.execute(statements.find_slices_with_marker(limit=50)) == [(one,)]
+    assert staging.execute(statements.find_slices_with_marker(limit=50)) == [(one, None)]
 
 
 def test_a_drop_gives_up_while_another_session_reads_the_stage(server: Connection) -> None:

@@ -53,6 +53,7 @@ def killing(server: LocalRedis, *, seed: int) -> Iterator[list[int]]:
             server.start()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.whole)])
 def test_rows_are_applied_once_even_if_a_durable_server_crashes(seed: int, tmp_path: Path) -> None:
     with LocalRedis(options=DURABLE) as server:

@@ -68,6 +68,7 @@ def test_a_check_fences_no_driver_and_writes_nothing(query: Checkpointed, shop: 
     assert shop.case.visible() == all_rows(0, 1, 2)
 
 
+@pytest.mark.whole
 def test_a_query_that_writes_batch_after_batch_never_needs_an_operator(query: Checkpointed, shop: Shop) -> None:
     """Each observation happens at some moment during a batch."""
     if isinstance(shop.case.sink, IcebergSink):
