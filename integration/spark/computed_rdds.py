@@ -60,7 +60,7 @@ class ComputedRdds:
 
     def _record(self, one: StageAttempt, written: Iterable[tuple[int, ...]]) -> None:
         for rdd in one.rdd_ids:
-            if not self.are_known([rdd]):
+            if rdd not in self._attempts and rdd in self._dropped:
                 continue  # a later stage that reads the RDD does not show which stages computed it
             self._attempts.setdefault(rdd, {})[one.stage_id, one.attempt_id] = one
             if one.shuffle_read_records:
