@@ -88,6 +88,16 @@ class ComputedRdds:
         found |= {(one.stage_id, one.attempt_id): one for attempts in own.values() for one in attempts if one.has_run}
         return [found[key] for key in sorted(found)]
 
+    def sources_of(self, rdds: Iterable[int]) -> set[int]:
+        """Return the RDDs from which recorded stages computed these RDDs, without crossing a shuffle."""
+        return {
+            older
+            for rdd in rdds
+            for one in self._attempts.get(rdd, {}).values()
+            for older in one.rdd_ids
+            if older < rdd
+        }
+
     def behind(self, rdds: Iterable[int]) -> set[tuple[int, ...]]:
         """Return the shuffles that may have been read to compute the RDDs. A shuffle is given as the RDDs of its stage.
 

@@ -192,7 +192,7 @@ class Shuffles:
     def _require_unmixed(
         self, seen: _Seen, own: Collection[int], results: Collection[int]
     ) -> Collection[tuple[int, ...]]:
-        """Check the attempt's jobs. Return the shuffles behind the rows that Spark keeps."""
+        """Check the attempt's jobs. Return the RDDs behind the rows that Spark keeps, in groups."""
         history = self._history
         shared = self._shared(seen, own)
         history.computed.record(seen.attempts)
@@ -200,11 +200,31 @@ class Shuffles:
         for stage in self._unwritten(seen).values():
             raise UnreportedError(f"the job that wrote the shuffle of stage {stage}")
         history.examined({*own, *self._store.markers})  # a marker job computes only its own RDDs
-        behind = history.computed.behind(shared)
-        ran = history.computed.of(seen.lineage.union(*behind), seen.attempts)
+        cut_off = self._cut_off(seen, shared, own)
+        behind = history.computed.behind(shared | cut_off)
+        ran = history.computed.of(seen.lineage.union(cut_off, *behind), seen.attempts)
         stages = OwnStages(seen.stages, results, self._may_be_read_during_rewrite(seen, own), self._is_merged)
-        judge(stages, ran, behind, self._store.cached_rdds, history.was_set_back_since)
-        return behind
+        judge(
+            stages,
+            ran,
+            behind,
+            lambda rdds: self._store.cached_rdds(rdds) | cut_off.intersection(rdds),
+            history.was_set_back_since,
+        )
+        return [*behind, tuple(cut_off)]
+
+    def _cut_off(self, seen: _Seen, shared: Collection[int], own: Collection[int]) -> set[int]:
+        """Return the RDDs from which Spark computed the shared RDDs, although the rows' lineage does not show them.
+
+        ``localCheckpoint()`` cuts the lineage. Each of these RDDs may have been cached at that time.
+        """
+        found: set[int] = set()
+        new = self._history.computed.sources_of(shared) - seen.lineage
+        while new:
+            self._history.examine(new, own)
+            found |= new
+            new = self._history.computed.sources_of(new) - seen.lineage - found
+        return found
 
     def _may_be_read_during_rewrite(self, seen: _Seen, own: Collection[int]) -> Collection[int]:
         """Return the stages that may write a shuffle again while another stage or job reads it."""

@@ -697,6 +697,26 @@ def test_a_cache_without_lineage_that_another_job_refilled_stops_the_query() -> 
         watching(Store(jobs, stages, cached={3})).check("b", {5})
 
 
+@pytest.mark.parametrize("cached", [{3, 8}, {8}], ids=["cached", "unpersisted"])
+@pytest.mark.parametrize("reruns", [1, 2])
+def test_a_local_checkpoint_of_a_cache_that_was_filled_from_two_shuffles_stops_the_query(
+    reruns: int, cached: set[int]
+) -> None:
+    """Job 0 fills the cache, job 1 computes the checkpoint from the cache, and the batch's job shows only the checkpoint."""
+    jobs = {
+        "": [Job(0, (M1, 4), is_over=True), Job(1, (6,), is_over=True)],
+        "b": [Job(2, (5,), is_over=True)],
+    }
+    kept = StageAttempt("COMPLETE", 6, 0, (8, 7, 3), 0, 0, 60)
+    stages = {M1: attempts_at(M1), 4: result(4, 3, attempts=reruns), 6: [kept], 5: result(5, 8, reads=0)}
+    watched = watching(Store(jobs, stages, cached=cached))
+    if reruns == 1:
+        watched.check("b", {5})
+    else:
+        with pytest.raises(FatalError, match="Spark ran stage 4 again"):
+            watched.check("b", {5})
+
+
 def cut_off_while_rewritten(ended: int, rewritten: int = 45) -> Store:
     """Job 0 computes a local checkpoint from the shuffle of M1 from 40 until ``ended``. Job 1 writes M1 again."""
     again = [StageAttempt("COMPLETE", M1, number, (1,), 0, 9, time) for number, time in enumerate((0, rewritten))]
