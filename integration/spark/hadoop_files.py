@@ -105,7 +105,8 @@ class HadoopObjects:
         self.location = location
         self._gateway = gateway
         self._jvm = gateway.jvm
-        self._root = self._jvm.org.apache.hadoop.fs.Path(location)
+        self._path_class = self._jvm.org.apache.hadoop.fs.Path  # py4j asks the JVM about each part of a class's name
+        self._root = self._path_class(location)
         # Only the session's configuration has the credentials from spark.hadoop.*.
         self._file_system = self._path("").getFileSystem(configuration)
 
@@ -120,7 +121,7 @@ class HadoopObjects:
 
     def names(self, directory: str) -> list[str]:
         """See :class:`Files`."""
-        only = self._gateway.new_array(self._jvm.org.apache.hadoop.fs.Path, 1)
+        only = self._gateway.new_array(self._path_class, 1)
         only[0] = self._path(directory)
         # For a single path, S3A returns an S3AFileStatus[], which py4j does not pass as a FileStatus[].
         found = _if_present(lambda: self._file_system.listStatus(only))
@@ -169,7 +170,7 @@ class HadoopObjects:
             stream.close()
 
     def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._root, name) if name else self._root
+        return self._path_class(self._root, name) if name else self._root
 
 
 class HadoopFiles(HadoopObjects):

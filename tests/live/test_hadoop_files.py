@@ -89,7 +89,8 @@ def test_a_listing_of_many_names_needs_few_calls_to_the_jvm(
     sent, send = list[str](), GatewayClient.send_command
 
     def send_command(self: GatewayClient, command: str, *rest: object, **named: object) -> object:
-        sent.append(command)
+        if not command.startswith("m\n"):  # py4j frees the objects that Python has forgotten, at any time
+            sent.append(command)
         return send(self, command, *rest, **named)
 
     monkeypatch.setattr(GatewayClient, "send_command", send_command)

@@ -156,7 +156,8 @@ def test_lost_rows_of_an_appended_batch_are_not_upserted(database: str, connecti
     with pytest.raises(
         ConfigurationError,
         match=r"batch 0 is decided, but some .* belong in table target with mode='append', but the sink would now write "
-        r"them to table target with mode='upsert', key='id', order_by='a'\. Nothing more was written, .* Set the sink back",
+        r"them to table target with mode='upsert', key=\('id',\), order_by=\('a',\)\. "
+        r"Nothing more was written, .* Set the sink back",
     ):
         process(sink_of(database, **_UPSERT))
     run(connection, "DROP INDEX one_row")
