@@ -208,13 +208,6 @@ class Shared:
         self._fill(lambda: cut.append(batch.coalesce(1).localCheckpoint()), batch)
         self._each(cut[0].select("key", "value"), batch_id)
 
-    def _cut_of_cached(self, batch: DataFrame, batch_id: int) -> None:
-        cached = batch.coalesce(1).persist()
-        self._fill(cached.count, batch)
-        cut = cached.localCheckpoint()
-        cached.unpersist()
-        self._each(cut.select("key", "value"), batch_id)
-
     def _fill(self, fill: Callable[[], object], batch: DataFrame) -> None:
         """Cache the batch's rows in one thread, while another thread counts the batch."""
         filling = threading.Thread(target=self._as, args=(OURS, fill))

@@ -181,7 +181,6 @@ def test_two_partly_lost_shuffles_written_by_another_job_before_the_call_stop_th
         ("later", "query", "driver"),
         ("cached", "thread", "tasks"),
         ("cut", "thread", "tasks"),
-        ("cut_of_cached", "thread", "tasks"),
     ],
 )
 def test_a_shuffle_rewritten_by_another_job_while_it_is_read_stops_the_query(

@@ -1599,7 +1599,6 @@ BUGS: Final = (
         "        cut_off: set[int] = set()\n",
         model=False,
         protocol="tests/unit/test_spark_shuffles.py -k filled_from_two_shuffles",
-        whole="tests/live/test_spark_threads.py -k cut_of_cached",
     ),
     _bug(
         "rows below a local checkpoint count only if they are still cached",
