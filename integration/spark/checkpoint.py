@@ -184,7 +184,7 @@ def _canonical(files: Files, log: str | Literal[False], line: str) -> str:
 
 
 def _digest(files: Files, directory: str, counter: int) -> str:
-    """Compute the digest of the entries that the counter covers."""
+    """Compute the digest of the counter's entries in a file source's log; empty if no file contains them."""
     for name in _candidates(files, directory, counter):
         entries = _entries(files, name, counter)
         if entries is not None:

@@ -114,15 +114,10 @@ class RunWriter:
         session = frames[0].frame.sparkSession
         pending.measured(self._mode.look(files, frames, batch))
         staging = self._open_staging(files, batch.query_id)
-        is_first = self._coordinator is None
-        if self._coordinator is None:
-            pending.enter("connect")
-            self._coordinator = self._connect(session, staging, batch)
-            # Recover before the columns are checked: while they are rejected, a decided transaction may expire. Only recovery
-            # finds out what an earlier call decided.
-            self._coordinator.start(batch, pending)
-            pending.enter("check")
-        coordinator, run = self._coordinator, self.run
+        is_first, run = self._coordinator is None, self.run
+        # Recover before the columns are checked: while they are rejected, a decided transaction may expire. Only recovery finds
+        # out what an earlier call decided.
+        coordinator = self._coordinator or self._recovered(session, staging, batch, pending)
         rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]
         if is_first:
             pending.enter("recover")  # the recovery table says what to do with the batch
@@ -183,6 +178,13 @@ class RunWriter:
         if last is not None and last.batch_id == batch.batch_id - 1:
             return BatchInput(last.offsets, batch.offsets)
         return BatchInput(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
+
+    def _recovered(self, session: SparkSession, staging: Staging | None, batch: Batch, pending: Pending) -> Coordinator:
+        pending.enter("connect")
+        self._coordinator = self._connect(session, staging, batch)
+        self._coordinator.start(batch, pending)
+        pending.enter("check")
+        return self._coordinator
 
     def _connect(self, session: SparkSession, staging: Staging | None, batch: Batch) -> Coordinator:
         """Make the coordinator. A run's batches share the coordinator until a batch fails."""

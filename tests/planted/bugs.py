@@ -946,14 +946,10 @@ BUGS: Final = (
         "the columns are checked before recovery",
         0,
         "integration/spark/run_writer.py",
-        "            self._coordinator.start(batch, pending)\n"
-        '            pending.enter("check")\n'
-        "        coordinator, run = self._coordinator, self.run\n"
+        "        coordinator = self._coordinator or self._recovered(session, staging, batch, pending)\n"
         "        rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]\n",
-        "        coordinator, run = self._coordinator, self.run\n"
         "        rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]\n"
-        "        coordinator.start(batch, pending)\n"
-        '        pending.enter("check")\n',
+        "        coordinator = self._coordinator or self._recovered(session, staging, batch, pending)\n",
         model=False,
         protocol="tests/unit/test_spark_run_writer.py",
     ),

@@ -100,7 +100,7 @@ class History:
 
 
 def test_what_is_forgotten_never_changes_a_judgment() -> None:
-    """Whatever the stages compute: here, RDDs, caches, times and reruns are random."""
+    """The histories have random RDDs, caches, times and reruns."""
     seen = Counter[str]()
     for seed in range(400):
         chance = random.Random(seed)
