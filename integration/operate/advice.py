@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from twopc.attempt import Evidence
 from twopc.counted import counted
-from twopc.integration.operate.finding import Advice, Urgency
+from twopc.integration.operate.finding import Advice, Urgency, of_another_query
 from twopc.integration.operate.held_advice import of_held
 from twopc.integration.operate.opened import Standing
 from twopc.integration.spark.former_writers import last_expected
@@ -76,13 +76,8 @@ def mismatches(state: SinkState, checkpoint: CheckpointState | None) -> Iterator
     if checkpoint is None or state.problem is not None:
         return
     if state.query_id not in {None, checkpoint.query_id}:
-        yield Advice(
-            Urgency.ACT,
-            f"the checkpoint belongs to query {checkpoint.query_id}, but the ledger belongs to query {state.query_id}",
-            f"Use the checkpoint of query {state.query_id}. If that query has ended permanently, start the checkpoint's query "
-            "with override=EndQuery(…).",
-            "the-start-is-refused",
-        )
+        is_ended = state.history is not None and checkpoint.query_id in state.history.view.ended
+        yield of_another_query(checkpoint.query_id, "the ledger", state.query_id, is_ended=is_ended)
         return
     decided, planned = state.last_decided, checkpoint.planned
     if decided is not None and decided > (-1 if planned is None else planned):

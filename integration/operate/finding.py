@@ -33,3 +33,29 @@ class Advice(NamedTuple):
     def link(self) -> str:
         """The link to the runbook entry."""
         return f"{RUNBOOK}#{self.anchor}"
+
+
+def of_another_query(mine: str, what: str, owner: str, *, is_ended: bool) -> Advice:
+    """Say that the checkpoint belongs to another query than the sink.
+
+    Args:
+        mine: the checkpoint's query.
+        what: what shows the owner: the sink, or its ledger.
+        owner: the query that owns the sink.
+        is_ended: whether ``owner`` has replaced the checkpoint's query, so that this query must not run again.
+    """
+    anchor = "the-start-is-refused"
+    if is_ended:
+        return Advice(
+            Urgency.ACT,
+            f"the checkpoint belongs to query {mine}, which ended when another query replaced it; {what} belongs to query {owner}",
+            f"Use the checkpoint of query {owner}. The ended query cannot run again.",
+            anchor,
+        )
+    return Advice(
+        Urgency.ACT,
+        f"the checkpoint belongs to query {mine}, but {what} belongs to query {owner}",
+        f"Use the checkpoint of query {owner}. If that query has ended permanently, start the checkpoint's query with "
+        f"override=EndQuery({owner!r}).",
+        anchor,
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twopc.counted import counted
-from twopc.integration.operate.finding import Advice, Urgency
+from twopc.integration.operate.finding import Advice, Urgency, of_another_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ def _misfit(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
 
     A query also makes these checks at startup, in the same order.
     """
-    found = _of_binding(state, seen, checkpoint) or _of_owner(seen, checkpoint)
+    found = _of_binding(state, seen, checkpoint) or _of_owner(state, seen, checkpoint)
     return found or _of_log(state, seen, checkpoint)
 
 
@@ -120,16 +120,11 @@ def _of_binding(state: StoreState, seen: Observation, checkpoint: CheckpointStat
     return None
 
 
-def _of_owner(seen: Observation, checkpoint: CheckpointState) -> Advice | None:
-    last = seen.record.query_id
-    if seen.is_behind or last in {"", checkpoint.query_id}:  # a restored store may name an earlier owner
+def _of_owner(state: StoreState, seen: Observation, checkpoint: CheckpointState) -> Advice | None:
+    owner = seen.record.query_id
+    if seen.is_behind or owner in {"", checkpoint.query_id}:  # a restored store may name an earlier owner
         return None
-    what = f"the checkpoint belongs to query {checkpoint.query_id}, but query {last} used the sink last"
-    action = (
-        f"Use the checkpoint of query {last}. If that query has ended permanently, start this query with "
-        "override=EndQuery(…)."
-    )
-    return Advice(Urgency.ACT, what, action, "the-start-is-refused")
+    return of_another_query(checkpoint.query_id, "the sink", owner, is_ended=state.is_replaced)
 
 
 def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -> Advice | None:

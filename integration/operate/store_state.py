@@ -31,6 +31,8 @@ class StoreState:
         first_batch: the first batch that the query could decide.
         decided: maps the version of each retained decision to its batch and its number of rows.
         seen: the observed state; None if the sink cannot be observed.
+        is_replaced: whether another query has made a decision after the newest decision of the checkpoint's query, which
+            must therefore not run again.
     """
 
     sink: str
@@ -45,6 +47,7 @@ class StoreState:
     first_batch: int = 0
     decided: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     seen: Observation | None = None
+    is_replaced: bool = False
 
     @property
     def changed(self) -> list[str]:

@@ -18,7 +18,7 @@ from twopc.integration.operate.store_state import StoreState
 from twopc.integration.verify.history import History, history_of
 from twopc.log_view import LogView
 from twopc.registers import RegisterLog
-from twopc.versions import version_of
+from twopc.versions import is_replaced, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,7 +112,9 @@ def _look(sink: TwoPhaseCommitSink[Any], decisions: Decisions) -> StoreState:
             state = replace(state, batch=batch, abandoned=abandoned, first_batch=view.begin.first_batch)
         seen = _observed(sink, view, checkpoint.query_id)
         decided = _decided_rows(sink, history) if seen is not None and seen.rows else {}
-        return replace(state, seen=seen, decided=decided)
+        return replace(
+            state, seen=seen, decided=decided, is_replaced=_is_replaced(sink, seen, view, checkpoint.query_id)
+        )
     except RetriableError as error:
         return replace(state, problem=str(error), answers=False)
     except TwoPhaseCommitError as error:
@@ -145,6 +147,12 @@ def _observed(sink: TwoPhaseCommitSink[Any], view: LogView, query_id: str) -> Ob
         is_ahead=seen.is_ahead and is_comparable and is_owner,
         is_behind=seen.is_behind and is_comparable and is_own,
     )
+
+
+def _is_replaced(sink: TwoPhaseCommitSink[Any], seen: Observation | None, view: LogView, query_id: str) -> bool:
+    scan_start = view.scan_start.get(sink.name)
+    is_own = view.decision is not None and view.decision.query_id == query_id
+    return seen is not None and is_own and bool(scan_start) and is_replaced(seen.record, query_id, scan_start or {})
 
 
 def _decided_rows(sink: TwoPhaseCommitSink[Any], history: History) -> dict[int, tuple[int, int]]:

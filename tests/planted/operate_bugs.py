@@ -353,6 +353,15 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         protocol=_RESOLVE,
     ),
     one_edit(
+        "status offers EndQuery to a query that its ledger shows as ended",
+        0,
+        "integration/operate/advice.py",
+        "is_ended = state.history is not None and checkpoint.query_id in state.history.view.ended",
+        "is_ended = False",
+        model=False,
+        protocol="tests/unit/test_operate_advice.py -k ended_query",
+    ),
+    one_edit(
         "resolve calls a batch left behind that was repaired during the look",
         0,
         "integration/operate/resolve.py",

@@ -49,6 +49,13 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         "tests/unit/test_stores.py -k before_a_takeover",
     ),
     _bug(
+        "status offers EndQuery to a query that was replaced",
+        _STORES,
+        "return seen is not None and is_own and bool(scan_start)",
+        "return seen is None and is_own and bool(scan_start)",
+        "tests/unit/test_stores.py -k another_query_has_replaced",
+    ),
+    _bug(
         "a running query is judged by a single look",
         _STORES,
         "if not urgent or (urgent, newest) == before or state.problem is not None:",

@@ -27,8 +27,9 @@ from twopc.integration.operate.finding import RUNBOOK, Urgency
 from twopc.integration.operate.held import HeldPartition
 from twopc.integration.operate.observe import Proof
 from twopc.integration.operate.opened import OpenTransaction, Standing, opened
-from twopc.integration.verify.history import BatchId
+from twopc.integration.verify.history import BatchId, History
 from twopc.integration.verify.transactions import Decided
+from twopc.log_view import LogView
 from twopc.recovery import Step
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.handle import KafkaHandle
@@ -276,6 +277,15 @@ def test_a_checkpoint_that_does_not_match_the_sink_is_reported(
         assert found.anchor == "healthy"
     else:
         assert what in found.what and found.anchor == "the-start-is-refused"
+
+
+def test_the_checkpoint_of_an_ended_query_gets_no_advice_to_end_its_successor() -> None:
+    checkpoint = CheckpointState(location="c", query_id="former", planned=4, finished=4, log="l", sinks={})
+    history = History(LogView(ended=frozenset({"former"})), {}, {}, is_complete=True)
+    [found] = advise(replace(STATE, history=history), checkpoint)
+    assert found.anchor == "the-start-is-refused" and "EndQuery" not in found.action
+    [other] = advise(replace(STATE, history=history), replace(checkpoint, query_id="other"))
+    assert "override=EndQuery('q')" in other.action
 
 
 def test_every_recovery_step_that_may_need_a_person_has_its_advice() -> None:

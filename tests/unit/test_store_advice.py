@@ -95,7 +95,12 @@ def unseen(**changes: Any) -> StoreState:
             REFUSED,
             "bound to id i, name (none), table 7, but the store now shows id (none), name s",
         ),
-        (seen(record=OF_ANOTHER), REFUSED, "query other used the sink last"),
+        (seen(record=OF_ANOTHER), REFUSED, "belongs to query q, but the sink belongs to query other"),
+        (
+            replace(seen(record=OF_ANOTHER), is_replaced=True),
+            REFUSED,
+            "belongs to query q, which ended when another query replaced it; the sink belongs to query other",
+        ),
         (replace(STATE, seen=EMPTY), GONE, "the store has no control record"),
         (unseen(problem="the tag is missing"), GONE, "the tag is missing"),
         (unseen(problem="timed out", answers=False), (Urgency.ACT, "a-store-does-not-respond"), "timed out"),

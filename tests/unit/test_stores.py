@@ -161,6 +161,20 @@ def test_a_store_restored_to_a_state_before_a_takeover_is_reported_as_behind_and
     assert "decisions from the query's log, which ends with batch 1, are missing from the store" in advice.what
 
 
+def test_a_query_that_another_query_has_replaced_gets_no_advice_to_end_that_query(sink: Sink, owner: Markers) -> None:
+    log = Log()
+    publish(owner, log, 0)
+    successor = Markers(sink.store, list)
+    successor.acquire(SECOND, successor.inspect())
+    _, [advice] = look(sink, log)
+    assert "EndQuery" in advice.action  # the successor has decided nothing
+    scan_start = successor.begin_attempt()
+    successor.commit([Prepared("s-0", 1)], scan_start)
+    _, [advice] = look(sink, log)
+    assert (advice.urgency, advice.anchor) == (Urgency.ACT, "the-start-is-refused")
+    assert "ended when another query replaced it" in advice.what and "EndQuery" not in advice.action
+
+
 def test_a_query_that_overtakes_each_observation_is_not_compared_but_needs_no_operator(
     sink: Sink, owner: Markers
 ) -> None:
