@@ -40,9 +40,16 @@ def cluster(three_brokers: LocalKafkaCluster) -> LocalKafkaCluster:
 
 
 def replicated_topic(cluster: LocalKafkaCluster, name: str, partitions: int, replicas: int = -1) -> str:
-    """A topic, by default with the cluster's own replication."""
+    """A topic, by default with the cluster's own replication. Every running broker knows it."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
     admin.create_topics([NewTopic(name, partitions, replicas)])[name].result(_TIMEOUT_S)
+    for node in (cluster[number] for number in cluster if cluster[number].is_running):
+        alone = AdminClient({"bootstrap.servers": node.bootstrap_servers, "log_level": 0})
+
+        def is_known(alone: AdminClient = alone) -> bool:
+            return len(alone.list_topics(name, timeout=_TIMEOUT_S).topics[name].partitions) == partitions
+
+        assert until(is_known, _TIMEOUT_S), f"{node.bootstrap_servers} does not know {name}"
     return name
 
 
