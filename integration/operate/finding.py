@@ -48,7 +48,8 @@ def of_another_query(mine: str, what: str, owner: str, *, is_ended: bool) -> Adv
     if is_ended:
         return Advice(
             Urgency.ACT,
-            f"the checkpoint belongs to query {mine}, which ended when another query replaced it; {what} belongs to query {owner}",
+            f"the checkpoint belongs to query {mine}, which ended when another query replaced it; {what} belongs to query "
+            f"{owner}",
             f"Use the checkpoint of query {owner}. The ended query cannot run again.",
             anchor,
         )
