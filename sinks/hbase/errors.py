@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from twopc.errors import BadRecordError, ConfigurationError
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 from twopc.sinks.staged.client import remedies
 
 
@@ -28,15 +28,17 @@ class AbsentTableError(Exception):
 
 #: All errors that a call may raise or receive as its response.
 FAILURES: Final = (RemoteError, AbsentTableError, OSError)
-#: These errors mean that the server is starting, stopping or busy, or that it does not yet serve the region, or no
-#: longer serves it. A retry may succeed.
-_TRANSIENT: Final = re.compile(
-    r"NotServingRegion|RegionMoved|RegionOpening|RegionServerStopped|RegionServerAborted|RegionServerRunning|"
-    r"ServerNotRunning|PleaseHold|MasterNotRunning|MasterStopped|CallQueueTooBig|CallDropped|RegionTooBusy|RegionInRecovery|"
-    r"WrongRegion|MultiActionResultTooLarge|TimeoutIO|CallTimeout|NotAllMetaRegionsOnline|RetryImmediately|"
-    r"^IOException|StoppedRpcClient|ScannerReset|UnknownScanner|RpcThrottling|DroppedSnapshot|ServerTooBusy"
-)
 _IGNORED: Final = "ConditionIgnored"
+#: The Java classes of errors that a retry does not clear: HBase's subclasses of ``DoNotRetryIOException``, and those that refuse
+#: the user. Like HBase's own client, the sink retries all other errors, because a server that is starting, stopping or dying
+#: may return any of them. A few subclasses are missing here, because they only mean that a master is starting or stopping, or
+#: that a scan must begin again.
+_FINAL: Final = re.compile(
+    rf"^({_IGNORED}|DoNotRetry|AccessDenied|AccessControl|Sasl|FatalConnection|BadAuth|EmptyServiceName|UnknownService|UnknownProtocol|"
+    r"Unsupported|WrongVersion|Table(Exists|NotFound|NotEnabled|NotDisabled)|Namespace(Exist|NotFound)|"
+    r"ConcurrentTableModification|NoSuchColumnFamily|InvalidFamilyOperation|FailedSanityCheck|Constraint|Coprocessor|"
+    r"RowTooBig|RequestTooBig|CorruptHFile|QuotaExceeded|SpaceLimiting|Throttling|InvalidLabel)"
+)
 REMEDIES: Final = remedies(
     (
         _IGNORED,
@@ -51,6 +53,12 @@ REMEDIES: Final = remedies(
         "The cluster requires Kerberos, which the sink does not support",
     ),
     ("NoSuchColumnFamily", ConfigurationError, "Create the column family, or correct the mapping"),
+    ("NamespaceNotFound", ConfigurationError, "Create the namespace, or check the table's name"),
+    (
+        "QuotaExceeded|SpaceLimiting",
+        RetriableError,
+        "Raise the quota of the table, the namespace or the user (set_quota in the HBase shell)",
+    ),
     ("exceeds limit", BadRecordError, "Increase hbase.server.keyvalue.maxsize, or make the row smaller"),
     (
         "not a long|not a counter",
@@ -70,8 +78,13 @@ def ignored_condition(row: bytes) -> RemoteError:
     )
 
 
+def is_denied(error: RemoteError) -> bool:
+    """Return whether the user lacks a permission."""
+    return error.kind == "AccessDeniedException"
+
+
 def is_transient(answer: object) -> bool:
     """Return whether a response is an error that may disappear after a retry."""
     if isinstance(answer, RemoteError):
-        return _TRANSIENT.search(answer.kind) is not None
+        return _FINAL.search(answer.kind) is None
     return isinstance(answer, OSError)
