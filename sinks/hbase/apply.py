@@ -10,8 +10,8 @@ A mark in each row prevents the driver from applying the row twice. The mark cha
   the deletion is applied again much later.
 * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. The marker contains the newest decision that changed the
   row, and the number of applied chunks for each task. A newer decision replaces the marker, so a row never has more than
-  one marker. Only the marker's value is compared. Its timestamp is the time of the commit, as for the row's cells, so that
-  another client's deletion cannot hide the marker and leave the row visible.
+  one marker. Only the marker's value is compared. Its timestamp is the time of the commit, as for the row's cells, and its
+  family is the cells' only family, so that another client's deletion cannot hide the marker and leave the cells visible.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Applier:
         """
         [answer] = self._client.execute([staging.look_at_chunk(self._table, handle.row(self._sink), done)])
         if isinstance(answer, Exception):
-            return [f"chunk {done}: {answer}"]
+            return [f"chunk {done}: {self._client.reason(answer)}"]
         cells = cells_of(answer)
         if not cells:
             return None
@@ -131,7 +131,7 @@ class Applier:
         if self._client.send_whole(handle.table, chunk):
             return []
         ops = [Op(handle.table, mutation.row, mutations=(mutation,)) for mutation in mutations]
-        return _failures(self._client.execute(ops), mutations)
+        return self._failures(self._client.execute(ops), mutations)
 
     def _apply_marked(self, handle: HBaseHandle, base: int, done: int, mutations: Sequence[Message]) -> list[str]:
         """Apply mutations to different rows, each together with its row's marker.
@@ -144,7 +144,7 @@ class Applier:
         counters = places_of(left[0]) if handle.operation == "INCREMENT" else []
         while left:
             looked = self._client.execute([look(handle.table, mutation.row, [column, *counters]) for mutation in left])
-            if failed := _failures(looked, left):
+            if failed := self._failures(looked, left):
                 return failed
             todo: list[tuple[Message, Op]] = []
             for mutation, result in zip(left, looked, strict=True):
@@ -166,11 +166,20 @@ class Applier:
                     todo.append((mutation, Op(handle.table, mutation.row, mutations=together, condition=condition)))
             answers = self._client.execute([op for _, op in todo])
             left = [mutation for mutation, _ in todo]
-            if failed := _failures(answers, left):
+            if failed := self._failures(answers, left):
                 return failed
             # Another driver has moved the marker, or this call has moved it and its response was lost.
             left = [mutation for mutation, answer in zip(left, answers, strict=True) if not answer]
         return []
+
+    def _failures(self, answers: Sequence[Any], mutations: Sequence[Message]) -> list[str]:
+        failed = [
+            f"row {mutation.row!r}: {self._client.reason(answer)}"
+            for mutation, answer in zip(mutations, answers, strict=True)
+            if isinstance(answer, Exception)
+        ]
+        more = [f"and {len(failed) - _SHOWN} more rows"] if len(failed) > _SHOWN else []
+        return [*failed[:_SHOWN], *more]
 
     def _not_ours(self, row: bytes, column: Column) -> str:
         """Describe a marker that is newer than this sink's newest decision.
@@ -186,7 +195,7 @@ class Applier:
 
 
 def marker_qualifier(sink: str) -> bytes:
-    """Return the marker's column qualifier. The marker is in the same family as the mapping's first cell."""
+    """Return the marker's column qualifier. The marker is in the same family as the mapping's cells."""
     return f"twopc:{sink}".encode()
 
 
@@ -256,13 +265,3 @@ def overflow_of(mutation: Message, held: Mapping[Column, Cell]) -> str:
 def _family(mutation: Message) -> bytes:
     family: bytes = mutation.column_value[0].family
     return family
-
-
-def _failures(answers: Sequence[Any], mutations: Sequence[Message]) -> list[str]:
-    failed = [
-        f"row {mutation.row!r}: {answer}"
-        for mutation, answer in zip(mutations, answers, strict=True)
-        if isinstance(answer, Exception)
-    ]
-    more = [f"and {len(failed) - _SHOWN} more rows"] if len(failed) > _SHOWN else []
-    return [*failed[:_SHOWN], *more]

@@ -105,21 +105,22 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
             for slot, chunks, weight in handle.groups
             if chunk < chunks
         ]
-        blocked: list[Any] = []
+        blocked: set[str] = set()
 
         def retry_if(answer: Any) -> bool:
             if isinstance(answer, Exception):
-                return is_transient(answer)
-            if answer[0] == b"FAILED":
+                if is_transient(answer):
+                    return True
+                blocked.add(self.reason(answer))
+            elif answer[0] == b"FAILED":
                 if is_transient_text(text_of(answer[2])):
                     return True
-                blocked.append(answer)
+                blocked.add(self._refused(answer))
             # An earlier chunk has no response yet. It will receive one unless an error blocks the slice.
-            return bool(answer[0] == b"EARLIER" and not blocked)
+            return bool(not blocked and answer[0] == b"EARLIER")
 
         answers = self._client.execute(calls, retry_if=retry_if)
-        failed = {self._refused(answer) for answer in blocked}
-        return sorted(failed | {str(answer) for answer in answers if isinstance(answer, Exception)})
+        return sorted(blocked | {self.reason(answer) for answer in answers if isinstance(answer, Exception)})
 
     def _is_ordered(self, handle: RedisHandle) -> bool:
         # Several tasks may write the same key, so the last task's value must win, and lists and streams must keep the order

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from twopc.errors import ConfigurationError, UnavailableError
 from twopc.retry import repeating
+from twopc.step_failures import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -117,8 +118,8 @@ class StoreClient(ABC, Generic[CallT]):
 
     def translate(self, error: Exception, what: str) -> TwoPhaseCommitError:
         """Build the error for a failure before the decision. The message begins with ``what``: the sink and the step."""
-        text = f"{what}: {str(error) or type(error).__name__}"
-        if remedy := self.remedy(f"{getattr(error, 'kind', type(error).__name__)} {error}"):
+        text = f"{what}: {text_of(error)}"
+        if remedy := self._remedy_of(error):
             kind, advice = remedy
             return kind(f"{text}. {advice}")
         if self.is_transient(error):
@@ -126,6 +127,17 @@ class StoreClient(ABC, Generic[CallT]):
         return ConfigurationError(
             f"{text}. {self.system} rejected the call: check that its version is {self.oldest} or newer"
         )
+
+    def reason(self, error: Exception) -> str:
+        """Describe a failure that stops a decided batch."""
+        if remedy := self._remedy_of(error):
+            return f"{text_of(error)}. {remedy[1]}"
+        if self.is_transient(error):
+            return f"{self.system} does not respond: {text_of(error)}"
+        return text_of(error)
+
+    def _remedy_of(self, error: Exception) -> tuple[type[TwoPhaseCommitError], str] | None:
+        return self.remedy(f"{getattr(error, 'kind', type(error).__name__)} {error}")
 
     def remedy(self, text: str) -> tuple[type[TwoPhaseCommitError], str] | None:
         """Look up the error class and the advice for this text. Return None if ``remedies`` has no match."""

@@ -77,6 +77,10 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         """See :class:`ControlCommitter`."""
         return self._client.translate(error, what)
 
+    def reason(self, error: Exception) -> str:
+        """See :class:`ControlCommitter`."""
+        return self._client.reason(error)
+
     def check_store(self, step: StoreClient[Any]) -> None:
         """See :class:`ControlCommitter`. Check the store's settings."""
         del step
@@ -119,7 +123,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             self._record_decision(version)
             self._apply_all(handles, version)
         except self._client.failures as error:
-            self._block(f"{self._client.system} does not respond: {error}")
+            self._block(self.reason(error))
             release(error)
         found = self.prove(handles, scan_start)
         done = [handle for handle, evidence in found.items() if evidence is Evidence.COMMITTED]
@@ -142,10 +146,10 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         try:
             states = self._look(handles, version, durable=True)
             if SliceState.UNANSWERED in states.values():
-                self._block(f"some slices cannot be read: {self._unanswered}")
+                self._block(f"some slices cannot be read: {self.reason(self._unanswered)}")
             return {handle: self._judge(handle, states[handle], version) for handle in handles}
         except self._client.failures as error:
-            self._block(f"{self._client.system} does not respond: {error}")
+            self._block(self.reason(error))
             release(error)
             return dict.fromkeys(handles, Evidence.UNKNOWN)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ HBASE = HBaseClient(Cluster("h:1", user="u", timeout_s=1), timeout_s=1)
         (HBASE, RemoteError("o.a.h.AccessDeniedException", "no\n at x"), ConfigurationError, "no. Grant .*docs/hbase.md"),
         (HBASE, RemoteError("o.a.h.NotServingRegionException", ""), UnavailableError, "NotServingRegionException"),
         (HBASE, RemoteError("o.a.h.DoNotRetryIOException", "exceeds limit of 10"), BadRecordError, "maxsize"),
-        (HBASE, RemoteError("o.a.h.Odd", "boom"), ConfigurationError, "HBase rejected the call: .*2.4 or newer"),
+        (HBASE, RemoteError("o.a.h.DoNotRetryIOException", "boom"), ConfigurationError, "HBase rejected.*2.4 or newer"),
         (HBASE, TimeoutError(), UnavailableError, "TimeoutError"),
     ],
 )  # fmt: skip
@@ -132,3 +133,17 @@ def test_a_failure_cleared_by_a_retry_keeps_no_reference_to_its_caller() -> None
         assert released() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (exceptions.OutOfMemoryError("used memory > 'maxmemory'"), r"used memory > 'maxmemory'\. .*raise maxmemory"),
+        (exceptions.TimeoutError("too late"), "Redis does not respond: too late"),
+        (exceptions.ResponseError("unknown command"), "unknown command"),
+    ],
+)
+def test_only_a_store_that_may_respond_later_is_reported_as_silent_after_the_decision(
+    error: Exception, reason: str
+) -> None:
+    assert re.fullmatch(reason, REDIS.reason(error))

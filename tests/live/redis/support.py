@@ -13,7 +13,7 @@ from twopc.sinks.redis import RedisSink
 from twopc.testing.contract.drivers import Driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
@@ -73,3 +73,7 @@ class Decided:
         found = self._committer.commit([self.handle], self.scan_start)
         assert list(found) == [self.handle]
         return found[self.handle]
+
+    def blockers(self) -> Sequence[str]:
+        """Why the last commit did not succeed."""
+        return self._committer.blockers()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ from twopc.sinks.redis.mappings import (
     SetAdd,
     SortedSetAdd,
 )
+from twopc.sinks.staged.committer import StagedCommitter
 from twopc.testing.contract.drivers import QUERY_ID, Driver
 
 if TYPE_CHECKING:
@@ -184,6 +186,37 @@ def test_a_full_server_delays_a_decided_batch_and_loses_no_row() -> None:
         client.config_set("maxmemory", "0")
         assert task.commit() is Evidence.COMMITTED
         assert client.llen("rows") == 100
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_server_that_is_full_after_the_decision_is_reported_as_full_and_not_as_silent(
+    *, is_recorded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis refuses to record the decision, or the first write to the list of applied slices. Later chunks do not wait for it."""
+    with LocalRedis() as server, contextlib.closing(server.client()) as client:
+        sink = sink_of(server.url, ListPush("rows", "v"), chunk_rows=10, timeout_ms=30_000)
+        task = Decided(sink, batch(v=list(range(100))))
+        apply_all = StagedCommitter._apply_all
+
+        def fill(*arguments: Any) -> None:
+            client.config_set("maxmemory", "1")
+            apply_all(*arguments)
+
+        if is_recorded:
+            monkeypatch.setattr(StagedCommitter, "_apply_all", fill)
+        else:
+            client.config_set("maxmemory", "1")
+        began = time.monotonic()
+        assert task.commit() is Evidence.UNKNOWN
+        assert time.monotonic() - began < 15
+        [blocker] = task.blockers()
+        assert "used memory > 'maxmemory'" in blocker
+        assert "raise maxmemory" in blocker
+        assert "does not respond" not in blocker
+        monkeypatch.undo()
+        client.config_set("maxmemory", "0")
+        assert task.commit() is Evidence.COMMITTED
+        assert client.lrange("rows", 0, -1) == [b"%d" % number for number in range(100)]
 
 
 def test_a_wrong_password_causes_a_configuration_error(redis_server: RedisService) -> None:
