@@ -58,6 +58,12 @@ class Mapping(ABC):
         for place in self.cells:
             if not all(place.partition(":")):
                 raise ConfigurationError(f"{type(self).__name__}(cells=…): {place!r} is not a 'family:qualifier'")
+        if self.operation in MARKED and len({family for family, _ in self.places}) > 1:
+            raise ConfigurationError(
+                f"{type(self).__name__}(cells=…): the cells belong to several column families. If another client deleted the "
+                "family that contains a row's marker, the cells in the other families could be changed twice. Use a "
+                "separate sink for each column family"
+            )
 
     @property
     def columns(self) -> frozenset[str]:

@@ -87,12 +87,10 @@ class HBaseSettings(StagedSettings):
                 f"table {self.table!r} has no column family {name!r}: add this family, or correct the mapping",
             )
             yield (
-                self.mapping.operation in MARKED
-                and family == self.mapping.places[0][0]
-                and ttls[family] not in _FOR_EVER,
+                self.mapping.operation in MARKED and ttls[family] not in _FOR_EVER,
                 (
                     f"column family {name!r} of table {self.table!r} has a TTL, so its markers would expire, and rows could "
-                    "be applied twice. The first cell in the mapping's cells must belong to a family without a TTL"
+                    "be applied twice. Remove the TTL, or use a family without a TTL"
                 ),
             )
         if self.staging_table not in found:

@@ -93,7 +93,7 @@ def test_this_version_stages_the_same_bytes_as_earlier_versions(name: str) -> No
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_length_is_encoded_as_messages_encode_it(size: int) -> None:
-    mapping = Append("{id}", {"d:v": "v", "long-family:w": "w"})
+    mapping = Put("{id}", {"d:v": "v", "long-family:w": "w"})
     encoded = {b"k" * min(size + 1, 32_767): (b"x" * size, b"y" * (size // 2))}
     assert pack(mapping.actions(encoded.items())) == by_messages(mapping, encoded)
 
@@ -105,8 +105,8 @@ def test_random_rows_are_encoded_as_messages_encode_them(kind: str) -> None:
         rows = _random_rows(chance, kind)
         for mapping in (
             Put("r:{id}", {"d:n": "n", "e:v": "v", "d:w": "v", "d:f": "f", "e:b": "b", "f:t": "t"}),
-            Increment("r:{id}", {"d:n": "n", "e:n": "n"}),
-            Append("r:{id}", {"d:v": "v", "e:v": "v", "d:d": "d"}),
+            Increment("r:{id}", {"d:n": "n", "d:m": "n"}),
+            Append("r:{id}", {"e:v": "v", "e:w": "v", "e:d": "d"}),
             Delete("r:{id}", ("e:v", "d:v", "e:w")),
             Delete("{id}"),
         ):
