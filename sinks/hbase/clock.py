@@ -1,4 +1,4 @@
-"""Compare a driver's clock with HBase's clock, because the timestamps of puts and deletions come from the driver's clock.
+"""Compare a driver's clock with HBase's clock, because versions come from the driver's clock and are used as timestamps.
 
 The versions of a sink never decrease. So if a driver's clock is ahead once, the sink's cells stay ahead of the clock. They
 hide the cells of other clients and of other sinks, and nobody notices.

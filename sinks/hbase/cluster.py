@@ -17,7 +17,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from twopc.sinks.hbase.connection import Master, RegionServer
-from twopc.sinks.hbase.errors import FAILURES, AbsentTableError
+from twopc.sinks.hbase.errors import FAILURES, AbsentTableError, RemoteError
 from twopc.sinks.hbase.messages import TableNotFoundException, name_parts, zookeeper_pb
 
 if TYPE_CHECKING:
@@ -92,13 +92,24 @@ class Cluster:
             self._regions.pop(table, None)
 
     def describe(self, tables: Sequence[str]) -> dict[str, Message]:
-        """Read the schemas of the named tables. The result omits tables that do not exist."""
+        """Read the schemas of the named tables. The result omits tables that do not exist.
+
+        HBase shows a schema only to a user with the permission CREATE or ADMIN on the table.
+        """
 
         def describe(master: Master) -> dict[str, Message]:
             answers = {name: master.describe_table(*name_parts(name)).table_schema for name in tables}
             return {name: schemas[0] for name, schemas in answers.items() if schemas}
 
         return self.call_master(describe)
+
+    def create_table(self, table: str, families: list[Message]) -> None:
+        """Create a table, which comes into service later. Do nothing if it exists: another driver may just have created it."""
+        try:
+            self.call_master(lambda master: master.create_table(*name_parts(table), families))
+        except RemoteError as error:
+            if error.kind != "TableExistsException":
+                raise
 
     def call_master(self, step: Callable[[Master], T]) -> T:
         """Call the active master. Only one thread at a time may use this function."""

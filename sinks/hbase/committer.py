@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from twopc import control
+from twopc.errors import release
 from twopc.sinks.hbase import clock, staging
 from twopc.sinks.hbase.apply import Applier, at_once
 from twopc.sinks.hbase.check import Check, noted_in
 from twopc.sinks.hbase.control import ControlCell
-from twopc.sinks.hbase.errors import FAILURES, AbsentTableError, RemoteError
+from twopc.sinks.hbase.errors import FAILURES, AbsentTableError, RemoteError, is_denied
 from twopc.sinks.hbase.fence import Fence, state_of, top_of
 from twopc.sinks.hbase.mappings import MARKED
-from twopc.sinks.hbase.messages import name_parts
 from twopc.sinks.hbase.row_ops import look
 from twopc.sinks.hbase.staging import HBaseHandle
 from twopc.sinks.staged.client import checked
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from twopc.sinks.hbase.messages import Message
     from twopc.sinks.hbase.settings import HBaseSettings
     from twopc.sinks.staged.client import StoreClient
+
+logger = logging.getLogger(__name__)
 
 
 class HBaseCommitter(StagedCommitter[HBaseHandle]):
@@ -46,6 +49,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         self._table = table
         self._data_table = settings.table
         self._operation = settings.mapping.operation
+        self._places = settings.mapping.places
         self._decided: Sequence[HBaseHandle] = ()
         self._newest = 0  # the version of this run's newest attempt
         self._has_tombstones = True  # the newest decision may have tombstones; unknown at a start
@@ -69,9 +73,8 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """See :class:`StagedCommitter`. Create the sink's own table if it does not exist."""
         with self._try("creating its table"):
-            self._client.retry(self._create_table)
-        if self._operation not in MARKED:  # otherwise, the rows' cells carry the servers' time
-            self._check_clocks()
+            self._create_table()
+        self._check_clocks()
         return super().acquire(claim, seen)
 
     def begin_attempt(self) -> dict[str, Any]:
@@ -88,14 +91,33 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         here_ms = control.now_ms()  # first, so that a slow response cannot make this host's clock look ahead
         with self._try("reading HBase's clock"):
             server_ms = clock.read_server_clock(self._client, table=self._table, sink=self.name)
-        clock.require_not_ahead(self.name, here_ms=here_ms, server_ms=server_ms)
         version = self._read("reading its newest version").version
-        clock.warn_if_ahead(
-            self.name, version=version, server_ms=server_ms, table=self._data_table, own_table=self._table
-        )
+        if not version:
+            # The rows of a former sink with this name may have been deleted, and a deletion hides earlier timestamps.
+            self._highest_version = max(self._highest_version, server_ms)
+        if self._operation not in MARKED:  # otherwise, the rows' cells carry the servers' time
+            clock.require_not_ahead(self.name, here_ms=here_ms, server_ms=server_ms)
+            clock.warn_if_ahead(
+                self.name, version=version, server_ms=server_ms, table=self._data_table, own_table=self._table
+            )
 
     def _describe(self) -> list[dict[str, Message]]:
-        return [self._client.retry(lambda: self._client.cluster.describe(self._tables))]
+        try:
+            return [self._client.retry(lambda: self._client.cluster.describe(self._tables))]
+        except RemoteError as error:
+            if not is_denied(error):
+                raise
+            release(error)
+        # This read fails if the data table or one of its families does not exist. The sink's own table is read next.
+        self._client.execute_one(look(self._data_table, b"\0", self._places, sizes_only=True))
+        logger.warning(
+            "sink %r: the column families of the tables %s were not checked for a TTL, because HBase shows them only to a user "
+            "with the permission CREATE or ADMIN on both tables. With a TTL, markers and decided rows could expire. Run "
+            "'describe' for both tables in the HBase shell, and remove any TTL that docs/hbase.md forbids",
+            self.name,
+            " and ".join(map(repr, self._tables)),
+        )
+        return []
 
     def _checksums(self, handles: Sequence[HBaseHandle]) -> dict[HBaseHandle, str | Exception]:
         found = self._digests(handles)
@@ -180,12 +202,15 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         return dict(zip(handles, self._client.execute(ops), strict=True))
 
     def _create_table(self) -> None:
-        cluster = self._client.cluster
-        if self._table not in cluster.describe([self._table]):
-            # Another driver may create the table at the same time. If both drivers fail, the check below reports the error.
-            with contextlib.suppress(RemoteError):
-                cluster.call_master(lambda master: master.create_table(*name_parts(self._table), staging.families()))
+        cluster, retry = self._client.cluster, self._client.retry
         try:
-            cluster.region_of(self._table, b"")
+            retry(lambda: cluster.region_of(self._table, b""))
+        except AbsentTableError:
+            retry(lambda: cluster.create_table(self._table, staging.families()))
+            retry(self._require_created)
+
+    def _require_created(self) -> None:
+        try:
+            self._client.cluster.region_of(self._table, b"")
         except AbsentTableError as error:
             raise ConnectionError(f"{error} yet") from error

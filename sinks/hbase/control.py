@@ -1,11 +1,16 @@
-"""Store the control record in HBase, in one cell that changes only by compare-and-set."""
+"""Store the control record in HBase, in one cell that changes only by compare-and-set.
+
+The cell's timestamp is the region server's time. If the record's row was deleted before, the deletion hides every cell with an
+earlier timestamp until a major compaction, even a cell that is written later. The server never gives a conditional put an earlier
+timestamp than the cell that it replaces.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from twopc import control
-from twopc.sinks.hbase.row_ops import cells_of, look, where_equal, write
+from twopc.errors import ConfigurationError
+from twopc.sinks.hbase.row_ops import Op, cells_of, look, put, where_equal
 from twopc.sinks.hbase.staging import STATE, own_row
 
 if TYPE_CHECKING:
@@ -30,8 +35,17 @@ class ControlCell:
     def swap(self, client: StoreClient[Any], old: bytes | None, new: bytes) -> bool:
         """Write the cell if it still contains ``old``.
 
-        The cell's timestamp is the record's revision, so it does not depend on clocks.
+        Raises:
+            ConfigurationError: the new record is hidden by a deletion.
         """
         condition = where_equal(self._row, _CELL, old)
-        op = write(self._table, self._row, {_CELL: new}, at_ms=control.decode(new).revision, condition=condition)
-        return bool(client.execute_one(op))
+        op = Op(self._table, self._row, mutations=(put(self._row, {_CELL: new}),), condition=condition)
+        is_written = bool(client.execute_one(op))
+        if is_written and old is None and self.load(client) is None:
+            raise ConfigurationError(
+                f"the control record in row {self._row!r} of table {self._table!r} was written, but is not visible: the row was "
+                "deleted before, and the deletion has a later timestamp than the region server's clock shows now. No data is "
+                f"at risk. Run flush {self._table!r} and then major_compact {self._table!r} in the HBase shell, which remove the "
+                "deletion, and synchronize the clocks of the region servers (NTP). Then restart the query"
+            )
+        return is_written

@@ -157,6 +157,11 @@ def test_a_missing_table_is_reported(store: Store) -> None:
         Driver(sink_of(store, Put("{id}", CELL), table="nowhere"))
 
 
+def test_a_missing_namespace_of_the_sinks_own_table_is_reported(store: Store) -> None:
+    with pytest.raises(ConfigurationError, match=r"NamespaceNotFound.*nowhere.*Create the namespace"):
+        Driver(sink_of(store, Put("{id}", CELL), staging_table="nowhere:twopc"))
+
+
 @pytest.mark.parametrize("mapping", [Put("{id}", {"zz:v": "v"}), Delete("{id}", ["d:v", "zz:v"])])
 def test_a_missing_family_is_reported(mapping: Mapping, store: Store) -> None:
     with pytest.raises(ConfigurationError, match="has no column family 'zz'"):

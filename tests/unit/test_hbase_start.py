@@ -1,0 +1,196 @@
+"""A driver starts on an HBase that contains a former sink's deletions, lacks the sink's table, or withholds permissions."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from twopc import control
+from twopc.attempt import Claim, Owner
+from twopc.errors import ConfigurationError
+from twopc.sinks.hbase import HBaseSink, Increment, clock
+from twopc.sinks.hbase.client import HBaseClient
+from twopc.sinks.hbase.cluster import Cluster, Region
+from twopc.sinks.hbase.committer import HBaseCommitter
+from twopc.sinks.hbase.control import ControlCell
+from twopc.sinks.hbase.errors import AbsentTableError, RemoteError
+from twopc.sinks.hbase.messages import client_pb, comparator_pb
+from twopc.sinks.staged.committer import StagedCommitter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from twopc.sinks.hbase.row_ops import Op
+
+SCHEMAS_HIDDEN = RemoteError("org.apache.hadoop.hbase.security.AccessDeniedException", "Insufficient permissions")
+
+
+class Row:
+    """One row with one cell in a region. A deletion hides the cell up to a time.
+
+    Attributes:
+        now_ms: the region server's clock.
+        deleted_ms: the deletion's timestamp.
+    """
+
+    def __init__(self, *, now_ms: int, deleted_ms: int) -> None:
+        self.now_ms, self.deleted_ms = now_ms, deleted_ms
+        self._held: tuple[int, bytes] | None = None
+
+    def execute_one(self, op: Op) -> Any:
+        """Read the cell, or replace it if it has the expected value. A put has the cell's timestamp or a later one."""
+        at_ms, value = self._visible()
+        if op.look is not None:
+            found = [client_pb.Result()]
+            if value:
+                found[0].cell.add(family=b"t", qualifier=b"state", value=value, timestamp=at_ms)
+            return found[0]
+        assert op.condition is not None
+        compared = comparator_pb.BinaryComparator.FromString(op.condition.comparator.serialized_comparator)
+        if compared.comparable.value != value:
+            return False
+        [mutation] = op.mutations
+        own_ms = mutation.timestamp if mutation.HasField("timestamp") else max(self.now_ms, at_ms)
+        self._held = own_ms, mutation.column_value[0].qualifier_value[0].value
+        return True
+
+    def _visible(self) -> tuple[int, bytes]:
+        return self._held if self._held is not None and self._held[0] > self.deleted_ms else (0, b"")
+
+
+def _record(revision: int) -> bytes:
+    return control.encode(control.Control(id="i", revision=revision))
+
+
+def test_the_record_of_a_new_sink_is_visible_after_the_deletion_of_a_former_record() -> None:
+    row: Any = Row(now_ms=2_000, deleted_ms=1_000)
+    cell = ControlCell(table="t", sink="s")
+    assert cell.swap(row, None, _record(1))
+    row.now_ms = 500  # another server serves the row now, and its clock is behind
+    assert cell.swap(row, _record(1), _record(2))
+    assert not cell.swap(row, None, _record(1))
+    assert cell.load(row) == _record(2)
+
+
+def test_a_record_that_a_deletion_hides_is_reported_with_the_way_to_remove_the_deletion() -> None:
+    row: Any = Row(now_ms=1_000, deleted_ms=1_000)
+    with pytest.raises(ConfigurationError, match=r"row b's/control' of table 't'.*flush 't' .*major_compact 't'"):
+        ControlCell(table="t", sink="s").swap(row, None, _record(1))
+
+
+# -- a start ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def committer() -> HBaseCommitter:
+    mapping = Increment("{id}", {"d:v": "n"})
+    return HBaseSink(
+        name="s", zookeeper="h:1", table="data", mapping=mapping, timeout_ms=300, user="u"
+    ).create_committer()
+
+
+@pytest.mark.parametrize(("version", "highest"), [(0, 7_000), (5_000, 0)])
+def test_the_first_version_of_a_sink_is_above_hbases_clock(
+    version: int, highest: int, committer: HBaseCommitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fence's row may have been deleted, too, and this host's clock may be behind."""
+    monkeypatch.setattr(HBaseCommitter, "_create_table", lambda _: None)
+    monkeypatch.setattr(HBaseCommitter, "_read", lambda *_: control.Control(version=version))
+    monkeypatch.setattr(clock, "read_server_clock", lambda *_, **__: 7_000)
+    monkeypatch.setattr(StagedCommitter, "acquire", lambda *_: 1)
+    committer.acquire(Claim("q", "r", "registers"), Owner(None, 0))
+    assert committer._highest_version == highest
+
+
+class Master:
+    """A master that rejects the creation of a table, or creates the table after a while.
+
+    Attributes:
+        asked: how often it was asked.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *errors: str, exists_after: int = 10**9) -> None:
+        self.asked = self._looks = 0
+        self._errors, self._exists_after = list(errors), exists_after
+        monkeypatch.setattr(Cluster, "call_master", lambda _, step: step(self))
+        monkeypatch.setattr(Cluster, "region_of", self._region_of)
+
+    def create_table(self, *_: Any) -> None:
+        self.asked += 1
+        if self._errors:
+            name = self._errors.pop(0)
+            raise RemoteError(f"org.apache.hadoop.hbase.{name}", f"{name}: twopc")
+
+    def _region_of(self, table: str, row: bytes) -> Region:
+        self._looks += 1
+        if self._looks <= self._exists_after:
+            raise AbsentTableError(f"table {table!r} does not exist")
+        return Region(row, b"", b"", ("h", 1))
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("NamespaceNotFoundException", "Create the namespace"),
+        ("security.AccessDeniedException", "permissions that docs/hbase.md lists"),
+        ("quotas.QuotaExceededException", "Raise the quota"),
+    ],
+)
+def test_the_masters_reason_for_not_creating_the_table_is_reported(
+    error: str, advice: str, committer: HBaseCommitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = Master(monkeypatch, error)
+    with pytest.raises(Exception, match=f"creating its table: .*twopc.*{advice}"):
+        committer.acquire(Claim("q", "r", "registers"), Owner(None, 0))
+    assert master.asked == 1
+
+
+@pytest.mark.parametrize("errors", [(), ("TableExistsException",), ("PleaseHoldException", "TableExistsException")])
+def test_a_driver_waits_for_a_table_that_it_or_another_driver_is_creating(
+    errors: tuple[str, ...], committer: HBaseCommitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master = Master(monkeypatch, *errors, exists_after=3)
+    committer._create_table()
+    assert master.asked == max(1, len(errors))
+
+
+@pytest.fixture
+def without_schemas(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """HBase does not show the tables' schemas, and returns this to a read of the data table."""
+
+    def describe(*_: Any) -> None:
+        raise SCHEMAS_HIDDEN
+
+    def answer(found: Any) -> None:
+        monkeypatch.setattr(HBaseClient, "execute", lambda *_: [found])
+
+    monkeypatch.setattr(Cluster, "describe", describe)
+    return answer
+
+
+def test_a_start_without_the_right_to_see_schemas_warns_about_the_check_that_it_leaves_out(
+    committer: HBaseCommitter, without_schemas: Callable[[Any], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    without_schemas(client_pb.Result())
+    with caplog.at_level(logging.WARNING, "twopc"):
+        committer.inspect()
+    [warning] = caplog.messages
+    assert "'data' and 'twopc' were not checked for a TTL" in warning
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (AbsentTableError("table 'data' does not exist"), "'data' does not exist. Create the table"),
+        (RemoteError("o.a.h.NoSuchColumnFamilyException", "no d"), "no d. Create the column family"),
+        (SCHEMAS_HIDDEN, "Insufficient permissions. Grant the user the permissions"),
+    ],
+)
+def test_a_start_without_the_right_to_see_schemas_still_requires_the_table_its_families_and_the_right_to_read(
+    answer: Exception, words: str, committer: HBaseCommitter, without_schemas: Callable[[Any], None]
+) -> None:
+    without_schemas(answer)
+    with pytest.raises(ConfigurationError, match=words):
+        committer.inspect()
