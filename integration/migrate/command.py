@@ -61,7 +61,8 @@ def roll_back_to_old(checkpoint: str, sink: Callable[[], KafkaSink], *, as_json:
     def act() -> tuple[dict[str, Any], list[str]]:
         with opened(checkpoint) as place:
             found = roll_back(place, sink())
-        return {"handover": msgspec.to_builtins(found.handover), "decided": found.decided}, _way_back(found)
+        facts = {"handover": msgspec.to_builtins(found.handover), "decided": found.decided}
+        return {**facts, "not_reached": list(found.not_reached)}, _way_back(found)
 
     return _run("rollback", act, as_json=as_json)
 
@@ -131,6 +132,14 @@ def _lines(found: Found, file: str | None) -> list[str]:
 
 def _way_back(found: WayBack) -> list[str]:
     batch, last = found.handover.batch_id, found.decided
+    if found.not_reached:
+        return [
+            f"No batch is unfinished. The old sink begins with batch {batch + 1}.",
+            (
+                f"The command cannot reach {' and '.join(found.not_reached)}, so it has not fenced the transactional query. Make "
+                "sure that this query has ended. Then start the old query, which does not need TakeOver."
+            ),
+        ]
     lines = [
         "The transactional query is fenced. Decided rows are visible, and the query's other transactions are aborted."
     ]

@@ -11,7 +11,7 @@ import msgspec
 from twopc.binding import Binding
 from twopc.counted import counted
 from twopc.errors import ConfigurationError
-from twopc.integration.migrate.deciding import decided_by, sinks_of
+from twopc.integration.migrate.deciding import UnreadDecisionsError, decided_by, sinks_of
 from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
 from twopc.integration.migrate.output import Tally, bounds_of, has_record_since, tally
 from twopc.integration.spark.checkpoint import offsets_by_source, planning_time_ms, query_id, source_offsets
@@ -158,24 +158,36 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
     """Check that the new query has not decided this batch: new bounds would also contain the rows that this query has written.
 
     Raises:
-        ConfigurationError: the new query has decided the batch.
+        ConfigurationError: the new query has decided the batch, or it is unknown which batches it has decided.
         TwoPhaseCommitError: the query's decisions cannot be read.
     """
     last = Handovers(place.own).newest()
-    if last is None or last.is_back or not last.is_of_the_same_rest(begun):
-        return
-    # A query binds its sinks before its first decision. So without a binding, the query has decided nothing, and the
-    # command needs no permission on the ledger.
-    if not Binding(place.own).sinks:
+    # After a rollback, the old sink writes. A query binds its sinks before its first decision. So without a binding, the
+    # query has decided nothing, and the command needs no permission on the ledger.
+    if (last is not None and last.is_back) or not Binding(place.own).sinks:
         return
     query, batch_id = begun.query_id, begun.batch_id
-    decided = decided_by(query, sink, sinks_of(query, sink, place.own))
-    if decided is not None and decided >= batch_id:
+    try:
+        decided = decided_by(query, sink, sinks_of(query, sink, place.own).here)
+    except UnreadDecisionsError as error:
         raise ConfigurationError(
-            f"Batch {batch_id} was already handed over, and the new query has decided the rest of the batch. Nothing "
-            "was done. No data is at risk. Start the new query, which will complete the batch. To return to the old "
-            "query instead, run `twopc migrate rollback`"
+            f"it is unknown whether the new query has decided batch {batch_id}, because the query stores its decisions in a "
+            f"ledger that is not on the Kafka cluster {sink.bootstrap_servers}. Nothing was done. Start the query that ran "
+            "last, wait until no batch is unfinished, and stop it. Then run `twopc migrate rollback`, and then this command "
+            "again"
+        ) from error
+    if decided is None or decided < batch_id:
+        return
+    if decided > batch_id:
+        raise ConfigurationError(
+            f"the new query has already decided batch {decided}, but the checkpoint ends at batch {batch_id}, so the "
+            "checkpoint is an older copy. Nothing was done. Use the newest checkpoint"
         )
+    raise ConfigurationError(
+        f"Batch {batch_id} cannot be handed over, because the new query has already decided it, and the new bounds would also "
+        "contain the new query's rows. Nothing was done. No data is at risk. Start the new query, which completes the batch if "
+        "it is unfinished. To return to the old query instead, run `twopc migrate rollback`"
+    )
 
 
 def _require_records_of_the_batch_before(

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from twopc.binding import Binding
 from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError
+from twopc.integration.verify.deciding import Where, stores
 from twopc.log_view import LogView, fold
 from twopc.records import Acquired
 from twopc.refusals import damaged
@@ -23,6 +24,17 @@ if TYPE_CHECKING:
     from twopc.files import Files
 
 
+class UnreadDecisionsError(ConfigurationError):
+    """The log that contains the query's decisions belongs to none of the known sinks."""
+
+
+class Sinks(NamedTuple):
+    """A query's sinks, as a command finds them."""
+
+    here: list[KafkaSink]  #: the sinks on the cluster to which the command connects
+    elsewhere: list[str]  #: descriptions of the other sinks, which the command cannot reach
+
+
 def decided_by(query_id: str, sink: KafkaSink, sinks: Iterable[object]) -> int | None:
     """Return the last batch that the query has decided. Return None if the query has decided no batch.
 
@@ -32,34 +44,33 @@ def decided_by(query_id: str, sink: KafkaSink, sinks: Iterable[object]) -> int |
         sinks: all of the query's sinks.
 
     Raises:
-        ConfigurationError: that log belongs to none of the sinks.
+        UnreadDecisionsError: that log belongs to none of the sinks.
         TwoPhaseCommitError: a log is damaged, or cannot be read.
     """
     view = _view_of(sink)
     acquired = _acquired(view, query_id)
-    if acquired is None or acquired.deciding_log == sink.ledger:
+    if acquired is None or stores(sink, _place(acquired)):
         return view.highest_batch_of(query_id)
     for other in sinks:
-        if isinstance(other, KafkaSink) and other.ledger == acquired.deciding_log:
+        if isinstance(other, KafkaSink) and stores(other, _place(acquired)):
             return _view_of(other).highest_batch_of(query_id)
-    raise ConfigurationError(
+    raise UnreadDecisionsError(
         f"query {query_id} stores its decisions in {acquired.deciding_log}, the ledger of a sink that is no longer "
         "passed to exactly_once(). Nothing was written. Pass that sink (it may be the dead-letter sink) again under "
         "the same name, and restart"
     )
 
 
-def sinks_of(query_id: str, sink: KafkaSink, own: Files) -> list[KafkaSink]:
-    """Return the query's sinks: ``sink``, and any other sink that takes part in the query's decisions.
+def sinks_of(query_id: str, sink: KafkaSink, own: Files) -> Sinks:
+    """Return ``sink``, and any other sink that takes part in the query's decisions.
 
     Args:
         query_id: the query.
-        sink: one of the query's sinks; its settings are used to connect. The other sinks must be on the same cluster.
+        sink: one of the query's sinks; its settings are used to connect to the other sinks on its cluster.
         own: the toolkit's directory in the checkpoint.
 
     Raises:
-        ConfigurationError: ``sink`` is not one of the query's sinks, or another of the query's sinks is on a different
-            cluster.
+        ConfigurationError: ``sink`` is not one of the query's sinks.
         TwoPhaseCommitError: a log is damaged, or cannot be read.
     """
     bound = Binding(own).sinks
@@ -68,16 +79,21 @@ def sinks_of(query_id: str, sink: KafkaSink, own: Files) -> list[KafkaSink]:
             f"{own.location}: the query writes to {', '.join(sorted(bound))}, but not to sink {sink.name!r}. Nothing "
             "was done. Check --sink"
         )
-    ledgers = {sink.name: sink.ledger}
+    here, elsewhere = [sink], list[str]()
     for name, facts in bound.items():
         if "ledger" not in facts or facts["cluster"] != bound[sink.name]["cluster"]:
-            raise _elsewhere(f"sink {name!r}", sink)
-        ledgers.setdefault(name, facts["ledger"])
+            elsewhere.append(f"sink {name!r}")
+        elif name != sink.name:
+            here.append(replace(sink, name=name, ledger_topic=facts["ledger"]))
     # A query binds its sinks just before its first decision. Until then, only the sink's ledger names the deciding log.
     acquired = _acquired(_view_of(sink), query_id)
-    if acquired is not None and acquired.deciding_log not in ledgers.values():
-        ledgers[_owner_of(acquired, sink)] = acquired.deciding_log
-    return [sink, *(replace(sink, name=name, ledger_topic=ledgers[name]) for name in ledgers if name != sink.name)]
+    if acquired is not None and not any(stores(one, _place(acquired)) for one in here):
+        owner = _owner_of(acquired, sink)
+        if owner is not None:
+            here.append(owner)
+        elif not elsewhere:
+            elsewhere.append(f"the sink whose ledger is {acquired.deciding_log}")
+    return Sinks(here, elsewhere)
 
 
 def _view_of(sink: KafkaSink) -> LogView:
@@ -93,20 +109,18 @@ def _acquired(view: LogView, query_id: str) -> Acquired | None:
     return view.acquired if view.acquired is not None and view.acquired.query_id == query_id else None
 
 
-def _owner_of(acquired: Acquired, sink: KafkaSink) -> str:
-    """Return the name of the sink whose ledger is the deciding log. The driver has acquired that ledger in the same run."""
-    with closing(replace(sink, ledger_topic=acquired.deciding_log).create_decision_log()) as log:
+def _place(acquired: Acquired) -> Where:
+    return Where(acquired.deciding_log, acquired.deciding_cluster)
+
+
+def _owner_of(acquired: Acquired, sink: KafkaSink) -> KafkaSink | None:
+    """Return the sink whose ledger is the deciding log, if it is on this cluster. The driver has acquired it in the same run."""
+    there = replace(sink, ledger_topic=acquired.deciding_log)
+    if not stores(there, _place(acquired)):
+        return None
+    with closing(there.create_decision_log()) as log:
         entries = () if log.identity() == ABSENT else log.contents(until=None, whoever=True).entries
         for _, record in entries:
             if isinstance(record, Acquired) and record.run == acquired.run:
-                return record.sink
-    raise _elsewhere(f"the sink whose ledger is {acquired.deciding_log}", sink)
-
-
-def _elsewhere(what: str, sink: KafkaSink) -> ConfigurationError:
-    return ConfigurationError(
-        f"the query also uses {what}, which is not on the Kafka cluster {sink.bootstrap_servers}. The command connects "
-        "only to that cluster, so it cannot fence the query. Nothing was done. Start the transactional query again "
-        "with trigger(availableNow=True), and wait until that query ends on its own. Then no batch is unfinished, and "
-        "you can start the old query without TakeOver"
-    )
+                return replace(there, name=record.sink)
+    return None

@@ -32,7 +32,6 @@ import msgspec
 
 from twopc.errors import ConfigurationError
 from twopc.integration.spark.handed_over import FORMAT, NAME, REMEDY
-from twopc.offsets import is_same
 from twopc.sealed import seal, unseal_file
 
 if TYPE_CHECKING:
@@ -83,11 +82,6 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     clock_skew_ms: int = 0
     other_writers: bool = False
     is_back: bool = False
-
-    def is_of_the_same_rest(self, other: Handover) -> bool:
-        """Return whether this hand-over and a later one leave the rest of the same batch to the next sink."""
-        one, another = ((each.query_id, each.batch_id) for each in (self, other))
-        return self.kind is other.kind is Kind.REST and one == another and is_same(self.offsets, other.offsets)
 
     @property
     def first_batch(self) -> int:

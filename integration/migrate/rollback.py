@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from twopc.binding import Binding
 from twopc.coordinator import Coordinator
 from twopc.errors import ConfigurationError
 from twopc.integration.migrate.cutover import last_batch
@@ -19,6 +20,8 @@ from twopc.recovery import Outcome
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twopc.integration.migrate.place import Place
     from twopc.sinks.kafka import KafkaSink
 
@@ -29,38 +32,51 @@ class WayBack:
 
     Attributes:
         handover: the hand-over that is now in effect.
-        decided: the last batch that the transactional sink has made visible; None if it has made no batch visible.
+        decided: the last batch that the transactional sink has made visible; None if it has made no batch visible, or if the
+            query was not fenced.
+        not_reached: the query's sinks that the command cannot reach. If there are any, the command has not fenced the query.
     """
 
     handover: Handover
     decided: int | None
+    not_reached: Sequence[str] = ()
 
 
 def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     """Fence the query, complete its last decision, abort undecided transactions, and record the hand-over.
 
+    A query with a sink on another cluster cannot be fenced. So such a query must have ended, and have finished its last batch.
+
     A second call is safe.
 
     Raises:
-        ConfigurationError: the checkpoint was never handed over, has more than one unfinished batch, or belongs to a query
-            with a sink on another cluster.
+        ConfigurationError: no transactional query has used the checkpoint, or the checkpoint has more than one unfinished
+            batch, or it has one and the query cannot be fenced.
         CommitBlockedError, InDoubtError: the last decision cannot be completed now. Nothing was recorded.
         TwoPhaseCommitError: recovery was refused or failed. Nothing was recorded.
     """
     files, own = place.files, place.writable()
     handovers = Handovers(own)
     previous = handovers.newest()
-    if previous is None:
+    if previous is None and not Binding(own).sinks:
         raise ConfigurationError(
-            f"{files.location} contains no hand-over, so there is no cut-over to roll back. Nothing was done. Check "
-            "--checkpoint"
+            f"{files.location} contains no hand-over, and no transactional query has used it, so there is no cut-over to "
+            "roll back. Nothing was done. Check --checkpoint"
         )
     batch_id, is_finished = last_batch(files)
     name = query_id(files)
     batch = read_batch(files, name, batch_id)
+    finished = Handover(query_id=name, batch_id=batch_id, offsets=batch.offsets, kind=Kind.NOTHING, is_back=True)
+    sinks = sinks_of(name, sink, own)
+    if sinks.elsewhere:
+        if not is_finished:
+            raise _not_reached(sinks.elsewhere, batch_id, sink)
+        # Spark records a batch only after all of its rows are visible in every sink, so no decision is left to complete.
+        handovers.add(finished)
+        return WayBack(handover=finished, decided=None, not_reached=sinks.elsewhere)
     # This run decides nothing, so a gap before the batch (from a second cut-over) does no harm.
     settings = Settings(overrides=Overrides(adopt_query_id=name, resume_at=ResumeAt(batch_id, name)))
-    with closing(Coordinator(sinks_of(name, sink, own), own, settings=settings)) as coordinator:
+    with closing(Coordinator(sinks.here, own, settings=settings)) as coordinator:
         run = coordinator.recover(batch)  # commits the last decision again, and sweeps undecided transactions
         if run.outcome is not Outcome.COMMITTED:
             raise ConfigurationError(
@@ -69,15 +85,24 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
             )
         run.sweep()
         decided = run.view.highest_batch_of(name)
-    facts = Handover(query_id=name, batch_id=batch_id, offsets=batch.offsets, kind=Kind.NOTHING, is_back=True)
+    facts = finished
     if not is_finished and decided == batch_id:
-        facts = Handover(query_id=name, batch_id=batch_id, offsets=batch.offsets, kind=Kind.WHOLE, is_back=True)
-    elif not is_finished and previous.batch_id == batch_id and previous.kind is Kind.REST:
+        facts = msgspec.structs.replace(finished, kind=Kind.WHOLE)
+    elif not is_finished and previous is not None and (previous.batch_id, previous.kind) == (batch_id, Kind.REST):
         # The output contains those rows of the batch that the old sink wrote before the cut-over.
         facts = msgspec.structs.replace(previous, is_back=True)
     elif not is_finished:
         # No part of the batch is visible, so the previous batch was the last one written.
         before = batch.offsets_of(batch_id - 1) or ()
-        facts = Handover(query_id=name, batch_id=batch_id - 1, offsets=before, kind=Kind.NOTHING, is_back=True)
+        facts = msgspec.structs.replace(finished, batch_id=batch_id - 1, offsets=before)
     handovers.add(facts)
     return WayBack(handover=facts, decided=decided)
+
+
+def _not_reached(what: Sequence[str], batch_id: int, sink: KafkaSink) -> ConfigurationError:
+    return ConfigurationError(
+        f"batch {batch_id} is unfinished, and the query also uses {' and '.join(what)}, which this command cannot reach, because "
+        f"it connects only to the Kafka cluster {sink.bootstrap_servers}. So the command cannot complete the batch. Nothing "
+        "was done. Start the transactional query again with trigger(availableNow=True), and wait until that query ends on its "
+        "own. Then no batch is unfinished. Run this command again, and start the old query"
+    )

@@ -96,6 +96,15 @@ def cluster_of(sink: KafkaSink) -> str:
         return client.cluster_id
 
 
+def stores(sink: KafkaSink, where: Where) -> bool:
+    """Whether the sink's ledger is the log at this place. Ledgers on two clusters may have the same name.
+
+    Raises:
+        TwoPhaseCommitError: no broker responds.
+    """
+    return sink.ledger == where.log and (not where.cluster or where.cluster == cluster_of(sink))
+
+
 def log_in_checkpoint(sink: KafkaSink, acquired: Acquired, facts: QueryFacts) -> RegisterLog:
     """Open the log in the checkpoint of the query that last acquired the sink.
 
@@ -144,7 +153,7 @@ def find_log(sink: KafkaSink, cluster: str, where: Where, facts: QueryFacts) -> 
         TwoPhaseCommitError: no broker responds.
     """
     for other in facts.sinks:
-        if other.ledger == where.log and where.cluster in {"", cluster_of(other)}:
+        if stores(other, where):
             return other.create_decision_log()
     if where.cluster not in {"", cluster}:
         raise DecisionsElsewhereError(

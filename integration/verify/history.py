@@ -93,9 +93,23 @@ def history_of(contents: LogContents, own: LogContents) -> History:
 def _elsewhere(acquisitions: Mapping[int, Acquired]) -> dict[str, str]:
     if not acquisitions:
         return {}
-    deciding = acquisitions[max(acquisitions)].deciding_log
-    here = {record.query_id for record in acquisitions.values() if record.deciding_log == deciding}
-    return {record.query_id: record.deciding_log for record in acquisitions.values() if record.query_id not in here}
+    last = acquisitions[max(acquisitions)]
+    here = {record.query_id for record in acquisitions.values() if _is_same_log(record, last)}
+    return {record.query_id: _named(record) for record in acquisitions.values() if record.query_id not in here}
+
+
+def _is_same_log(one: Acquired, other: Acquired) -> bool:
+    """Whether two drivers used the same log. Logs on two clusters may have the same name. Old records name no cluster."""
+    clusters = {one.deciding_cluster, other.deciding_cluster} - {""}
+    return one.deciding_log == other.deciding_log and len(clusters) <= 1
+
+
+def _named(record: Acquired) -> str:
+    return (
+        f"{record.deciding_log} on cluster {record.deciding_cluster}"
+        if record.deciding_cluster
+        else record.deciding_log
+    )
 
 
 def _add(batches: dict[BatchId, Batch], before: LogView, record: Decision | Repair, merged: Decision) -> None:

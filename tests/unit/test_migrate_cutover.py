@@ -12,6 +12,7 @@ from twopc.binding import FORMAT, Binding, Bound
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.migrate import cutover
+from twopc.integration.migrate.deciding import Sinks, UnreadDecisionsError
 from twopc.integration.migrate.handover import Bounds, Handovers, Kind
 from twopc.integration.migrate.output import Tally
 from twopc.integration.migrate.place import Place
@@ -25,13 +26,18 @@ SINK: Final = KafkaSink(name="orders", bootstrap_servers="127.0.0.1:1", topic="e
 WANTED: Final = cutover.Cutover(topics=("enriched",), starts={})
 
 
+def spark_has(root: Path, *, planned: int, finished: int) -> None:
+    """Spark has planned and finished batches up to these."""
+    for directory, last in (("offsets", planned), ("commits", finished)):
+        (root / directory).mkdir(exist_ok=True)
+        for number in range(last + 1):
+            (root / directory / str(number)).write_text('v1\n{"batchTimestampMs":5}\n{"in":{"0":0}}')
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Batch 1 is unfinished, and was handed over. Later, the output has two more records."""
-    for directory, last in (("offsets", 1), ("commits", 0)):
-        (tmp_path / directory).mkdir()
-        for number in range(last + 1):
-            (tmp_path / directory / str(number)).write_text('v1\n{"batchTimestampMs":5}\n{"in":{"0":0}}')
+    spark_has(tmp_path, planned=1, finished=0)
     (tmp_path / "metadata").write_text(json.dumps({"id": QUERY}))
     ends = iter((4, 6, 6))
     monkeypatch.setattr(cutover, "bounds_of", lambda *_: {0: Bounds(start=0, exact=0, end=next(ends))})
@@ -51,7 +57,7 @@ def decided(place: Place, monkeypatch: pytest.MonkeyPatch, batch_id: int | None)
         return batch_id
 
     monkeypatch.setattr(cutover, "decided_by", last)
-    monkeypatch.setattr(cutover, "sinks_of", lambda *_: [SINK])
+    monkeypatch.setattr(cutover, "sinks_of", lambda *_: Sinks([SINK], []))
 
 
 def test_a_batch_that_the_new_query_has_decided_cannot_be_handed_over_with_new_bounds(
@@ -60,6 +66,45 @@ def test_a_batch_that_the_new_query_has_decided_cannot_be_handed_over_with_new_b
     """The new bounds would also contain the new query's own rows, and no replay would be the same again."""
     decided(place, monkeypatch, 1)
     with pytest.raises(ConfigurationError, match=r"Batch 1 .* decided .*Start the new query.*twopc migrate rollback"):
+        cutover.find(WANTED, place, SINK)
+
+
+@pytest.mark.parametrize("finished", [1, 2])
+def test_a_batch_after_the_handed_over_one_cannot_be_handed_over_either_once_it_is_decided(
+    finished: int, tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new query has gone on, and was killed. All rows of batch 2 in the output are its own."""
+    spark_has(tmp_path, planned=2, finished=finished)
+    decided(place, monkeypatch, 2)
+    with pytest.raises(ConfigurationError, match=r"Batch 2 .* decided .*Start the new query.*twopc migrate rollback"):
+        cutover.find(WANTED, place, SINK)
+
+
+def test_a_batch_that_was_decided_without_any_hand_over_cannot_be_handed_over(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The query was adopted while it was idle."""
+    (tmp_path / "twopc" / "handover-000001.json").unlink()
+    decided(place, monkeypatch, 1)
+    with pytest.raises(ConfigurationError, match=r"Batch 1 .* decided "):
+        cutover.find(WANTED, place, SINK)
+
+
+def test_an_older_copy_of_the_checkpoint_cannot_be_handed_over(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting the new query would not help: it would refuse the copy."""
+    decided(place, monkeypatch, 4)
+    with pytest.raises(ConfigurationError, match=r"decided batch 4, but the checkpoint ends at batch 1.*older copy"):
+        cutover.find(WANTED, place, SINK)
+
+
+def test_nothing_is_handed_over_if_the_decisions_cannot_be_read(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    decided(place, monkeypatch, None)
+
+    def unread(*_: Any) -> None:
+        raise UnreadDecisionsError("elsewhere")
+
+    monkeypatch.setattr(cutover, "decided_by", unread)
+    with pytest.raises(ConfigurationError, match=r"unknown whether .* decided batch 1.*Nothing was done.*rollback"):
         cutover.find(WANTED, place, SINK)
 
 

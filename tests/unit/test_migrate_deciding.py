@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import pytest
 
 from twopc.binding import FORMAT, Binding, Bound
+from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError, DecisionLogDamagedError
 from twopc.files import LocalFiles
 from twopc.integration.migrate import deciding
@@ -52,6 +54,24 @@ def of_query(query_id: str) -> Acquired:
     return Acquired(query_id=query_id, run="r", deciding_log=BAD.ledger, driver="d", at_ms=0)
 
 
+def test_a_ledger_of_the_same_name_on_another_cluster_does_not_contain_the_decisions(
+    views: dict[str, LogView], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger on this cluster has its own decisions, of another driver."""
+    there = replace(BAD, bootstrap_servers="127.0.0.1:2", ledger_topic=ORDERS.ledger)
+    monkeypatch.setattr("twopc.integration.verify.deciding.cluster_of", lambda sink: sink.bootstrap_servers)
+    acquired = msgspec.structs.replace(ACQUIRED, deciding_log=ORDERS.ledger, deciding_cluster=there.bootstrap_servers)
+    read = []
+
+    def view_of(sink: KafkaSink) -> LogView:
+        read.append(sink)
+        return LogView(acquired=acquired) if sink is ORDERS else views[BAD.ledger]
+
+    monkeypatch.setattr(deciding, "_view_of", view_of)
+    assert deciding.decided_by(QUERY, ORDERS, (ORDERS, there)) == 7
+    assert read == [ORDERS, there]
+
+
 @pytest.mark.usefixtures("views")
 def test_decisions_in_a_removed_sinks_ledger_are_not_mistaken_for_missing_decisions() -> None:
     with pytest.raises(ConfigurationError, match=r"stores its decisions in twopc-ledger-bad.* Pass that sink .* again"):
@@ -68,6 +88,10 @@ def test_a_damaged_log_is_not_mistaken_for_an_empty_one(monkeypatch: pytest.Monk
 class Unread:
     """A log that has nothing to say."""
 
+    def identity(self) -> str:
+        """No topic."""
+        return ABSENT
+
     def inspect(self) -> None:
         """Nothing."""
 
@@ -83,7 +107,8 @@ def test_a_rollback_fences_each_sink_of_the_checkpoint(tmp_path: Path) -> None:
         z={**HERE, "ledger": "z"},
         bad={**HERE, "ledger": BAD.ledger},
     )
-    found = deciding.sinks_of(QUERY, ORDERS, files)
+    found, elsewhere = deciding.sinks_of(QUERY, ORDERS, files)
+    assert not elsewhere
     assert {(sink.name, sink.ledger) for sink in found} == {
         ("orders", ORDERS.ledger),
         ("bad", BAD.ledger),
@@ -93,12 +118,26 @@ def test_a_rollback_fences_each_sink_of_the_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("views")
 @pytest.mark.parametrize("facts", [{"cluster": "elsewhere", "ledger": "l"}, {"cluster": "here", "table": "t"}])
-def test_a_sink_that_a_rollback_cannot_reach_is_refused(facts: dict[str, str], tmp_path: Path) -> None:
-    files = bound_to(tmp_path, orders={**HERE, "ledger": ORDERS.ledger}, other=facts)
-    with pytest.raises(
-        ConfigurationError, match=r"sink 'other', which is not on .*Nothing was done.*availableNow=True"
-    ):
-        deciding.sinks_of(QUERY, ORDERS, files)
+def test_a_sink_that_a_command_cannot_reach_is_named(facts: dict[str, str], tmp_path: Path) -> None:
+    files = bound_to(
+        tmp_path, orders={**HERE, "ledger": ORDERS.ledger}, bad={**HERE, "ledger": BAD.ledger}, other=facts
+    )
+    found = deciding.sinks_of(QUERY, ORDERS, files)
+    assert ([sink.name for sink in found.here], found.elsewhere) == (["orders", "bad"], ["sink 'other'"])
+
+
+@pytest.mark.parametrize("cluster", ["", "there"])
+def test_a_deciding_sink_that_is_not_bound_yet_and_not_on_this_cluster_is_named(
+    cluster: str, views: dict[str, LogView], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver was killed after it had acquired its sinks."""
+    monkeypatch.setattr("twopc.integration.verify.deciding.cluster_of", lambda _: "here")
+    monkeypatch.setattr(KafkaSink, "create_decision_log", lambda _: Unread())
+    ledger = ORDERS.ledger if cluster else BAD.ledger
+    acquired = msgspec.structs.replace(ACQUIRED, deciding_log=ledger, deciding_cluster=cluster)
+    views[ORDERS.ledger] = LogView(acquired=acquired)
+    found = deciding.sinks_of(QUERY, ORDERS, LocalFiles(tmp_path))
+    assert (found.here, found.elsewhere) == ([ORDERS], [f"the sink whose ledger is {ledger}"])
 
 
 @pytest.mark.usefixtures("views")

@@ -116,8 +116,8 @@ def test_a_visible_transaction_must_be_decided_with_the_same_rows(seen: Marker, 
     assert kinds(list(check_visible([seen], decided(), {"replaced": ID}, history))) == found
 
 
-def driven(query_id: str, log: str) -> Acquired:
-    return Acquired(query_id=query_id, run="r", deciding_log=log, driver="d", at_ms=0)
+def driven(query_id: str, log: str, cluster: str = "") -> Acquired:
+    return Acquired(query_id=query_id, run="r", deciding_log=log, driver="d", at_ms=0, deciding_cluster=cluster)
 
 
 def log_of(*records: Record, start: int = 0) -> LogContents:
@@ -140,6 +140,18 @@ def test_transactions_decided_in_another_ledger_are_not_compared() -> None:
     tally = Tally()
     tally.record(history, history, KafkaSink(name="s", bootstrap_servers="b:1", topic="out"), ())
     assert tally.expected().incomplete == "earlier batches were decided in own"
+
+
+@pytest.mark.parametrize(
+    ("clusters", "elsewhere"),
+    [(("A", "B"), {"a": "log on cluster A"}), (("A", "A"), {}), (("", "B"), {}), (("A", ""), {})],
+)
+def test_ledgers_of_the_same_name_are_told_apart_by_their_clusters(
+    clusters: tuple[str, str], elsewhere: dict[str, str]
+) -> None:
+    """An older version did not record the cluster."""
+    own = log_of(*(driven(query_id, "log", cluster) for query_id, cluster in zip("ab", clusters, strict=True)))
+    assert history_of(log_of(), own).elsewhere == elsewhere
 
 
 def test_a_query_whose_decisions_may_have_been_truncated_is_not_compared() -> None:
