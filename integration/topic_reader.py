@@ -77,8 +77,8 @@ def _within(messages: list[Message], pending: dict[int, int], topic: str) -> lis
                 del pending[partition]
         elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:  # noqa: SLF001
             raise RetriableError(
-                f"{topic}[{partition}]: retention deleted records before they were read. Run the command again, or "
-                "raise the topic's retention.ms until the command has finished"
+                f"{topic}[{partition}]: retention deleted records before they were read. Run the command or the query "
+                "again. If the error remains, raise the topic's retention.ms until the command or the batch has finished"
             )
         elif (
             error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED

@@ -53,6 +53,11 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     exact: int
     end: int
 
+    def since(self, first: int) -> Bounds:
+        """Return the part of the bounds that begins no earlier than the offset ``first``."""
+        start, exact = (min(max(offset, first), self.end) for offset in (self.start, self.exact))
+        return Bounds(start=start, exact=exact, end=self.end)
+
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):
     """A hand-over; see the module's docstring.

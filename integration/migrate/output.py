@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
+from tenacity import stop_after_delay, wait_fixed
 
 from twopc.errors import ConfigurationError, UnavailableError
 from twopc.integration.connection_options import quiet_admin
 from twopc.integration.migrate.handover import Bounds
 from twopc.integration.migrate.identity import identity_of
 from twopc.integration.topic_reader import read_topic
+from twopc.retry import repeating
 from twopc.sinks.kafka.errors import translated
 from twopc.sinks.kafka.ledger_topic import describe
 from twopc.sinks.kafka.reader import offsets
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from twopc.integration.verify.expressions import Expression
     from twopc.sinks.kafka import KafkaSink
 
-_NONE_AT_THAT_TIME = -1
+_NONE_AT_THAT_TIME: Final = -1
+_PAUSE_S: Final = 0.2
 
 
 @dataclass
@@ -64,7 +67,7 @@ def bounds_of(
         starts: the first offset for each partition, as given by the user. If None, the first offsets are found by time.
 
     Raises:
-        ConfigurationError: the topic or a partition does not exist, or a transaction is open in the topic.
+        ConfigurationError: the topic or a partition does not exist, or a transaction stays open in the topic.
         TwoPhaseCommitError: the brokers do not respond.
     """
     admin = quiet_admin(sink)
@@ -73,12 +76,19 @@ def bounds_of(
         raise ConfigurationError(f"topic {topic} does not exist at {sink.bootstrap_servers}. Check --topic")
     numbers = [partition.id for partition in found.partitions]
     ends = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms)
-    stable = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)
-    # Another program may have written since the first request, so an end offset may have increased.
-    if held := ", ".join(f"{topic}[{number}]" for number in numbers if stable[number] < ends[number]):
+
+    def held() -> list[int]:
+        stable = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)
+        # Another program may have written since the first request, so an end offset may have increased.
+        return [number for number in numbers if stable[number] < ends[number]]
+
+    # If another program always writes in transactions, one of them is nearly always open, but none lasts for long.
+    waiting = repeating(stop=stop_after_delay(sink.timeout_ms / 1000), backoff=wait_fixed(_PAUSE_S))
+    if open_in := ", ".join(f"{topic}[{number}]" for number in waiting(held)):
         raise ConfigurationError(
-            f"{held} contains an open transaction, so a transactional query may be writing to the output. Nothing was "
-            "done. Stop that query, or end its open transactions"
+            f"{open_in} contains an open transaction, which did not end within {sink.timeout_ms:.0f} ms, so a transactional "
+            "query may be writing to the output. Nothing was done. Stop that query, or end its open transactions. If another "
+            "program's transactions take longer, use --timeout to wait longer"
         )
     if starts is not None:
         if set(starts) != set(numbers):
@@ -142,6 +152,20 @@ def records_of(sink: KafkaSink, handover: Handover) -> Iterator[tuple[str, Messa
         for messages in read_topic(sink.connection_config(), topic, starts, ends, timeout_ms=sink.timeout_ms):
             for message in messages:
                 yield topic, message
+
+
+def kept(sink: KafkaSink, handover: Handover) -> Handover:
+    """Return the hand-over with bounds that leave out the records that the broker has deleted in the meantime.
+
+    Raises:
+        TwoPhaseCommitError: the brokers do not respond.
+    """
+    admin = quiet_admin(sink)
+    topics = {}
+    for topic, partitions in handover.topics.items():
+        first = offsets(admin, topic, partitions, OffsetSpec.earliest(), timeout_ms=sink.timeout_ms)
+        topics[topic] = {number: bounds.since(first[number]) for number, bounds in partitions.items()}
+    return msgspec.structs.replace(handover, topics=topics)
 
 
 def afterward(sink: KafkaSink, handover: Handover) -> Handover:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ from pyspark.sql import types as st
 from twopc.errors import ConfigurationError
 from twopc.integration.migrate.handover import Bounds, Handover
 from twopc.integration.migrate.identity import Row, content_of, identity_of
-from twopc.integration.migrate.output import records_of
+from twopc.integration.migrate.output import kept, records_of
 from twopc.integration.spark.frame import arrange
 from twopc.integration.spark.installed import HERE
 from twopc.integration.spark.worker import save_address_space
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from twopc.integration.spark.installed import Installed
     from twopc.integration.verify.expressions import Expression
     from twopc.sinks.kafka import KafkaSink
+
+logger = logging.getLogger(__name__)
 
 _ID: Final = "__twopc_id"
 _CONTENT: Final = "__twopc_content"
@@ -75,7 +78,8 @@ class Numbers:
 class Comparison:
     """Compare a batch, as the sink would write it, with the records within the bounds.
 
-    Evaluate the batch only once, and cache the batch until :meth:`release`.
+    Evaluate the batch only once, and cache the batch until :meth:`release`. If the broker has deleted some of the records within
+    the bounds, their rows count as missing.
 
     Args:
         frame: the batch.
@@ -91,7 +95,14 @@ class Comparison:
     def __init__(
         self, frame: DataFrame, sink: KafkaSink, handover: Handover, select: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        self._handover = handover
+        self._handover = kept(sink, handover)
+        if self._handover != handover:
+            logger.warning(
+                "the broker has deleted records from %s since the hand-over (retention.ms?). If these were rows of batch %d, "
+                "they are written again",
+                ", ".join(handover.topics),
+                handover.batch_id,
+            )
         self._columns = frame.columns
         places = (
             _identify(frame, sink, handover, select or {})
@@ -101,7 +112,7 @@ class Comparison:
         # A single evaluation yields both the numbers and the rows to write.
         self._rows = places.persist()
         self._sink = sink
-        self._records = _records(frame.sparkSession, sink, handover).persist()
+        self._records = _records(frame.sparkSession, sink, self._handover).persist()
 
     def release(self) -> None:
         """Free the cached rows and records."""
@@ -146,7 +157,7 @@ class Comparison:
 
     def written_again(self, afterward: Handover) -> int:
         """Count the records within other bounds that are rows of the batch."""
-        records = _records(self._rows.sparkSession, self._sink, afterward)
+        records = _records(self._rows.sparkSession, self._sink, kept(self._sink, afterward))
         return records.join(self._rows.select(_ID), _ID, "left_semi").count()
 
     def first_offsets(self) -> dict[str, dict[int, int]]:

@@ -12,7 +12,7 @@ from twopc.counted import counted
 from twopc.errors import ConfigurationError, FatalError
 from twopc.integration.migrate.deciding import decided_by
 from twopc.integration.migrate.handover import Handovers, Kind
-from twopc.integration.migrate.output import afterward, records_of
+from twopc.integration.migrate.output import afterward, kept, records_of
 from twopc.integration.migrate.rest import Comparison
 from twopc.integration.spark import checkpoint
 from twopc.integration.spark.hadoop_files import open_files
@@ -144,6 +144,11 @@ class TakeOver(Interceptor):
         later = afterward(self._sink, handover)
         if handover.other_writers:
             return later
+        if kept(self._sink, later) != later:
+            raise ConfigurationError(
+                f"the broker has deleted records that were written to {', '.join(handover.topics)} after the hand-over was "
+                f"recorded, so it is unknown whether the old query is still running. Make sure that it has stopped. {_AGAIN}"
+            )
         if count := sum(1 for _ in records_of(self._sink, later)):
             raise ConfigurationError(
                 f"{counted(count, 'record was', 'records were')} written to {', '.join(handover.topics)} since the "

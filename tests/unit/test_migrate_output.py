@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 
 from twopc.errors import ConfigurationError
-from twopc.integration.migrate import output
-from twopc.integration.migrate.handover import Bounds
+from twopc.integration.migrate import output, unfinished
+from twopc.integration.migrate.handover import Bounds, Handover, Kind
 from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-SINK: Final = KafkaSink(name="orders", bootstrap_servers="127.0.0.1:1", topic="enriched")
+    from twopc.integration.spark.interceptors import InterceptedBatch
+
+SINK: Final = KafkaSink(name="orders", bootstrap_servers="127.0.0.1:1", topic="enriched", timeout_ms=50)
 
 
 @pytest.fixture
@@ -26,11 +29,13 @@ def respond(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     monkeypatch.setattr(output, "describe", lambda *_, **__: found)
     monkeypatch.setattr(output, "_at_time", lambda *_: {0: 1, 1: 1})
 
+    monkeypatch.setattr(output, "_PAUSE_S", 0.001)
+
     def answers(*ends: dict[int, int]) -> None:
-        left: Iterator[dict[int, int]] = iter(ends)
+        left = list(ends)
 
         def answer(*_: Any, **__: Any) -> dict[int, int]:
-            return next(left)
+            return left.pop(0) if len(left) > 1 else left[0]  # the last response is repeated
 
         monkeypatch.setattr(output, "offsets", answer)
 
@@ -44,7 +49,51 @@ def test_a_record_written_between_the_two_requests_is_not_taken_for_an_open_tran
     assert output.bounds_of(SINK, "enriched", 0, 0, None)[1] == Bounds(start=1, exact=1, end=5)
 
 
-def test_an_open_transaction_is_refused_and_the_error_names_its_partition(respond: Callable[..., None]) -> None:
+def test_the_command_waits_for_another_programs_open_transaction(respond: Callable[..., None]) -> None:
+    """A program that always writes in transactions has one open at nearly every instant. The bounds stay as they were."""
+    respond({0: 5, 1: 5}, {0: 5, 1: 3}, {0: 5, 1: 4}, {0: 5, 1: 7})
+    assert output.bounds_of(SINK, "enriched", 0, 0, None)[1] == Bounds(start=1, exact=1, end=5)
+
+
+def test_a_transaction_that_stays_open_is_refused_and_the_error_names_its_partition(
+    respond: Callable[..., None],
+) -> None:
     respond({0: 5, 1: 5}, {0: 6, 1: 3})
-    with pytest.raises(ConfigurationError, match=r"enriched\[1\] contains an open transaction"):
+    with pytest.raises(
+        ConfigurationError, match=r"enriched\[1\] contains an open transaction.*within 50 ms.*--timeout"
+    ):
         output.bounds_of(SINK, "enriched", 0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("first", "left"),
+    [
+        (1, Bounds(start=2, exact=4, end=9)),
+        (3, Bounds(start=3, exact=4, end=9)),
+        (6, Bounds(start=6, exact=6, end=9)),
+        (12, Bounds(start=9, exact=9, end=9)),
+    ],
+)
+def test_records_that_the_broker_has_deleted_lie_outside_the_bounds(
+    first: int, left: Bounds, respond: Callable[..., None]
+) -> None:
+    respond({0: first})
+    topics = {"enriched": {0: Bounds(start=2, exact=4, end=9)}}
+    handover = Handover(query_id="q", batch_id=1, offsets=(), kind=Kind.REST, topics=topics)
+    assert output.kept(SINK, handover).topics == {"enriched": {0: left}}
+
+
+@pytest.mark.parametrize(("first", "is_refused"), [(9, False), (10, True)])
+def test_records_that_were_written_after_the_hand_over_and_deleted_may_be_the_old_querys(
+    first: int, *, is_refused: bool, respond: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else shows whether the old query still runs. The topic ends at offset 10."""
+    respond({0: 10}, {0: first})
+    monkeypatch.setattr(unfinished, "decided_by", lambda *_: None)
+    monkeypatch.setattr(unfinished, "records_of", lambda *_: ())
+    topics = {"enriched": {0: Bounds(start=2, exact=4, end=9)}}
+    handover = Handover(query_id="q", batch_id=1, offsets=(), kind=Kind.REST, topics=topics)
+    refused = pytest.raises(ConfigurationError, match=r"deleted records .* after the hand-over.*twopc migrate cutover")
+    with refused if is_refused else contextlib.nullcontext():
+        batch = cast("InterceptedBatch", SimpleNamespace(sinks=(SINK,), batch_id=1))
+        assert unfinished.TakeOver(SINK)._written_by_others(handover, batch) is None

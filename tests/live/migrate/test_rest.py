@@ -8,7 +8,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.live.pipeline import create_topic
 from twopc.errors import ConfigurationError, SchemaError
@@ -95,6 +96,17 @@ def test_the_rest_is_exact_for_random_multisets_of_rows(
     surplus = (Counter(there) - Counter(rows)).total()
     assert (numbers.rows, numbers.rest, numbers.surplus, numbers.others) == (60, wanted.total(), surplus, 0)
     assert numbers.already == 60 - wanted.total()
+
+
+@pytest.mark.whole
+def test_rows_whose_records_the_broker_has_deleted_are_written_again(output: Output, spark: SparkSession) -> None:
+    """Retention may delete records between the cut-over and the start. Fails if the start fails, however often it is repeated."""
+    output.write({"value": "a"}, {"value": "b"})
+    admin = AdminClient({"bootstrap.servers": output.servers})
+    for deleted in admin.delete_records([TopicPartition(output.topic, 0, 1)]).values():
+        deleted.result()
+    numbers, rest = compared(spark, [("a",), ("b",), ("c",)], "value string", sink_for(output), output.bounds())
+    assert (numbers.already, sorted(row.value for row in rest)) == (1, ["a", "c"])
 
 
 @pytest.mark.whole
