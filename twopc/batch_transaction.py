@@ -141,8 +141,8 @@ class BatchTransaction:
         The user's function may catch the error of a failed batch. The engine then continues with the next batch. AdoptQuery
         permits any first batch, so without this record, the next batch would be the first, and the failed batch would be lost.
         """
-        run, query_id = self._run, self._batch.query_id
-        if run.setup.settings.overrides.adopt_query_id == query_id and run.view.highest_batch_of(query_id) is None:
+        run = self._run
+        if run.adopts(self._batch.query_id):
             # Bind before the record is written, so that the log cannot move (rule 11).
             run.setup.binding.bind(run.bound, run.log_epoch)
             self._judged = run.open(self._begin(), self._judged)

@@ -93,6 +93,10 @@ class DriverRun:
             and overrides.abandons(decision.query_id, decision.batch_id, self.view.ended)
         )
 
+    def adopts(self, query_id: str) -> bool:
+        """Whether the user lets this query use the sinks for the first time, at any batch, and no record of this exists yet."""
+        return self.setup.settings.overrides.adopt_query_id == query_id and self.view.highest_batch_of(query_id) is None
+
     def next_attempt(self) -> Attempt:
         """Begin a new attempt, and return its name. No earlier attempt has this name."""
         self._discard_undecided()

@@ -110,7 +110,7 @@ def undecided(checkpoint: CheckpointState, log: str, decided: int | None) -> Adv
             Urgency.ACT,
             f"{finished}, but {none} of this query has been decided, so either the query ran without its sinks (for example, "
             "its foreachBatch function caught the toolkit's errors), or another sink wrote these batches",
-            "If another sink wrote all of these batches, start the query with "
+            f"If another sink wrote all of these batches, {_unfinished(checkpoint)}start the query with "
             f"override=AdoptQuery({checkpoint.query_id!r}). Otherwise, their rows are missing from the output: stop the "
             "query, fix its function, and start with a new checkpoint.",
             "the-start-is-refused",
@@ -131,6 +131,13 @@ def undecided(checkpoint: CheckpointState, log: str, decided: int | None) -> Adv
         "Stop the query, and compare the checkpoint with the ledger: `twopc verify --checkpoint`.",
         "the-start-is-refused",
     )
+
+
+def _unfinished(checkpoint: CheckpointState) -> str:
+    """Say what to do before an adoption with the batch that another sink may have begun, because it would be written again."""
+    if checkpoint.planned == checkpoint.finished:
+        return ""
+    return f"let that sink also finish batch {checkpoint.planned} (if it writes to Kafka, see `twopc migrate cutover`). Then "
 
 
 def _of_transactions(state: SinkState) -> Iterator[Advice]:

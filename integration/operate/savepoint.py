@@ -59,8 +59,9 @@ _SOME_DECIDED: Final = (
     "how to write the missing batches"
 )
 _NONE_DECIDED: Final = (
-    "If another sink wrote these batches, start the query once with override=AdoptQuery({query!r}), and take the savepoint "
-    "after its first batch. Otherwise, fix the foreachBatch function, and start with a new checkpoint"
+    "If another sink wrote these batches, and left no batch unfinished, start the query once with "
+    "override=AdoptQuery({query!r}), and take the savepoint after its first batch. Otherwise, fix the foreachBatch function, "
+    "and start with a new checkpoint"
 )
 
 

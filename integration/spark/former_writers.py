@@ -7,16 +7,21 @@ begin record in the decision log.
 
 from __future__ import annotations
 
+import logging
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from twopc.integration.spark.checkpoint import decoding
+from twopc.integration.spark.checkpoint import decoding, planning_time_ms
 from twopc.integration.spark.handed_over import newest_handover
 from twopc.sealed import unseal
 
 if TYPE_CHECKING:
+    from twopc.batch import Batch
     from twopc.files import Files
+
+logger = logging.getLogger(__name__)
 
 #: The name of the note, in the toolkit's directory of a restored checkpoint.
 NOTE: Final = "restored.json"
@@ -72,6 +77,33 @@ def last_expected(log: str, decided: int | None, *, bound: str | None, former: i
         return None
     # After a rollback, the old sink writes on. A second cut-over is then ahead of the query's last decision.
     return former if decided is None or former is None else max(decided, former)
+
+
+def warn_of_adoption(files: Files, own: Files, batch: Batch) -> None:
+    """Log when Spark planned the first batch of an adopted query, unless the checkpoint says that the batch has not begun.
+
+    If the batch is older than this run, the former writer may have begun it. But an earlier start of this query may also have
+    failed in the batch, and nothing tells the two cases apart.
+
+    Args:
+        files: the checkpoint.
+        own: the directory ``<checkpoint>/twopc``.
+        batch: the batch, which no start has written yet.
+
+    Raises:
+        ConfigurationError: the checkpoint cannot be read.
+    """
+    if last_former_batch(own, batch.query_id) == batch.batch_id - 1:
+        return
+    planned = datetime.fromtimestamp(planning_time_ms(files, batch.batch_id) / 1000, tz=timezone.utc)
+    logger.warning(
+        "override=AdoptQuery(%r) begins with batch %d, which Spark planned at %s. The sinks write the complete batch. If another "
+        "writer has already written some of its rows, these rows will be in the output twice. To prevent this, let that writer "
+        "finish its last batch before the first start",
+        batch.query_id,
+        batch.batch_id,
+        planned.isoformat(timespec="seconds"),
+    )
 
 
 def _restored_batch(own: Files) -> int:

@@ -10,6 +10,7 @@ from twopc.errors import CheckpointExpiredError
 from twopc.integration.history.writer import writer_for
 from twopc.integration.spark import checkpoint
 from twopc.integration.spark.direct import BatchInput, Direct, Way
+from twopc.integration.spark.former_writers import warn_of_adoption
 from twopc.integration.spark.frame import arrange
 from twopc.integration.spark.handed_over import require_taken_over
 from twopc.integration.spark.jobs import is_of_cluster, slow_batch_advice
@@ -117,7 +118,7 @@ class RunWriter:
         is_first, run = self._coordinator is None, self.run
         # Recover before the columns are checked: while they are rejected, a decided transaction may expire. Only recovery finds
         # out what an earlier call decided.
-        coordinator = self._coordinator or self._recovered(session, staging, batch, pending)
+        coordinator = self._coordinator or self._recovered(session, files, staging, batch, pending)
         rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]
         if is_first:
             pending.enter("recover")  # the recovery table says what to do with the batch
@@ -179,10 +180,14 @@ class RunWriter:
             return BatchInput(last.offsets, batch.offsets)
         return BatchInput(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
 
-    def _recovered(self, session: SparkSession, staging: Staging | None, batch: Batch, pending: Pending) -> Coordinator:
+    def _recovered(
+        self, session: SparkSession, files: Files, staging: Staging | None, batch: Batch, pending: Pending
+    ) -> Coordinator:
         pending.enter("connect")
         self._coordinator = self._connect(session, staging, batch)
-        self._coordinator.start(batch, pending)
+        run = self._coordinator.start(batch, pending)
+        if run.adopts(batch.query_id):
+            warn_of_adoption(files, self._mode.open_files(f"{self.location}/twopc"), batch)
         pending.enter("check")
         return self._coordinator
 

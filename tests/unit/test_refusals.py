@@ -53,6 +53,15 @@ def test_a_refusal_mentions_the_log_and_the_batch_and_quotes_the_setting(
     assert position is Position.ENDED or position is Position.NEW_QUERY or f"batch {batch}" in text
 
 
+def test_another_writer_must_finish_its_batch_before_the_query_is_adopted() -> None:
+    """``AdoptQuery`` would duplicate the rows of a half-written batch."""
+    error = refusal(
+        Position.UNADOPTED, "checkpoint older than the sink", view(None), batch_of(4, query_id=MINE), "the-log"
+    )
+    text = str(error)
+    assert text.index("has not begun batch 4") < text.index("start that writer again") < text.index("AdoptQuery")
+
+
 def test_a_new_query_may_be_an_old_one_without_its_checkpoint() -> None:
     """``EndQuery`` would make it begin again, or skip what it has not read."""
     error = refusal(Position.NEW_QUERY, "name in use", view(OTHER), batch_of(0, query_id=MINE), "the-log")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -12,17 +12,25 @@ from tests.unit.coordinator_support import die_at
 from tests.unit.fake_sink import QUERY_ID, Cluster, FakeSink, all_rows, offsets_of
 from twopc.errors import SchemaError
 from twopc.files import LocalFiles
+from twopc.integration.migrate.handover import Handover, Handovers, Kind
 from twopc.integration.spark import run_writer
+from twopc.integration.spark.handed_over import passing_the_rest
 from twopc.integration.spark.options import Options
 from twopc.integration.spark.query_runs import QueryRun
 from twopc.integration.spark.run_writer import RunWriter
 from twopc.integration.spark.several import Call, SinkFrame
+from twopc.override import Overrides
+from twopc.settings import Settings
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from twopc.progress import Checkpoint
+
+
+#: The facts of each hand-over here.
+OLD: Final[Any] = {"query_id": QUERY_ID, "offsets": ()}
 
 
 class SomeQuery:
@@ -53,11 +61,13 @@ def cluster(tmp_path: Path) -> Cluster:
     offsets = tmp_path / "offsets"
     offsets.mkdir()
     for batch in range(2):
-        (offsets / str(batch)).write_text("\n".join(["v1", "{}", *offsets_of(batch)]))
+        (offsets / str(batch)).write_text("\n".join(["v1", '{"batchTimestampMs":1764345600000}', *offsets_of(batch)]))
     return Cluster(tmp_path / "twopc")
 
 
-def rejected(cluster: Cluster, location: Path, batch_id: int, monkeypatch: pytest.MonkeyPatch) -> Checkpoint | None:
+def rejected(
+    cluster: Cluster, location: Path, batch_id: int, monkeypatch: pytest.MonkeyPatch, options: Options | None = None
+) -> Checkpoint | None:
     """Start a run whose columns do not fit its sink."""
 
     def arrange(*_: object, **__: object) -> None:
@@ -66,7 +76,7 @@ def rejected(cluster: Cluster, location: Path, batch_id: int, monkeypatch: pytes
     monkeypatch.setattr(run_writer, "arrange", arrange)
     sink, run, mode = FakeSink(cluster.world), QueryRun(SomeQuery(), None), SomeMode()  # type: ignore[arg-type]
     frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf={}))
-    writer = RunWriter(run, mode, str(location), [sink], Options())  # type: ignore[arg-type]
+    writer = RunWriter(run, mode, str(location), [sink], options or Options())  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match="no column 'value'") as error:
         writer.write(Call(batch_id, (SinkFrame("", frame, (sink,)),), {}))
     return error.value.checkpoint
@@ -101,3 +111,44 @@ def test_rejected_columns_of_a_first_start_leave_the_checkpoint_unbound(
     rejected(cluster, tmp_path, 0, monkeypatch)
     assert not cluster.store.visible()
     assert not [name for name in cluster.files.names("") if name.startswith("binding")]
+
+
+@pytest.mark.parametrize(
+    ("former", "is_logged"),
+    [
+        ([], True),
+        ([Handover(**OLD, batch_id=0, kind=Kind.NOTHING)], False),
+        (
+            [Handover(**OLD, batch_id=0, kind=Kind.NOTHING, is_back=True), Handover(**OLD, batch_id=1, kind=Kind.REST)],
+            False,
+        ),
+    ],
+    ids=["nobody knows", "the batch has not begun", "TakeOver passes the rest"],
+)
+def test_an_adoption_logs_when_its_first_batch_was_planned(
+    former: list[Handover],
+    is_logged: bool,  # noqa: FBT001 - a case
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A writer that was killed in this batch has written some of its rows, and nothing shows this to the toolkit."""
+    for one in former:
+        Handovers(cluster.files).add(one)
+    options = Options(overrides=Overrides(adopt_query_id=QUERY_ID))
+    with passing_the_rest(1, ()):
+        rejected(cluster, tmp_path, 1, monkeypatch, options)
+    logged = [record.getMessage() for record in caplog.records if "AdoptQuery" in record.getMessage()]
+    assert len(logged) == is_logged
+    assert not logged or "begins with batch 1, which Spark planned at 2025-11-28T16:00:00+00:00" in logged[0]
+
+
+def test_a_query_that_was_adopted_before_logs_nothing(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The override may stay in the code."""
+    adopting = Overrides(adopt_query_id=QUERY_ID)
+    die_at(cluster, cluster.start(settings=Settings(overrides=adopting)), "driver.confirmed", 1)
+    rejected(cluster, tmp_path, 1, monkeypatch, Options(overrides=adopting))
+    assert not [record for record in caplog.records if "AdoptQuery" in record.getMessage()]

@@ -133,7 +133,16 @@ def test_status_reports_that_no_finished_batch_was_decided(checkpoint: Path) -> 
     assert advised(checkpoint) == [(Urgency.ACT, "the-start-is-refused")]
     text = command("status", str(checkpoint)).out
     assert "Spark has finished batch 20, but no batch of this query has been decided" in text
-    assert "override=AdoptQuery('a')" in text
+    assert "If another sink wrote all of these batches, start the query with override=AdoptQuery('a')" in text
+
+
+def test_status_says_that_the_other_sink_must_finish_the_batch_that_it_may_have_begun(checkpoint: Path) -> None:
+    """AdoptQuery writes this batch completely, which would duplicate the rows of a half-written batch."""
+    (checkpoint / "offsets" / str(_LAST + 1)).write_text("v1\n{}\n{}")
+    text = " ".join(command("status", str(checkpoint)).out.split())
+    assert (
+        f"let that sink also finish batch {_LAST + 1} (" in text and "Then start the query with override=Adop" in text
+    )
 
 
 def test_a_driver_that_decided_nothing_changes_nothing(checkpoint: Path) -> None:
