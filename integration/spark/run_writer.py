@@ -118,7 +118,7 @@ class RunWriter:
         is_first, run = self._coordinator is None, self.run
         # Recover before the columns are checked: while they are rejected, a decided transaction may expire. Only recovery finds
         # out what an earlier call decided.
-        coordinator = self._coordinator or self._recovered(session, files, staging, batch, pending)
+        coordinator = self._coordinator or self._recovered(session, staging, batch, pending)
         rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]
         if is_first:
             pending.enter("recover")  # the recovery table says what to do with the batch
@@ -180,14 +180,13 @@ class RunWriter:
             return BatchInput(last.offsets, batch.offsets)
         return BatchInput(batch.offsets_of(batch.batch_id - 1) if batch.batch_id else None, batch.offsets)
 
-    def _recovered(
-        self, session: SparkSession, files: Files, staging: Staging | None, batch: Batch, pending: Pending
-    ) -> Coordinator:
+    def _recovered(self, session: SparkSession, staging: Staging | None, batch: Batch, pending: Pending) -> Coordinator:
         pending.enter("connect")
         self._coordinator = self._connect(session, staging, batch)
         run = self._coordinator.start(batch, pending)
         if run.adopts(batch.query_id):
-            warn_of_adoption(files, self._mode.open_files(f"{self.location}/twopc"), batch)
+            files, own_files = (self._mode.open_files(f"{self.location}{part}") for part in ("", "/twopc"))
+            warn_of_adoption(files, own_files, batch)
         pending.enter("check")
         return self._coordinator
 
