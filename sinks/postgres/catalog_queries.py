@@ -172,7 +172,7 @@ SELECT k.contype::text AS kind, quote_ident(k.conname) AS name, k.conrelid::regc
   ) AS columns
 FROM tree JOIN pg_constraint k ON k.conrelid = tree.oid
 WHERE k.contype IN ('c', 'f', 'x', 't')
-ORDER BY k.conrelid <> %(oid)s::oid, 2
+ORDER BY k.conrelid <> %(oid)s::oid, 2, 3
 """
 #: The trigger of pg_repack (``repack.repack_trigger`` in its repack.sql.in) only copies the change to a log, and the table
 #: that replaces this one receives its rows from that log.
@@ -182,5 +182,5 @@ FROM tree JOIN pg_trigger t ON t.tgrelid = tree.oid
 JOIN pg_proc f ON f.oid = t.tgfoid JOIN pg_namespace s ON s.oid = f.pronamespace
 WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgparentid = 0
   AND (s.nspname, f.proname) <> ('repack', 'repack_trigger')
-ORDER BY t.tgrelid <> %(oid)s::oid, 1
+ORDER BY t.tgrelid <> %(oid)s::oid, 1, 2
 """

@@ -85,7 +85,7 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
             f"{table.title} is unlogged, so a server crash deletes all rows, including decided rows: run ALTER TABLE "
             f"{table.title} SET LOGGED"
         )
-    if missing := _RIGHTS[publishing.mode] & table.missing_rights:
+    if missing := _RIGHTS[publishing.mode].intersection(table.missing_rights):
         rights = ", ".join(sorted(missing))
         yield (
             f"the role {table.role!r} does not have {rights} on {table.title}, which mode={publishing.mode!r} requires: run "
@@ -163,7 +163,7 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
     yield from _computed(publishing)
     fired = {"INSERT", "UPDATE"} if publishing.mode == "upsert" else {"INSERT"}
     for trigger in table.triggers:
-        if events := fired & trigger.events:
+        if events := fired.intersection(trigger.events):
             yield (
                 f"the trigger {trigger.name} on {trigger.table} runs code on every {' and '.join(sorted(events))}, and this "
                 "code may reject rows after the decision: drop or disable the trigger. If the trigger belongs to another tool, "

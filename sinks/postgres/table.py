@@ -80,7 +80,7 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         rejecting_updates=tuple((row["name"], row["update_obstacle"]) for row in partitions if row["update_obstacle"]),
         has_row_security=own["has_row_security"],
         role=own["role"],
-        missing_rights=frozenset(own["missing"]),
+        missing_rights=tuple(own["missing"]),
     )
 
 
@@ -91,7 +91,10 @@ def read_columns(connection: psycopg.Connection[Any], oid: int) -> tuple[Column,
 
 
 def fingerprint(table: Table) -> str:
-    """Return a short string that changes if the table's definition changes."""
+    """Return a short string that changes if the table's definition changes.
+
+    Tasks and the driver compute the same string. So the definition contains no sets, which each process orders differently.
+    """
     return hashlib.sha1(repr(table).encode(), usedforsecurity=False).hexdigest()
 
 
@@ -184,5 +187,5 @@ def _constraint(row: Row) -> Constraint:
 
 
 def _trigger(row: Row) -> Trigger:
-    events = frozenset(event for bit, event in _EVENTS.items() if row["events"] & bit)
+    events = tuple(event for bit, event in _EVENTS.items() if row["events"] & bit)
     return Trigger(row["name"], row["table"], events)

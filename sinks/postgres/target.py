@@ -1,11 +1,11 @@
 """Describe a sink's table.
 
-The driver reads the description from the catalog, and tasks use it, so the classes are frozen and picklable.
+Tasks and the driver read the description from the catalog and compare its text, so all collections are in a fixed order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 #: How the table computes a column's value. ``ALWAYS`` and ``BY DEFAULT`` mean an identity column, and ``EXPRESSION`` means a
@@ -164,7 +164,7 @@ class Trigger:
 
     name: str
     table: str
-    events: frozenset[str]
+    events: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Table:
     rejecting_updates: tuple[tuple[str, Obstacle], ...] = ()
     has_row_security: bool = False
     role: str = ""
-    missing_rights: frozenset[str] = field(default_factory=frozenset)
+    missing_rights: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:

@@ -16,6 +16,7 @@ from tests.planted.iceberg_bugs import ICEBERG_BUGS
 from tests.planted.kill_loop_bugs import KILL_LOOP_BUGS
 from tests.planted.lake_bugs import LAKE_BUGS
 from tests.planted.operate_bugs import OPERATE_BUGS
+from tests.planted.postgres_bugs import POSTGRES_BUGS
 from tests.planted.proof_bugs import PROOF_BUGS
 from tests.planted.sink_bugs import SINK_BUGS
 from tests.planted.store_bugs import STORE_BUGS
@@ -1901,6 +1902,7 @@ BUGS: Final = (
     *LAKE_BUGS,
     *ICEBERG_BUGS,
     *DELTA_BUGS,
+    *POSTGRES_BUGS,
     *OPERATE_BUGS,
     *STORE_BUGS,
     *CHECKPOINTING_BUGS,

@@ -1,0 +1,31 @@
+"""Broken variants of the PostgreSQL sink."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.bug import Bug, one_edit
+
+_TABLE: Final = "tests/live/postgres/test_table.py"
+
+
+def _bug(name: str, path: str, old: str, new: str, test: str) -> Bug:
+    return one_edit(f"PostgreSQL: {name}", 0, f"sinks/postgres/{path}", old, new, model=False, protocol=test)
+
+
+POSTGRES_BUGS: Final[tuple[Bug, ...]] = (
+    _bug(
+        "a worker and the driver compute different fingerprints of the same table",
+        "table.py",
+        'events = tuple(event for bit, event in _EVENTS.items() if row["events"] & bit)',
+        'events = frozenset(event for bit, event in _EVENTS.items() if row["events"] & bit)',
+        f"{_TABLE} -k every_process",
+    ),
+    _bug(
+        "constraints of the same name are read in any order",
+        "catalog_queries.py",
+        "ORDER BY k.conrelid <> %(oid)s::oid, 2, 3\n",
+        "ORDER BY k.conrelid <> %(oid)s::oid, 2\n",
+        f"{_TABLE} -k every_time",
+    ),
+)
