@@ -53,7 +53,17 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "42703": (FatalError, "Restore the column's original name, and restart the query"),
     "42804": (
         FatalError,
-        "Undo the change, or make the same change to every stage of the batch (ALTER TABLE … USING …). Then restart the query",
+        (
+            "Undo the change, or make the same change to each of these stages (ALTER TABLE … USING …), but to no other stage, "
+            "which may belong to another query. Then restart the query"
+        ),
+    ),
+    "42S22": (
+        FatalError,
+        (
+            "Nothing can restore a dropped column, and a new column of that name may store something else. Copy the stages to "
+            "other tables, abandon the batch with the override that this message names, and insert the copied rows yourself"
+        ),
     ),
     "42P10": (FatalError, "Create the index again, and restart the query"),
     "42P01": (
@@ -150,10 +160,16 @@ class ColumnAlteredError(psycopg.ProgrammingError):
     sqlstate = "42804"
 
 
-class ColumnReplacedError(psycopg.ProgrammingError):
-    """A column's name has passed to another column since the rows were staged."""
+class ColumnRenamedError(psycopg.ProgrammingError):
+    """A column was renamed since the rows were staged. Another column may have its old name."""
 
     sqlstate = "42703"
+
+
+class ColumnDroppedError(psycopg.ProgrammingError):
+    """A column was dropped since the rows were staged. A new column with its name may store something else."""
+
+    sqlstate = "42S22"  # ODBC's code for a missing column, because PostgreSQL uses 42703 for a renamed column, too
 
 
 class KeyIndexGoneError(psycopg.ProgrammingError):

@@ -203,7 +203,7 @@ class Statements:
     def find_altered_stages(self, txns: Sequence[str], table: Table, columns: Sequence[str]) -> sql.Composed:
         """Find the stages in which one of these columns has another type than in the table. Return their names and oids."""
         return self._format(
-            "SELECT DISTINCT s.attrelid::regclass::text, s.attrelid::int8 FROM unnest({txns}::text[]) txn "
+            "SELECT DISTINCT {stage}, s.attrelid::int8 FROM unnest({txns}::text[]) txn "
             "JOIN pg_attribute s ON s.attrelid = to_regclass({stage}) AND s.attname = ANY({columns}) "
             "JOIN pg_attribute t ON t.attrelid = {table}::oid AND t.attname = s.attname "
             "WHERE (s.atttypid, s.atttypmod) <> (t.atttypid, t.atttypmod) ORDER BY 1",

@@ -9,7 +9,8 @@ from psycopg.errors import InvalidColumnReference
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 from twopc.sinks.postgres.errors import (
     ColumnAlteredError,
-    ColumnReplacedError,
+    ColumnDroppedError,
+    ColumnRenamedError,
     KeyIndexGoneError,
     RowsLeftOutError,
     TableGoneError,
@@ -136,25 +137,40 @@ class Transfer:
     def _require_columns(self, step: Connection, table: Table, handles: Sequence[PostgresHandle]) -> None:
         """Check that each value is written to its own column, and that the column's type leaves the value unchanged.
 
-        If the server reports an error instead, such as for a renamed column, its message is clear enough.
+        Raises:
+            ColumnRenamedError, ColumnDroppedError, ColumnAlteredError: the table's columns have changed too much.
         """
+        txns = [handle.transaction for handle in handles]
+        numbered = {column.number: column.name for column in table.columns}
+        for name, number in dict.fromkeys(
+            pair for one in handles for pair in zip(one.columns, one.numbers, strict=True)
+        ):
+            if number not in numbered:
+                stages = ", ".join(self._statements.stage(txn).as_string() for txn in txns)
+                raise ColumnDroppedError(
+                    f"column {name!r} of {table.title} was dropped after the rows were staged in {stages}"
+                )
+            if numbered[number] != name:
+                raise ColumnRenamedError(
+                    f"column {name!r} of {table.title} was renamed to {numbered[number]!r} after the rows were staged"
+                )
         known = {column.name: column for column in table.columns}
-        for handle in handles:
-            for name, number in zip(handle.columns, handle.numbers, strict=True):
-                if name in known and known[name].number != number:
-                    raise ColumnReplacedError(
-                        f"column {name!r} of {table.title} was replaced by another column after the rows were staged"
-                    )
-        names = [*handles[0].columns, *handles[0].filled]
-        find = self._statements.find_altered_stages([handle.transaction for handle in handles], table, names)
-        for stage, oid in step.execute(find).fetchall():
-            for staged in read_columns(step, oid):
-                now = known.get(staged.name)
-                if now is not None and staged.name in names and not keeps_values(staged.type, now.type):
-                    raise ColumnAlteredError(
-                        f"column {now.name!r} of {table.title} was altered from {staged.type.sql} to {now.type.sql} after "
-                        f"the rows were staged in {stage}, so the conversion might change the staged values"
-                    )
+        names = {*handles[0].columns, *handles[0].filled} & known.keys()
+        find = self._statements.find_altered_stages(txns, table, sorted(names))
+        altered = [
+            (stage, staged)
+            for stage, oid in step.execute(find).fetchall()
+            for staged in read_columns(step, oid)
+            if staged.name in names and not keeps_values(staged.type, known[staged.name].type)
+        ]
+        if altered:
+            staged = altered[0][1]
+            stages = ", ".join(stage for stage, other in altered if other.name == staged.name)
+            raise ColumnAlteredError(
+                f"column {staged.name!r} of {table.title} was altered from {staged.type.sql} to "
+                f"{known[staged.name].type.sql} after the rows were staged in {stages}, so the conversion might change the "
+                "staged values"
+            )
 
     def _insert(self, step: Connection, table: Table, handles: Sequence[PostgresHandle]) -> None:
         publishing = handles[0].publishing(table)

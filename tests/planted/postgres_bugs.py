@@ -6,6 +6,8 @@ from typing import Final
 
 from tests.planted.bug import Bug, one_edit
 
+_ALTERED: Final = "tests/live/postgres/test_altered_columns.py"
+_DECIDED: Final = "tests/live/postgres/test_after_the_decision.py"
 _TABLE: Final = "tests/live/postgres/test_table.py"
 
 
@@ -27,5 +29,19 @@ POSTGRES_BUGS: Final[tuple[Bug, ...]] = (
         "ORDER BY k.conrelid <> %(oid)s::oid, 2, 3\n",
         "ORDER BY k.conrelid <> %(oid)s::oid, 2\n",
         f"{_TABLE} -k every_time",
+    ),
+    _bug(
+        "an altered column's error names only the first stage",
+        "transfer.py",
+        'stages = ", ".join(stage for stage, other in altered if other.name == staged.name)',
+        "stages = altered[0][0]",
+        f"{_ALTERED} -k have_been_converted",
+    ),
+    _bug(
+        "a new column receives the staged values of a dropped column with its name",
+        "transfer.py",
+        "        numbered = {column.number: column.name for column in table.columns}\n",
+        "        numbered = dict(zip(handles[0].numbers, handles[0].columns))\n",
+        f"{_DECIDED} -k dropped_column",
     ),
 )

@@ -5,6 +5,7 @@ Before the decision, a new attempt adapts to the change. After the decision, the
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +24,7 @@ from twopc.errors import (
     RefusedStartError,
     RetriableError,
 )
-from twopc.override import Overrides
+from twopc.override import Abandon, Overrides
 from twopc.sealed import seal, unseal
 from twopc.settings import Settings
 from twopc.testing.contract import numbers
@@ -49,7 +50,7 @@ _CHANGES = {
     ),
     "renamed column": (
         ["ALTER TABLE target RENAME value TO number"],
-        'column "value" of relation "target" does not exist',
+        "column 'value' of public.target was renamed to 'number' after the rows were staged",
         ["ALTER TABLE target RENAME number TO value"],
     ),
     "renamed table": (
@@ -124,6 +125,30 @@ def test_a_table_change_after_the_decision_does_not_block_a_batch_whose_rows_sti
         driver.committer.blockers()
     )
     assert values(database) == [1, 2]
+
+
+def test_rows_of_a_dropped_column_can_be_kept_although_nothing_can_publish_them(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    query = Query(case_of(database), tmp_path)
+    crash_points.arm("driver.decided", lambda: run(connection, "ALTER TABLE target DROP value"))
+    words = (
+        r"column 'value' of public\.target was dropped after the rows were staged in (.*), (.*)\. Nothing can restore"
+    )
+    with pytest.raises(CommitBlockedError, match=words) as blocked:
+        query.run(0)
+    run(connection, "ALTER TABLE target ADD value bigint")
+    with pytest.raises(CommitBlockedError, match=words):  # the new column may store something else
+        query.run(0)
+    advised = re.search(words, str(blocked.value))
+    assert advised is not None
+    for number, stage in enumerate(advised.groups()):
+        run(connection, f"CREATE TABLE kept{number} AS TABLE {stage}")
+    assert f"override=Abandon(0, '{QUERY_ID}')" in str(blocked.value)
+    query.run(1, settings=Settings(overrides=Overrides(abandon=Abandon(0, QUERY_ID))))
+    assert values(database) == all_rows(1)
+    run(connection, "INSERT INTO target TABLE kept0 UNION ALL TABLE kept1")
+    assert values(database) == all_rows(0, 1)
 
 
 def test_a_table_locked_by_another_session_delays_the_publish_until_the_restart(

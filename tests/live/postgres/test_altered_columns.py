@@ -63,7 +63,7 @@ _CHANGES = {
 @pytest.fixture
 def staged(database: str, connection: Connection) -> tuple[Driver, Any, dict[str, Any]]:
     """A batch that is decided and not published."""
-    run(connection, _TABLE)
+    run(connection, _TABLE, _TABLE.replace("target", "other"))
     driver = Driver(sink_of(database))
     scan_start = driver.begin()
     handle = driver.prepare(_ROWS)
@@ -90,7 +90,7 @@ def test_staged_values_wait_until_the_columns_old_type_is_restored(
         assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
         [blocker] = driver.committer.blockers()
         assert re.search(words, blocker)
-        assert "Undo the change, or make the same change" in blocker
+        assert "Undo the change, or make the same change to each of these stages" in blocker
         assert _content(connection) == []
     run(connection, undone.format(t="target"))
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
@@ -98,15 +98,27 @@ def test_staged_values_wait_until_the_columns_old_type_is_restored(
 
 
 def test_staged_values_are_published_once_they_have_been_converted_like_the_tables_values(
-    staged: tuple[Driver, Any, dict[str, Any]], connection: Connection
+    staged: tuple[Driver, Any, dict[str, Any]], database: str, connection: Connection
 ) -> None:
+    """The stages of other sinks stay as they are: their tables were not altered."""
     driver, handle, scan_start = staged
+    handles = [handle, driver.prepare(_ROWS, partition=1)]
+    driver.committer.confirm(handles, 0)
+    other = Driver(sink_of(database, "other", name="other"))
+    other.begin()
+    other.prepare(_ROWS)
     statement = "ALTER TABLE {} ALTER amount TYPE bigint USING (amount * 100)::bigint"
     run(connection, statement.format("target"))
-    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
-    run(connection, *(statement.format(f"twopc.{stage}") for stage in _stages(connection)))
-    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
-    assert connection.execute("SELECT amount FROM target").fetchall() == [(1234,)]
+    assert set(driver.committer.commit(handles, scan_start).values()) == {Evidence.UNKNOWN}
+    named = re.findall(r"twopc\.stage_\w+", driver.committer.blockers()[0])
+    assert len(named) == 2
+    assert len(_stages(connection)) == 3
+    run(connection, statement.format(named[0]))
+    assert set(driver.committer.commit(handles, scan_start).values()) == {Evidence.UNKNOWN}
+    assert re.findall(r"twopc\.stage_\w+", driver.committer.blockers()[0]) == named[1:]
+    run(connection, statement.format(named[1]))
+    assert set(driver.committer.commit(handles, scan_start).values()) == {Evidence.COMMITTED}
+    assert connection.execute("SELECT amount FROM target").fetchall() == [(1234,)] * 2
 
 
 @pytest.mark.parametrize(
@@ -142,7 +154,7 @@ def test_staged_values_wait_while_another_column_has_taken_their_columns_name(
     run(connection, "ALTER TABLE target RENAME price TO price_old", "ALTER TABLE target RENAME price_new TO price")
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
     [blocker] = driver.committer.blockers()
-    assert "column 'price' of public.target was replaced by another column after the rows were staged" in blocker
+    assert "column 'price' of public.target was renamed to 'price_old' after the rows were staged" in blocker
     assert _content(connection) == []
     run(connection, "ALTER TABLE target RENAME price TO price_new", "ALTER TABLE target RENAME price_old TO price")
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}
