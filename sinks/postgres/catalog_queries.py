@@ -1,6 +1,7 @@
 """The queries that read a table's definition from the catalog.
 
-Their parameters are ``oid``, the table's object id, and in some of them ``locked``, whether to read definitions in SQL.
+Their parameters are ``oid``, the table's object id, and in some of them ``locked``, whether to read definitions in SQL, for which
+PostgreSQL locks the table.
 """
 
 from __future__ import annotations
@@ -41,6 +42,19 @@ SELECT c.oid::regclass::text AS name, c.relkind::text AS kind,
     SELECT FROM pg_attribute a JOIN pg_attribute o ON o.attrelid = %(oid)s::oid AND o.attname = a.attname
     WHERE a.attrelid = c.oid AND a.attnotnull AND NOT o.attnotnull AND o.attnum > 0
   ) AS is_stricter,
+  EXISTS (
+    SELECT FROM pg_attribute a JOIN pg_attribute o ON o.attrelid = %(oid)s::oid AND o.attname = a.attname
+    JOIN pg_attrdef d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)
+    JOIN pg_attrdef e ON (e.adrelid, e.adnum) = (o.attrelid, o.attnum)
+    WHERE a.attrelid = c.oid AND a.attgenerated <> ''
+    AND CASE WHEN %(locked)s THEN pg_get_expr(d.adbin, d.adrelid) <> pg_get_expr(e.adbin, e.adrelid) ELSE false END
+  ) AS computes_otherwise,
+  CASE WHEN %(locked)s THEN pg_get_expr(p.partexprs, c.oid) END AS expressions,
+  ARRAY(
+    SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum IN (
+      SELECT found[1]::int FROM regexp_matches(p.partexprs::text, ':varattno (\d+)', 'g') found
+    ) ORDER BY a.attnum
+  ) AS expression_columns,
   (
     SELECT min(CASE -- as the server itself decides for each publication
       WHEN c.relreplident <> 'f' AND identity.columns = '{}' THEN 'no identity'
@@ -140,6 +154,11 @@ SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique A
   ) AS sources,
   ARRAY(
     SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum IN (
+      SELECT found[1]::int FROM regexp_matches(i.indexprs::text, ':varattno (\d+)', 'g') found
+    ) ORDER BY a.attnum
+  ) AS expression_columns,
+  ARRAY(
+    SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = i.indrelid AND a.attnum IN (
       SELECT found[1]::int FROM regexp_matches(i.indpred::text, ':varattno (\d+)', 'g') found
     ) ORDER BY a.attnum
   ) AS predicate,
@@ -165,13 +184,13 @@ SELECT k.contype::text AS kind, quote_ident(k.conname) AS name, k.conrelid::regc
   k.conrelid::int8 AS table_oid,
   CASE WHEN %(locked)s THEN pg_get_constraintdef(k.oid) ELSE '' END AS definition,
   coalesce((to_jsonb(k) ->> 'conenforced')::bool, true) AS is_enforced, -- PostgreSQL 18 has the column
-  (k.coninhcount > 0 OR k.conparentid <> 0) AS is_inherited,
+  k.convalidated AS is_valid, (k.coninhcount > 0 OR k.conparentid <> 0) AS is_inherited,
   ARRAY(
     SELECT a.attname::text FROM unnest(k.conkey) WITH ORDINALITY c(number, place)
     JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = c.number ORDER BY c.place
   ) AS columns
 FROM tree JOIN pg_constraint k ON k.conrelid = tree.oid
-WHERE k.contype IN ('c', 'f', 'x', 't')
+WHERE k.contype IN ('c', 'f', 'x', 't') OR (k.contype = 'n' AND NOT k.convalidated) -- PostgreSQL 18 has NOT NULL NOT VALID
 ORDER BY k.conrelid <> %(oid)s::oid, 2, 3
 """
 #: The trigger of pg_repack (``repack.repack_trigger`` in its repack.sql.in) only copies the change to a log, and the table

@@ -1,10 +1,10 @@
 """When a query starts, find everything that a stage cannot check.
 
 If the table rejects a publish after the decision, the query is blocked. The stage copies the table's column types, defaults,
-generated columns, indexes, and CHECK and NOT NULL constraints, so a task catches every row that any of them would reject. The
-sink rejects everything that depends on other rows or on code, unless the driver publishes before it votes
-(``vote="prepared"``). In a CHECK or an index, the table's owner must not use a function that reads other rows. The owner must
-also not change the table while the query runs.
+generated columns, indexes, and CHECK and NOT NULL constraints, and evaluates the partition keys, so a task catches every row that
+any of them would reject. The sink rejects everything that depends on other rows or on code, unless the driver publishes before it
+votes (``vote="prepared"``). In a CHECK or an index, the table's owner must not use a function whose result depends on other rows,
+on the time, or on the session. The owner must also not change the table while the query runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twopc.sinks.postgres.staged_indexes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from twopc.sinks.postgres.publishing import Publishing
     from twopc.sinks.postgres.target import Constraint, Index, Obstacle, Table
@@ -169,7 +169,7 @@ def _not_staged(publishing: Publishing) -> Iterator[str]:
                 "code may reject rows after the decision: drop or disable the trigger. If the trigger belongs to another tool, "
                 "such as a replication tool, stop that tool first, because the tool would miss the rows"
             )
-    yield from _partitioned(table)
+    yield from _partitioned(publishing)
     if table.has_row_security:
         yield (
             f"row-level security on {table.title} applies to the role {table.role!r}, and a policy may reject rows after the "
@@ -192,6 +192,9 @@ def _index(index: Index, publishing: Publishing) -> str:
             f"the index {index.name} exists on only one partition, so a stage does not include it and cannot catch a row "
             f"that the index rejects. Create the index on {table.title}"
         )
+    evaluated = (*index.expression_columns, *(index.predicate if index.has_fallible_predicate else ()))
+    if late := _late(evaluated, publishing):
+        return f"the index {index.name} {late}, or drop the index"
     if _is_mixed(columns_rejected_together(index, table), publishing):
         return (
             f"the index {index.name} uses columns that an upsert changes and columns that the upsert keeps, so the index may "
@@ -236,9 +239,14 @@ def _constraint(constraint: Constraint, publishing: Publishing) -> str:
             f"the exclusion constraint {where} may reject a row after the decision, because it may conflict with another row: "
             "drop the constraint"
         )
-    return (
-        _check(constraint, publishing) if constraint.kind == "c" else ""
-    )  # the trigger check covers constraint triggers
+    if not constraint.is_valid and not _with_sources(constraint.columns, table).isdisjoint(publishing.kept):
+        return (
+            f"the constraint {where} is NOT VALID and uses columns that an upsert keeps, so an existing row may violate the "
+            f"constraint when it is updated after the decision: run ALTER TABLE {constraint.table} VALIDATE CONSTRAINT "
+            f"{constraint.name}"
+        )
+    # The checks of triggers and of columns cover constraint triggers and NOT NULL constraints.
+    return _check(constraint, publishing) if constraint.kind == "c" else ""
 
 
 def _check(constraint: Constraint, publishing: Publishing) -> str:
@@ -249,14 +257,8 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
             f"the constraint {where} exists on only one partition, so a stage cannot check it. Add the constraint to "
             f"{table.title}"
         )
-    used = _with_sources(constraint.columns, table)
-    late = {column.name: column for column in publishing.left_to_the_table if column.name in used}
-    if late:
-        kind = "identity" if all(column.is_identity for column in late.values()) else "serial"
-        return (
-            f"the constraint {where} uses the {kind} column {listed(sorted(late))}, which receives its value only "
-            "after the decision. Include this column in the DataFrame, or drop the constraint"
-        )
+    if late := _late(constraint.columns, publishing):
+        return f"the constraint {where} {late}, or drop the constraint"
     if _is_mixed(constraint.columns, publishing):
         return (
             f"the constraint {where} uses columns that an upsert changes and columns that the upsert keeps, so a row "
@@ -268,12 +270,28 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
 
 def _computed(publishing: Publishing) -> Iterator[str]:
     for column in publishing.table.columns:
+        where = f"{publishing.table.title}.{column.name}"
+        if late := _late(column.sources, publishing):
+            yield f"the computed column {where} {late}, or drop the computed column"
         if _is_mixed(column.sources, publishing):
             yield (
-                f"{publishing.table.title}.{column.name} is computed from columns that an upsert changes and columns "
+                f"{where} is computed from columns that an upsert changes and columns "
                 "that the upsert keeps, and the computation may fail after the decision: include all these columns in the "
                 "DataFrame"
             )
+
+
+def _late(columns: Collection[str], publishing: Publishing) -> str:
+    """Say which of these columns receive their values only during the publish. The text is empty if there are none."""
+    late = [column for column in publishing.left_to_the_table if column.name in columns]
+    if not late:
+        return ""
+    kind = "identity" if all(column.is_identity for column in late) else "serial"
+    names = listed([column.name for column in late])
+    return (
+        f"uses the {kind} column {names}, which receives its value only after the decision. Include this column in the "
+        "DataFrame"
+    )
 
 
 def _is_mixed(columns: Iterable[str], publishing: Publishing) -> bool:
@@ -290,7 +308,8 @@ def _with_sources(columns: Iterable[str], table: Table) -> set[str]:
     return used
 
 
-def _partitioned(table: Table) -> Iterator[str]:
+def _partitioned(publishing: Publishing) -> Iterator[str]:
+    table = publishing.table
     if table.is_partition:
         yield (
             f"{table.title} is a partition, and its bounds may reject a row after the decision: write to its parent table"
@@ -311,3 +330,11 @@ def _partitioned(table: Table) -> Iterator[str]:
             f"a column is NOT NULL in the partition {name} but nullable in {table.title}, so the staging table does not check "
             f"that column: make the column NOT NULL in {table.title}, too"
         )
+    for name in table.computing_otherwise:
+        yield (
+            f"the partition {name} computes a generated column by another expression than {table.title}, so a stage cannot check "
+            "that computation: use the same expression in both"
+        )
+    for route in table.routes:
+        if late := _late(route.columns, publishing):
+            yield f"the partition key of {route.table} {late}, or write to a table with another partition key"

@@ -54,8 +54,8 @@ class Publishing:
     @property
     def null_when_staged(self) -> tuple[Column, ...]:
         """The columns that are null in the stage although the table may forbid that, because the publish computes them."""
-        late = {column.name for column in self.left_to_the_table}
-        return tuple(c for c in self.table.columns if c.name in late or not late.isdisjoint(c.sources))
+        computed = (c for c in self.table.columns if c.generated == "EXPRESSION" and self.vote == "prepared")
+        return (*self.left_to_the_table, *computed)
 
     @property
     def changed(self) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
         row_format(self, schema)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:
-        """See :class:`TwoPhaseCommitSink`. Only PostgreSQL itself can evaluate the table's CHECK constraints."""
+        """See :class:`TwoPhaseCommitSink`. Only PostgreSQL finds some bad rows, such as those that violate a CHECK constraint."""
         row_format(self, rows.schema).check(rows)
 
     def destinations_of(self, handle: PostgresHandle) -> Collection[str]:

@@ -87,23 +87,26 @@ class Statements:
     # -- a slice --------------------------------------------------------------------------------------------------------
 
     def create_stage(self, txn: str, publishing: Publishing) -> Iterator[sql.Composed]:
-        """Create a slice's stage. The stage rejects every row that the table itself would reject because of the row's own values.
+        """Create a slice's stage, which fills missing columns with defaults, except those that the publish fills.
 
-        The stage also fills missing columns with defaults, except those that the publish fills.
+        Before a decision without a vote, the stage must reject every row that the table itself would reject because of the row's
+        own values. Before a vote, the table itself checks the rows, after its triggers may have changed them.
         """
         stage = self.stage(txn)
+        is_last_check = publishing.vote == "staged"
+        checks = sql.SQL("INCLUDING CONSTRAINTS INCLUDING GENERATED" if is_last_check else "")
         yield sql.SQL(
-            "CREATE TABLE {} (LIKE {} INCLUDING CONSTRAINTS INCLUDING DEFAULTS INCLUDING GENERATED INCLUDING STORAGE) "
-            "WITH (autovacuum_enabled = off)"
-        ).format(stage, place(publishing.table))
+            "CREATE TABLE {} (LIKE {} INCLUDING DEFAULTS INCLUDING STORAGE {}) WITH (autovacuum_enabled = off)"
+        ).format(stage, place(publishing.table), checks)
         for column in publishing.null_when_staged:
             yield sql.SQL("ALTER TABLE {} ALTER {} DROP NOT NULL").format(stage, sql.Identifier(column.name))
         for column in publishing.left_to_the_table:  # otherwise, the stage would draw sequence numbers that no row uses
             yield sql.SQL("ALTER TABLE {} ALTER {} DROP DEFAULT").format(stage, sql.Identifier(column.name))
-        if publishing.vote == "staged":
+        if is_last_check:  # these definitions come from the server itself
             for definition in staged_indexes(publishing.table):
-                # This definition comes from the server itself.
                 yield sql.SQL("CREATE INDEX ON {} USING ").format(stage) + sql.SQL(definition)
+            for route in publishing.table.routes:  # this check is always true, but to evaluate it may fail
+                yield sql.SQL("ALTER TABLE {} ADD CHECK (num_nulls({}) >= 0)").format(stage, sql.SQL(route.expressions))
 
     def copy(self, txn: str, columns: Sequence[str]) -> sql.Composed:
         """Copy rows into the stage. The client sends the text from :meth:`RowFormat.copy_text`."""

@@ -19,7 +19,7 @@ from twopc.sinks.postgres.catalog_queries import (
     TRIGGERS,
     TYPES,
 )
-from twopc.sinks.postgres.target import Column, ColumnType, Constraint, Generated, Index, Table, Trigger
+from twopc.sinks.postgres.target import Column, ColumnType, Constraint, Generated, Index, Route, Table, Trigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,9 +40,9 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
     Args:
         connection: a connection to the table's database.
         name: the table name in SQL, with or without the schema, quoted if needed.
-        locked: whether to read the definitions of indexes and constraints, which :func:`fingerprint` needs. PostgreSQL locks
-            the table for this purpose. Before recovery, an ``ALTER TABLE`` may be waiting for the previous driver's vote, and
-            then blocks everyone else who wants a lock.
+        locked: whether to read the definitions of indexes, constraints and partitions, which :func:`fingerprint` needs.
+            PostgreSQL locks the table for this purpose. Before recovery, an ``ALTER TABLE`` may be waiting for the previous
+            driver's vote, and then blocks everyone else who wants a lock.
 
     Raises:
         ConfigurationError: the table does not exist.
@@ -59,7 +59,7 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         )
     oid = found[0]
     [own] = _query(connection, TABLE, oid)
-    partitions = _query(connection, TREE + PARTITIONS, oid)
+    partitions = _query(connection, TREE + PARTITIONS, oid, locked=locked)
     return Table(
         oid=oid,
         schema=own["schema"],
@@ -75,6 +75,12 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         unrouted=tuple(row["name"] for row in partitions if row["is_unrouted"]),
         lacking_remainders=tuple(row["name"] for row in partitions if row["lacks_remainders"]),
         stricter=tuple(row["name"] for row in partitions if row["is_stricter"]),
+        computing_otherwise=tuple(row["name"] for row in partitions if row["computes_otherwise"]),
+        routes=tuple(
+            Route(row["name"], row["expressions"] or "", tuple(row["expression_columns"]))
+            for row in partitions
+            if row["expression_columns"]
+        ),
         foreign=tuple(row["name"] for row in partitions if row["kind"] == "f"),
         unlogged=tuple(row["name"] for row in partitions if row["is_unlogged"]),
         rejecting_updates=tuple((row["name"], row["update_obstacle"]) for row in partitions if row["update_obstacle"]),
@@ -175,6 +181,7 @@ def _index(row: Row) -> Index:
         is_own=row["is_own"],
         stored=tuple(row["stored"]),
         sources=tuple(row["sources"]),
+        expression_columns=tuple(row["expression_columns"]),
         predicate=tuple(row["predicate"]),
         has_fallible_predicate=row["has_fallible_predicate"],
         has_extremes=row["has_extremes"],

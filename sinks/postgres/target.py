@@ -100,6 +100,7 @@ class Index:
         stored: the names of all columns that the index stores: the key columns, and the ``INCLUDE`` columns of a covering index.
         sources: the names of the columns on which the index depends, including those in its expressions and predicate.
             For a constraint's index, the key columns are left out.
+        expression_columns: the names of the columns in the index's expressions.
         predicate: the names of the columns in the index's predicate.
         has_fallible_predicate: whether the predicate does more than test columns for truth and for NULL.
         has_extremes: whether the index stores the smallest and the largest value of many rows (BRIN).
@@ -120,6 +121,7 @@ class Index:
     is_own: bool = True
     stored: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    expression_columns: tuple[str, ...] = ()
     predicate: tuple[str, ...] = ()
     has_fallible_predicate: bool = False
     has_extremes: bool = False
@@ -132,13 +134,14 @@ class Constraint:
 
     Attributes:
         kind: ``pg_constraint.contype``: ``c`` for CHECK, ``f`` for a foreign key, ``x`` for an exclusion, ``t`` for a constraint
-            trigger.
+            trigger, ``n`` for a NOT NULL constraint that is not valid.
         name: the constraint's name, quoted if needed.
         table: the name of the constraint's table, qualified unless its schema is in the search path.
         table_oid: the object id of the constraint's table.
         columns: the names of the constraint's columns.
         definition: the SQL definition; empty if it was not read (see :func:`twopc.sinks.postgres.table.read_table`).
         is_enforced: whether the server enforces the constraint.
+        is_valid: whether all rows in the table satisfy the constraint. Old rows need not satisfy a NOT VALID constraint.
         is_inherited: whether a partition inherits the constraint from its parent.
     """
 
@@ -149,7 +152,23 @@ class Constraint:
     columns: tuple[str, ...]
     definition: str
     is_enforced: bool = True
+    is_valid: bool = True
     is_inherited: bool = False
+
+
+@dataclass(frozen=True)
+class Route:
+    """The expressions by which a partitioned table chooses a row's partition.
+
+    Attributes:
+        table: the name of the partitioned table: the sink's table, or one of its partitions.
+        expressions: the expressions in SQL, separated by commas; empty if they were not read.
+        columns: the names of the columns in the expressions.
+    """
+
+    table: str
+    expressions: str
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -188,6 +207,8 @@ class Table:
         lacking_remainders: the hash-partitioned tables in the tree that reject some rows, because some remainders have no
             partition. These tables cannot have a default partition.
         stricter: the partitions that forbid nulls in a column that may be null in the table.
+        computing_otherwise: the partitions with a generated column whose expression differs from the table's.
+        routes: the expressions in partition keys.
         foreign: the partitions on another server.
         unlogged: the partitions that a server crash empties.
         rejecting_updates: the table or its partitions in which every update fails, because updates are published and the
@@ -211,6 +232,8 @@ class Table:
     unrouted: tuple[str, ...] = ()
     lacking_remainders: tuple[str, ...] = ()
     stricter: tuple[str, ...] = ()
+    computing_otherwise: tuple[str, ...] = ()
+    routes: tuple[Route, ...] = ()
     foreign: tuple[str, ...] = ()
     unlogged: tuple[str, ...] = ()
     rejecting_updates: tuple[tuple[str, Obstacle], ...] = ()

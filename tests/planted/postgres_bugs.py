@@ -8,6 +8,7 @@ from tests.planted.bug import Bug, one_edit
 
 _ALTERED: Final = "tests/live/postgres/test_altered_columns.py"
 _DECIDED: Final = "tests/live/postgres/test_after_the_decision.py"
+_OBJECTIONS: Final = "tests/live/postgres/test_objections.py"
 _TABLE: Final = "tests/live/postgres/test_table.py"
 
 
@@ -43,5 +44,47 @@ POSTGRES_BUGS: Final[tuple[Bug, ...]] = (
         "        numbered = {column.number: column.name for column in table.columns}\n",
         "        numbered = dict(zip(handles[0].numbers, handles[0].columns))\n",
         f"{_DECIDED} -k dropped_column",
+    ),
+    _bug(
+        "a column that is computed from a late number is left to the publish",
+        "objections.py",
+        "if late := _late(column.sources, publishing):",
+        'if late := "":',
+        f"{_OBJECTIONS} -k test_a_table_that_can_reject",
+    ),
+    _bug(
+        "an index that is computed from a late number is left to the publish",
+        "objections.py",
+        "    if late := _late(evaluated, publishing):\n",
+        '    if late := "" and evaluated:\n',
+        f"{_OBJECTIONS} -k test_a_table_that_can_reject",
+    ),
+    _bug(
+        "a partition key's expression is evaluated only by the publish",
+        "statements.py",
+        "            for route in publishing.table.routes:",
+        "            for route in publishing.table.routes[:0]:",
+        f"{_OBJECTIONS} -k fails_before_the_vote",
+    ),
+    _bug(
+        "a partition may compute a column differently from the stage",
+        "table.py",
+        'if row["computes_otherwise"])',
+        "if False)",
+        f"{_OBJECTIONS} -k test_a_table_that_can_reject",
+    ),
+    _bug(
+        "an upsert may update a row that violates a NOT VALID constraint",
+        "catalog_queries.py",
+        "k.convalidated AS is_valid",
+        "true AS is_valid",
+        f"{_OBJECTIONS} -k old_row_may_violate",
+    ),
+    _bug(
+        "with prepared votes, the stage rejects rows that a trigger would correct",
+        "statements.py",
+        'is_last_check = publishing.vote == "staged"',
+        "is_last_check = True",
+        "tests/live/postgres/test_vote.py -k only_after_a_trigger",
     ),
 )

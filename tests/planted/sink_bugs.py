@@ -1428,15 +1428,6 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/redis/test_order.py -k torn",
     ),
     one_edit(
-        "PostgreSQL: a check on a column that is computed from a late number is left to the publish",
-        0,
-        "sinks/postgres/objections.py",
-        "    used = _with_sources(constraint.columns, table)\n",
-        "    used = set(constraint.columns)\n",
-        model=False,
-        protocol="tests/live/postgres/test_objections.py",
-    ),
-    one_edit(
         "Redis: a start asks only once for the server's facts",
         0,
         "sinks/redis/client.py",

@@ -213,6 +213,25 @@ def test_two_sinks_that_write_the_same_key_cannot_both_vote(database: str, conne
     assert other.commit([handles[1]], scan_starts[1]) == [Evidence.COMMITTED]
 
 
+def test_the_table_checks_a_row_only_after_a_trigger_has_changed_it(database: str, connection: Connection) -> None:
+    """The stage would reject these rows if it had the table's constraint or its computed columns."""
+    run(
+        connection,
+        """CREATE TABLE target (mail text CHECK (mail = lower(mail)), id bigint GENERATED ALWAYS AS IDENTITY,
+          double bigint GENERATED ALWAYS AS (id * 2) STORED NOT NULL,
+          share int GENERATED ALWAYS AS (100 / length(mail)) STORED NOT NULL)""",
+        "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN NEW.mail = lower(coalesce(nullif(NEW.mail, ''), 'none')); RETURN NEW; END $$",
+        "CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION f()",
+    )
+    sink = sink_of(database, vote="prepared")
+    assert apply(sink, batch(mail=["A@b.c", ""])) == [Evidence.COMMITTED]
+    assert connection.execute("TABLE target ORDER BY 2").fetchall() == [("a@b.c", 1, 2, 20), ("none", 2, 4, 25)]
+    run(connection, "DROP TRIGGER t ON target")
+    with pytest.raises(BadRecordError, match=r"target_mail_check.*No part of this attempt is decided"):
+        apply(sink, batch(mail=["A"]))
+
+
 def test_a_trigger_that_fills_in_a_required_column_runs_too_late(database: str, connection: Connection) -> None:
     run(
         connection,
