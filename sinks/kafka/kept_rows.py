@@ -1,8 +1,8 @@
 """Find open transactions whose partitions have lost their rows (rule 3).
 
-A coordinator does not know what the partitions contain. If an output topic is recreated, or if an operator aborts a
-transaction in one partition (``kafka-transactions.sh abort``), the coordinator still reports the transaction as open, and
-EndTxn still returns NONE. The rows would be missing, and nothing would report the loss.
+A coordinator does not know what the partitions contain, or whether they still exist. If an output topic is recreated, or if
+an operator aborts a transaction in one partition (``kafka-transactions.sh abort``), the coordinator still reports the
+transaction as open, and EndTxn still returns NONE. The rows would be missing, and nothing would report the loss.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from twopc.sinks.kafka.handle import all_partitions
 from twopc.sinks.kafka.partition_reports import (
     NOT_ALLOWED,
     NOT_SUPPORTED,
@@ -21,7 +22,7 @@ from twopc.sinks.kafka.partition_reports import (
 from twopc.sinks.kafka.reports import NO_ANSWER, NONE, NOT_FINAL, described, until_final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from twopc.sinks.kafka.handle import KafkaHandle
     from twopc.sinks.kafka.reports import Description
@@ -34,6 +35,10 @@ _RECREATED: Final = (
     "query before you recreate its output topic"
 )
 _DELETED: Final = "the topic {0} was deleted after these rows were written. Create the topic again"
+_FEWER_PARTITIONS: Final = (
+    "the partition {0} no longer exists, because its topic was deleted and created again with fewer partitions. Stop the query "
+    "before you recreate its output topic"
+)
 _NOT_OPEN: Final = (
     "the partition {0} no longer contains these rows. Either its topic was deleted and created again, or somebody aborted "
     "the transaction in this partition (kafka-transactions.sh abort)"
@@ -75,10 +80,11 @@ class KeptRows:
         Only a topic's id shows that an attempt wrote to both the old and the new topic: the transaction is open in both.
         """
         before = dict(self._topic_ids)
-        found = self._describe({topic for handle in handles for topic in handle.topics()})
-        self._remember(found)  # so that the next attempt can succeed
-        lost = {topic: why for topic, report in found.items() if (why := _loss(topic, report, before.get(topic)))}
-        return {handle: lost[hit[0]] for handle in handles if (hit := sorted(handle.topics() & lost.keys()))}
+        wanted = all_partitions(handles)
+        topics = self._describe(wanted)
+        self._remember(topics)  # so that the next attempt can succeed
+        lost = {where: why for where in wanted if (why := _loss(where, topics, before))}
+        return _missing(handles, lambda where, _: lost.get(where)) if lost else {}
 
     def absent(self, handles: Sequence[KafkaHandle], topic_ids: Mapping[str, str]) -> dict[KafkaHandle, str]:
         """Say why rows are missing, if a transaction is not open in one of its partitions. Costs a request to each leader.
@@ -89,41 +95,38 @@ class KeptRows:
             handles: complete transactions, which another process may have confirmed.
             topic_ids: the topics' ids before the rows were written. Without permission to ask the leaders, compare these.
         """
-        topics = self._describe({topic for handle in handles for topic in handle.topics()})
-        partitions = self._ask_leaders({where for handle in handles for where in handle.topic_partitions()}, topics)
+        wanted = all_partitions(handles)
+        partitions, topics = self._ask_leaders(wanted, self._describe(wanted))
 
-        def why(where: str, writer: tuple[int, int]) -> str | None:
-            report, topic = partitions[where], split(where)[0]
+        def why(where: str, handle: KafkaHandle) -> str | None:
+            report = partitions[where]
             if report.error != NONE:
-                return _loss(topic, topics[topic], topic_ids.get(topic))
-            return None if writer in report.writers else _NOT_OPEN.format(where)
+                return _loss(where, topics, topic_ids)
+            is_open = (handle.producer_id, handle.producer_epoch) in report.writers
+            return None if is_open else _NOT_OPEN.format(where)
 
-        missing = {}
-        for handle in handles:
-            writer = (handle.producer_id, handle.producer_epoch)
-            reasons = [reason for where in sorted(handle.topic_partitions()) if (reason := why(where, writer))]
-            if reasons:
-                missing[handle] = reasons[0]
-        return missing
+        return _missing(handles, why)
 
-    def _describe(self, topics: Collection[str]) -> dict[str, TopicReport]:
+    def _describe(self, partitions: Collection[str]) -> dict[str, TopicReport]:
         found: dict[str, TopicReport] = {}
 
         def ask(names: Sequence[str]) -> dict[str, str]:
             found.update(self._client.topics(names))
-            # A broker that lags does not know a new topic yet, so only the last such report counts.
-            return {name: NO_ANSWER if found[name].error == UNKNOWN_TOPIC else found[name].error for name in names}
+            # A broker that lags does not know a new topic or partition yet, so only the last such report counts.
+            unknown = {split(where)[0] for where in partitions if _is_gone(where, found)}
+            return {name: NO_ANSWER if name in unknown else found[name].error for name in names}
 
-        until_final(topics, ask, timeout_ms=self._timeout_ms)
+        until_final({split(where)[0] for where in partitions}, ask, timeout_ms=self._timeout_ms)
         _warn_of_silence(topic for topic, report in found.items() if report.error == NO_ANSWER)
         return found
 
     def _ask_leaders(
         self, partitions: Collection[str], topics: Mapping[str, TopicReport]
-    ) -> dict[str, PartitionReport]:
+    ) -> tuple[dict[str, PartitionReport], dict[str, TopicReport]]:
+        """Return the leaders' reports, and the newest reports on the topics: a partition without a report may be gone."""
         found = {where: PartitionReport(NO_ANSWER) for where in partitions}
         described = dict(topics)
-        existing = [where for where in partitions if topics[split(where)[0]].error != UNKNOWN_TOPIC]
+        existing = [where for where in partitions if not _is_gone(where, topics)]
 
         def leader(where: str) -> int | None:
             topic, number = split(where)
@@ -134,14 +137,16 @@ class KeptRows:
             found.update(self._client.partitions(known))
             unanswered = {split(where)[0] for where in wanted if found[where].error == NO_ANSWER}
             if unanswered:  # the leaders may have moved
-                described.update(self._client.topics(unanswered))
+                newer = self._client.topics(unanswered)
+                described.update({topic: report for topic, report in newer.items() if report.error != NO_ANSWER})
             return {where: found[where].error for where in wanted}
 
         until_final(existing, ask, timeout_ms=self._timeout_ms)
         for error, remedy in _REMEDIES.items():
             self._warn_of_refusal(remedy, {split(where)[0] for where in existing if found[where].error == error})
-        _warn_of_silence(where for where in existing if found[where].error == NO_ANSWER)
-        return found
+        silent = [where for where in existing if found[where].error == NO_ANSWER]
+        _warn_of_silence(where for where in silent if not _is_gone(where, described))
+        return found, described
 
     def _remember(self, found: Mapping[str, TopicReport]) -> None:
         self._topic_ids |= {topic: report.topic_id for topic, report in found.items() if report.topic_id}
@@ -183,9 +188,27 @@ def unended(
     }
 
 
-def _loss(topic: str, report: TopicReport, before: str | None) -> str | None:
+def _missing(handles: Iterable[KafkaHandle], why: Callable[[str, KafkaHandle], str | None]) -> dict[KafkaHandle, str]:
+    """Return the handles that lack rows in some partition, with ``why`` of the first such partition."""
+    reasons = {
+        handle: [reason for where in sorted(handle.topic_partitions()) if (reason := why(where, handle))]
+        for handle in handles
+    }
+    return {handle: found[0] for handle, found in reasons.items() if found}
+
+
+def _is_gone(where: str, topics: Mapping[str, TopicReport]) -> bool:
+    topic, number = split(where)
+    report = topics[topic]
+    return report.error == UNKNOWN_TOPIC or (report.error == NONE and number not in report.leaders)
+
+
+def _loss(where: str, topics: Mapping[str, TopicReport], topic_ids: Mapping[str, str]) -> str | None:
+    """Say why a partition has lost rows, judging by its topic alone."""
+    topic, _ = split(where)
+    report, before = topics[topic], topic_ids.get(topic)
     if report.error == UNKNOWN_TOPIC:
         return _DELETED.format(topic)
     if before and report.topic_id and report.topic_id != before:
         return _RECREATED.format(topic)
-    return None
+    return _FEWER_PARTITIONS.format(where) if _is_gone(where, topics) else None

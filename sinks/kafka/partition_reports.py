@@ -49,12 +49,12 @@ class TopicReport:
     Attributes:
         error: ``NONE``, ``NO_ANSWER`` or kafka-python's name for the error.
         topic_id: changes when the topic is recreated; empty if the brokers have no topic ids.
-        leaders: the node of each partition that has a leader.
+        leaders: the leader's node for each partition of the topic; None while the partition has no leader.
     """
 
     error: str
     topic_id: str = ""
-    leaders: Mapping[int, int] = field(default_factory=dict)
+    leaders: Mapping[int, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _topic(row: Any) -> TopicReport:
     return TopicReport(
         NONE,
         str(found) if found is not None and found.int else "",
-        {one.partition_index: one.leader_id for one in row.partitions if one.leader_id >= 0},
+        {one.partition_index: one.leader_id if one.leader_id >= 0 else None for one in row.partitions},
     )
 
 

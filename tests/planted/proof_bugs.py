@@ -8,6 +8,7 @@ from tests.planted.bug import Bug, one_edit
 
 _COMMITTER: Final = "sinks/kafka/committer.py"
 _DRIVER: Final = "sinks/kafka/driver_producer.py"
+_KEPT_ROWS: Final = "sinks/kafka/kept_rows.py"
 _LOG: Final = "sinks/kafka/decision_log.py"
 _PREPARED: Final = "sinks/kafka/prepared.py"
 _READER: Final = "sinks/kafka/reader.py"
@@ -373,9 +374,45 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
     ),
     one_edit(
+        "a partition that no longer exists is taken for one without a leader",
+        3,
+        _KEPT_ROWS,
+        "report.error == UNKNOWN_TOPIC or (report.error == NONE and number not in report.leaders)",
+        "report.error == UNKNOWN_TOPIC",
+        protocol=f"{_LOST_PARTITIONS}::test_a_restart_writes_rows_again_whose_partitions_no_longer_exist",
+        model=False,
+    ),
+    one_edit(
+        "a partition without a leader counts as gone",
+        3,
+        "sinks/kafka/partition_reports.py",
+        "else None for one in row.partitions}",
+        "else None for one in row.partitions if one.leader_id >= 0}",
+        protocol="tests/unit/test_kafka_kept_rows.py",
+        model=False,
+    ),
+    one_edit(
+        "a broker that does not know a new partition yet proves a loss",
+        3,
+        _KEPT_ROWS,
+        "for where in partitions if _is_gone(where, found)}",
+        "for where in partitions if found[split(where)[0]].error == UNKNOWN_TOPIC}",
+        protocol="tests/unit/test_kafka_kept_rows.py",
+        model=False,
+    ),
+    one_edit(
+        "a leader that does not know a partition hides that the partition is gone",
+        3,
+        _KEPT_ROWS,
+        "return found, described",
+        "return found, dict(topics)",
+        protocol="tests/unit/test_kafka_kept_rows.py",
+        model=False,
+    ),
+    one_edit(
         "a transaction that has been committed counts as torn",
         4,
-        "sinks/kafka/kept_rows.py",
+        _KEPT_ROWS,
         ' and found[tid].state == "Ongoing")',
         ")",
         protocol="tests/unit/test_kafka_kept_rows.py",

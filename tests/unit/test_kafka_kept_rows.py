@@ -123,9 +123,45 @@ def test_a_deleted_topic_has_lost_its_rows(kept: KeptRows, brokers: Brokers) -> 
         assert "the topic out was deleted" in missing[HANDLE]
 
 
+def test_a_partition_that_no_longer_exists_has_lost_its_rows(kept: KeptRows, brokers: Brokers) -> None:
+    """The topic was recreated with fewer partitions. EndTxn returns NONE: coordinators skip partitions that they do not know."""
+    brokers.described["out"] = TopicReport(NONE, "another id", {0: HERE})
+    for missing in (kept.recreated([HANDLE]), kept.absent([HANDLE], {})):
+        assert "the partition out:1 no longer exists" in missing[HANDLE]
+
+
+def test_a_broker_that_does_not_know_a_new_partition_yet_is_asked_again(patient: KeptRows, brokers: Brokers) -> None:
+    """Otherwise, the first batch after an administrator adds partitions could fail."""
+    known, reports = brokers.topics, [brokers.described | {"out": TopicReport(NONE, "id of out", {0: HERE})}] * 2
+    brokers.topics = lambda topics: reports.pop() if reports else known(topics)  # type: ignore[method-assign]
+    assert patient.recreated([HANDLE]) == {}
+    assert patient.absent([HANDLE], {}) == {}
+    assert not reports
+
+
+def test_a_partition_without_a_leader_still_exists(
+    kept: KeptRows, brokers: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers.described["out"] = TopicReport(NONE, "id of out", {0: HERE, 1: None})
+    with caplog.at_level(logging.WARNING):
+        assert kept.recreated([HANDLE]) == {}
+        assert kept.absent([HANDLE], {}) == {}
+    [said] = caplog.messages
+    assert "no broker responded for out:1 (" in said
+
+
+def test_a_leader_that_lags_behind_a_recreated_topic_does_not_hide_the_loss(kept: KeptRows, brokers: Brokers) -> None:
+    """The first report on the topic is old. The old leader no longer knows the partition, so the next report counts."""
+    known, reports = brokers.topics, [dict(brokers.described)]
+    brokers.topics = lambda topics: reports.pop() if reports else known(topics)  # type: ignore[method-assign]
+    brokers.described["out"] = TopicReport(NONE, "another id", {0: HERE})
+    brokers.led["out:1"] = PartitionReport(NO_ANSWER)
+    assert "the partition out:1 no longer exists" in kept.absent([HANDLE], {})[HANDLE]
+
+
 def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(patient: KeptRows, brokers: Brokers) -> None:
     """Otherwise, the first batch for a new topic would fail."""
-    known, reports = brokers.topics, [{"out": TopicReport(UNKNOWN_TOPIC), "ledger": TopicReport(NONE)}]
+    known, reports = brokers.topics, [brokers.described | {"out": TopicReport(UNKNOWN_TOPIC)}]
     brokers.topics = lambda topics: reports.pop() if reports else known(topics)  # type: ignore[method-assign]
     assert patient.recreated([HANDLE]) == {}
     assert not reports
@@ -176,7 +212,7 @@ def test_a_leader_that_does_not_respond_proves_no_loss(
 
 
 def test_brokers_without_topic_ids_prove_no_loss(kept: KeptRows, brokers: Brokers) -> None:
-    brokers.described["out"] = TopicReport(NONE)
+    brokers.described["out"] = dataclasses.replace(brokers.described["out"], topic_id="")
     assert kept.topic_ids(["out"]) == {}
     brokers.recreate("out")
     assert kept.recreated([HANDLE]) == {}
@@ -277,6 +313,13 @@ def test_an_unknown_topic_is_reported() -> None:
     row = SimpleNamespace(name="out", error_code=kafka_errors.UnknownTopicOrPartitionError.errno)
     connection: Any = SimpleNamespace(send_all=lambda _: [SimpleNamespace(topics=[row])])
     assert describe_topics(connection, ["out"])["out"] == TopicReport(UNKNOWN_TOPIC)
+
+
+def test_every_partition_of_a_topic_is_reported() -> None:
+    partitions = [SimpleNamespace(partition_index=number, leader_id=leader) for number, leader in ((0, HERE), (1, -1))]
+    row = SimpleNamespace(name="out", error_code=0, topic_id=None, partitions=partitions)
+    connection: Any = SimpleNamespace(send_all=lambda _: [SimpleNamespace(topics=[row])])
+    assert describe_topics(connection, ["out"])["out"] == TopicReport(NONE, "", {0: HERE, 1: None})
 
 
 def test_leaders_that_do_not_support_the_request_are_not_asked() -> None:

@@ -10,29 +10,31 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from tests.live.broker_changes import delete_topic
 from tests.live.pipeline import Tasks, checksum_of, create_topic, record_batch
 from tests.live.rules.batches import ROWS, VISIBLE
-from tests.live.rules.schedules import Play, abort_in_one_partition, at, crash, until
+from tests.live.rules.schedules import Play, abort_in_one_partition, at, crash, playing, until, vanish
 from tests.reader import consumer_of, read_to_end
-from tests.tasks import attempt_of, prepare
+from tests.tasks import attempt_of, prepare, prepare_all
 from twopc.records import Repair, TaskReport
 from twopc.settings import Settings
+from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
-    import pyarrow as pa
-
+    from tests.live.services import KafkaService
     from twopc.engine import Work
 
 
-def recreate(play: Play) -> None:
+def recreate(play: Play, partitions: int = 4) -> None:
     """What an administrator does with kafka-topics.sh."""
     delete_topic(play.bootstrap_servers, play.topic)
-    create_topic(play.bootstrap_servers, play.topic)
+    create_topic(play.bootstrap_servers, play.topic, partitions)
 
 
 @pytest.mark.parametrize("point", ["driver.confirmed", "driver.deciding", "driver.decided"])
@@ -56,6 +58,33 @@ def test_a_restart_writes_a_batch_again_if_its_output_topic_was_recreated_after_
     driver.process(play.batch(1), Tasks(play, [["d"]]))
     assert play.visible() == VISIBLE + Counter("d")
     assert play.open_transactions() == ()
+
+
+class ByColumn(Tasks):
+    """Tasks whose rows name their topic."""
+
+    def _task(self, work: Work, partition: int, rows: Sequence[str]) -> TaskReport:
+        batch = record_batch(rows).append_column("topic", pa.array([self._query.topic] * len(rows)))
+        handles = prepare_all([self._query.sink], work, partition, [batch])
+        return TaskReport(partition=partition, rows=len(rows), checksum=checksum_of(rows), handles=handles)
+
+
+def test_a_restart_writes_rows_again_whose_partitions_no_longer_exist(kafka: KafkaService, tmp_path: Path) -> None:
+    """Fails if only partitions with a leader are judged: EndTxn returns NONE, because coordinators skip unknown partitions.
+
+    Without a topic of its own, the sink knows no topic id from before the batch.
+    """
+    with playing(kafka, tmp_path / "checkpoint", topic=None, timeout_ms=5_000) as play:
+        driver = play.driver()
+        with pytest.raises(InjectedFault), at("driver.decided", lambda: vanish(driver)):
+            driver.process(play.batch(0), ByColumn(play, [["a"], ["b"], ["c"]]))
+        assert any(f"{play.topic}:0" not in one.topic_partitions() for one in play.decided(0)), "no row can be lost"
+        recreate(play, partitions=1)
+        driver = play.driver()
+        driver.process(play.batch(0), ByColumn(play, [["a"], ["b"], ["c"]]))
+        driver.process(play.batch(1), ByColumn(play, [["d"]]))
+        assert play.visible() == VISIBLE + Counter("d")
+        assert play.open_transactions() == ()
 
 
 def test_a_batch_is_not_decided_if_its_output_topic_is_recreated_between_its_tasks(play: Play) -> None:
