@@ -5,30 +5,34 @@ group's offset shows that the group reads the partition. Most groups commit offs
 second record immediately, and the wait for the next offset shows how long an interval is. Then the probe writes another record
 in a transaction, and keeps the transaction open for longer than the second wait. A group under ``read_committed`` cannot
 move past this record. A group under ``read_uncommitted`` reads the record, and commits an offset past it. Finally, the
-probe aborts the transaction.
+probe aborts the transaction. It also does so after an error or a signal, because the topic's readers wait for that.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from twopc.errors import ConfigurationError, RetriableError
 from twopc.integration.connection_options import quiet_admin
 from twopc.integration.preflight.findings import Finding, Result
-from twopc.sinks.kafka.errors import on_ids, on_topic, translated
+from twopc.integration.signals import ended_by_signals
+from twopc.sinks.kafka.errors import SERVING, cause_of, error_of, on_ids, on_topic, translated
 from twopc.sinks.kafka.ledger_topic import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from twopc.sinks.kafka import KafkaSink
+
+logger = logging.getLogger(__name__)
 
 _COMMITTED: Final = b"twopc migrate probe: this record is committed; every reader sees it"
 _ABORTED: Final = b"twopc migrate probe: this record was aborted; no read_committed reader sees it"
@@ -68,6 +72,7 @@ class Probed:
     left_behind: str
 
 
+@ended_by_signals()
 def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probed:
     """Probe a consumer group.
 
@@ -117,24 +122,29 @@ class _Writer:
     """Writes one record per partition in a transaction."""
 
     producer: Producer
+    transactional_id: str
     topic: str
     timeout_s: float
 
     def write(self, value: bytes, partitions: Collection[int]) -> dict[int, int]:
         """Begin a transaction, write a record to each partition, and return the records' offsets."""
         offsets: dict[int, int] = {}
+        failures: list[KafkaError] = []
 
-        def delivered(error: Any, message: Any) -> None:
+        def delivered(error: KafkaError | None, message: Any) -> None:
             if error is None:
                 offsets[message.partition()] = message.offset()
+            else:
+                failures.append(error)
 
         with translated(f"writing to {self.topic}", right=on_topic("Write", self.topic)):
             self.producer.begin_transaction()
             for partition in partitions:
                 self.producer.produce(self.topic, value, partition=partition, on_delivery=delivered)
             self.producer.flush(self.timeout_s)
+            if failures:
+                raise KafkaException(cause_of(self.producer, failures[0]))
             if len(offsets) < len(partitions):
-                self.producer.commit_transaction(self.timeout_s)  # raises an error that contains the reason
                 raise RetriableError(f"{self.topic} did not accept the probe's records within {self.timeout_s:.0f} s")
         return offsets
 
@@ -145,6 +155,21 @@ class _Writer:
     def abort(self) -> None:
         with translated(f"aborting a transaction in {self.topic}"):
             self.producer.abort_transaction(self.timeout_s)
+
+    def end(self) -> None:
+        """Abort the transaction that an error or a signal has left open."""
+        try:
+            self.producer.abort_transaction(self.timeout_s)
+        except SERVING as error:
+            found = error_of(error)
+            if found.code() != KafkaError._STATE:  # noqa: SLF001 - a public constant: no transaction is open
+                logger.warning(
+                    "the transaction of %s could not be aborted (%s), so it may still be open. No row is lost, but "
+                    "read_committed readers of %s wait until the transaction times out (kafka.transaction.timeout.ms)",
+                    self.transactional_id,
+                    found.str(),
+                    self.topic,
+                )
 
 
 @dataclass(frozen=True)
@@ -206,11 +231,9 @@ def _tried(wanted: Probe, writer: _Writer, group: _Group, partitions: Collection
         took_s = time.monotonic() - began
     hold_s = max(wanted.hold_s, _PATIENCE * took_s)
     if read:
-        try:
-            marks = writer.write(_ABORTED, list(read))
-            passed = group.until_behind(marks, hold_s)
-        finally:
-            writer.abort()
+        marks = writer.write(_ABORTED, list(read))
+        passed = group.until_behind(marks, hold_s)
+        writer.abort()
     return tuple(_finding(group, partition, took_s, hold_s, marks, passed, read) for partition in partitions)
 
 
@@ -252,7 +275,11 @@ def _writing(sink: KafkaSink, topic: str, transactional_id: str) -> Iterator[_Wr
     )
     with translated(f"initializing {transactional_id}", right=on_ids("Write", transactional_id)):
         producer.init_transactions(timeout_s)
-    yield _Writer(producer, topic, timeout_s)
+    writer = _Writer(producer, transactional_id, topic, timeout_s)
+    try:
+        yield writer
+    finally:
+        writer.end()
 
 
 @contextlib.contextmanager

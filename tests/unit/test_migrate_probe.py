@@ -1,17 +1,21 @@
-"""How long a probe waits for a group that commits its offsets from time to time. The clock is simulated."""
+"""How long a probe waits for a group that commits its offsets, and how its transactions end. The clock is simulated."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
+from twopc.errors import RetriableError, TwoPhaseCommitError
 from twopc.integration.migrate import probe
 from twopc.integration.preflight.findings import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 WANTED: Final = probe.Probe(group="billing", topic="orders", wait_s=120, hold_s=15)
 
@@ -73,3 +77,92 @@ def test_a_group_that_commits_only_once_is_not_judged(monkeypatch: pytest.Monkey
     cluster = Cluster(monkeypatch, lambda now: 1 <= now < 2, committed=False)
     [finding] = probe._tried(WANTED, cast("Any", cluster), Group(cluster), [0])
     assert finding.result is Result.WARN
+
+
+class Producer:
+    """A producer with the given partitions that do not acknowledge a record, and the errors of an abort."""
+
+    def __init__(
+        self, *, silent: Collection[int] = (), refused: Collection[int] = (), aborts: Sequence[int] = ()
+    ) -> None:
+        self._silent, self._refused, self._aborts = silent, refused, list(aborts)
+        self.calls: list[str] = []
+        self.is_open = False
+
+    def init_transactions(self, _timeout_s: float) -> None: ...
+
+    def begin_transaction(self) -> None:
+        self.is_open = True
+
+    def produce(self, topic: str, value: bytes, *, partition: int, on_delivery: Any) -> None:
+        del topic, value
+        if partition not in self._silent:
+            error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED) if partition in self._refused else None
+            on_delivery(error, SimpleNamespace(partition=lambda: partition, offset=lambda: 5))
+
+    def flush(self, _timeout_s: float) -> None: ...
+
+    def commit_transaction(self, _timeout_s: float) -> None:
+        self.calls.append("commit")
+        self.is_open = False
+
+    def abort_transaction(self, _timeout_s: float) -> None:
+        self.calls.append("abort")
+        if self._aborts:
+            raise KafkaException(KafkaError(self._aborts.pop()))
+        if not self.is_open:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+        self.is_open = False
+
+
+@contextlib.contextmanager
+def writing(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Iterator[probe._Writer]:
+    monkeypatch.setattr(probe, "Producer", lambda _: producer)
+    sink: Any = SimpleNamespace(timeout_ms=1_000, producer_config=dict)
+    with probe._writing(sink, "orders", "s.probe-1") as writer:
+        yield writer
+
+
+@pytest.mark.parametrize("failing", ["silent", "refused"])
+def test_a_record_that_was_not_acknowledged_everywhere_is_not_committed(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit waits for the acknowledgments, so it could publish the record that calls itself aborted."""
+    producer = Producer(**{failing: [1]})
+    why = "did not accept the probe's records" if failing == "silent" else "Write on the topic orders"
+    with pytest.raises(TwoPhaseCommitError, match=why), writing(producer, monkeypatch) as writer:
+        writer.write(probe._ABORTED, [0, 1])
+    assert producer.calls == ["abort"]
+    assert not producer.is_open
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RetriableError("the group does not respond")])
+def test_an_interrupted_probe_leaves_no_transaction_open(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = Producer()
+    with pytest.raises(type(error)), writing(producer, monkeypatch) as writer:
+        interrupted(writer, error)
+    assert not producer.is_open
+
+
+def interrupted(writer: probe._Writer, error: BaseException) -> None:
+    writer.write(probe._ABORTED, [0])
+    raise error
+
+
+def test_a_probe_whose_transaction_cannot_be_aborted_says_how_long_readers_wait(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = Producer(aborts=[KafkaError._TIMED_OUT])
+    with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt), writing(producer, monkeypatch) as writer:
+        interrupted(writer, KeyboardInterrupt())
+    [said] = caplog.messages
+    assert "s.probe-1" in said and "read_committed readers of orders wait" in said
+
+
+def test_a_probe_without_an_open_transaction_ends_silently(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), writing(Producer(), monkeypatch) as writer:
+        writer.write(probe._COMMITTED, [0])
+        writer.commit()
+    assert not caplog.messages

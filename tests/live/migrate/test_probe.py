@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import signal
+import subprocess
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -15,10 +17,14 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 from typer.testing import CliRunner
 
+from tests.live.command import COMMAND
 from tests.live.pipeline import create_topic
 from tests.reader import committed
 from twopc.integration.cli import app
 from twopc.integration.migrate.probe import probe
+from twopc.sinks.kafka import KafkaSink
+from twopc.sinks.kafka.reports import Listing
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,6 +116,29 @@ def test_the_probes_own_topic_is_reported_and_deleted(kafka: KafkaService, monke
     assert found["topic"] in said
     assert found["topic"].startswith(f"twopc-ledger-p{group}.probe-")
     assert found["topic"] not in AdminClient({"bootstrap.servers": servers}).list_topics(timeout=60).topics
+
+
+def test_a_killed_probe_deletes_its_own_topic(kafka: KafkaService) -> None:
+    servers, group = kafka.bootstrap_servers, f"g{uuid.uuid4().hex[:10]}"
+    words = ["--bootstrap-servers", servers, "--sink", f"p{group}", "--group", group]
+    with subprocess.Popen([*COMMAND, "migrate", "probe", *words], stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        (topic,) = re.findall(r"on the topic ([^\s,]+)", running.stderr.readline())
+        running.terminate()
+        assert running.wait(60) == 128 + signal.SIGTERM
+    assert topic not in AdminClient({"bootstrap.servers": servers}).list_topics(timeout=60).topics
+
+
+def test_a_refused_record_leaves_no_transaction_open(kafka: KafkaService) -> None:
+    """Fails if the probe does not abort: the coordinator would keep the transaction open for a quarter of an hour."""
+    servers, group = kafka.bootstrap_servers, f"g{uuid.uuid4().hex[:10]}"
+    topic = create_topic(servers, f"{group}-out", 1, {"max.message.bytes": "10"})
+    status, _, said = probed(servers, group, "--topic", topic)
+    assert status == 2
+    assert f"writing to {topic}" in said and "too large" in said
+    client = TransactionClient(KafkaSink(name=f"p{group}", bootstrap_servers=servers, topic=topic).committing_config())
+    with contextlib.closing(client):
+        assert client.list_open(f"p{group}.") == Listing((), complete=True)
 
 
 def test_a_group_that_commits_no_offsets_is_not_judged(kafka: KafkaService) -> None:
