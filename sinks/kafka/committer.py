@@ -56,7 +56,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         self._client = TransactionClient(settings.committing_config())
         with ExitStack() as opened:
             opened.callback(self._client.close)
-            self._log = KafkaDecisionLog(settings, verified=self._client.verifies, cluster=self._client.cluster_id)
+            self._log = KafkaDecisionLog(settings, cluster=self._client.cluster_id)
             opened.pop_all()
         self._scan_start = ScanStart(self._log, settings.topic, timeout_ms=settings.timeout_ms)
         self._kept_rows = KeptRows(self._client, timeout_ms=settings.timeout_ms)

@@ -25,7 +25,7 @@ from twopc.errors import (
 )
 from twopc.records import Acquired, Entries, LogContents, Record, truncated_to
 from twopc.retry import retrying
-from twopc.sinks.kafka.driver_producer import RETRY_BACKOFF_MS, DriverProducer
+from twopc.sinks.kafka.driver_producer import DriverProducer
 from twopc.sinks.kafka.errors import is_retriable, on_topic, translate
 from twopc.sinks.kafka.ledger_owner import OwnerCheck
 from twopc.sinks.kafka.ledger_topic import DRIVER_PARTITION, LedgerTopic
@@ -47,9 +47,6 @@ logger = logging.getLogger(__name__)
 _FRAME_BYTES: Final = 900_000
 #: The maximum overhead of a batch that contains one record.
 _BATCH_OVERHEAD_BYTES: Final = 1_000
-#: If a commit takes longer than half of the producer's backoff, librdkafka may have repeated the request after a lost
-#: response. In that case, the driver reads the record back (rule 12).
-_SLOW_COMMIT_S: Final = RETRY_BACKOFF_MS / 2 / 1000
 _READ_BACK_PAUSE_S: Final = 0.005
 #: If a ledger has more offsets than this, a driver searches it backward for the newest truncation, beginning with this
 #: many offsets. A truncated ledger is shorter: it contains 200 decisions, each followed by a control record.
@@ -67,17 +64,15 @@ class KafkaDecisionLog(DecisionLog):
     The committer also uses this object to write barriers to the marker partitions.
     """
 
-    def __init__(self, settings: KafkaSettings, *, verified: bool = True, cluster: str = "") -> None:
+    def __init__(self, settings: KafkaSettings, *, cluster: str = "") -> None:
         """Prepare the log.
 
         Args:
             settings: the sink's settings.
-            verified: whether brokers reject a record whose transaction has ended.
             cluster: the id of the cluster; empty if the log is only read.
         """
         self.name = settings.ledger
         self.cluster = cluster
-        self._verified = verified
         self._settings = settings
         self._timeout_ms = settings.timeout_ms
         # Wait for a silent broker for a third of the step's timeout, so that another broker can still respond.
@@ -179,13 +174,14 @@ class KafkaDecisionLog(DecisionLog):
         """
         if self._producer is None:
             raise AssertionError("acquire() must be called first")
-        first, last, took_s = self._producer.write(values, point=point)
+        first, last = self._producer.write(values, point=point)
         # A barrier needs no proof, because it may follow an open transaction, and its writer reads up to the barrier anyway.
         partition, value = values[-1]
-        # A late EndTxn for the previous record may have committed this record before its last part was written (KAFKA-17754).
-        # Brokers that do not verify transactions (before 3.6) still accept that part and return NONE for this commit, but the
-        # part stays above the last stable offset.
-        if partition == DRIVER_PARTITION and (took_s > _SLOW_COMMIT_S or not self._verified):
+        # A repeated EndTxn for an earlier record may have ended this transaction before the last part was written (KAFKA-17754).
+        # A broker that does not verify transactions still accepts that part and returns NONE for this commit, but the part stays
+        # above the last stable offset. Whether a partition's leader verifies them depends on its version and settings, so this
+        # driver assumes that none does.
+        if partition == DRIVER_PARTITION and self._producer.repeats:
             self._read_back(last, value)
         return first
 

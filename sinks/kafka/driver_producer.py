@@ -45,9 +45,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DRIVER_TRANSACTION_TIMEOUT_MS: Final = 60_000
-#: How long librdkafka waits before it resends a request, minus 20 % jitter. A commit that took less time was sent only
-#: once (rule 12; ``rd_kafka_buf_retry``).
-RETRY_BACKOFF_MS: Final = 100
+#: How long librdkafka waits before it resends a request, minus 20 % jitter (``rd_kafka_buf_retry``).
+_RETRY_BACKOFF_MS: Final = 100
+#: A commit that took less time was sent only once. If it took longer, librdkafka may have repeated the request after a lost
+#: response (rule 12).
+_SLOW_COMMIT_S: Final = _RETRY_BACKOFF_MS / 2 / 1000
 
 
 class DriverProducer:
@@ -55,6 +57,10 @@ class DriverProducer:
 
     The fence ends when the brokers forget the transactional id. After that, an abort would register the id again, even if this
     producer was fenced. So this producer writes nothing after the brokers have forgotten its id.
+
+    Attributes:
+        repeats: whether some commit may have been sent twice. Then this commit may have been fenced, although librdkafka reports
+            success, or the second request may end a later transaction too early (KAFKA-17754).
     """
 
     def __init__(self, settings: KafkaSettings, defaults: Mapping[str, str]) -> None:
@@ -68,6 +74,7 @@ class DriverProducer:
         self._client_log = ClientLog()
         self._identity = Identity(config, self._client_log)
         self._ended = ""  # why this producer can write no more
+        self.repeats = False
         self._producer = Producer(
             {
                 **config,
@@ -79,8 +86,8 @@ class DriverProducer:
                 "message.timeout.ms": str(self._lives_ms),
                 # librdkafka rejects a wait that is longer than the transaction timeout.
                 "socket.timeout.ms": str(min(int(silence_ms), self._lives_ms)),
-                "retry.backoff.ms": str(RETRY_BACKOFF_MS),
-                "retry.backoff.max.ms": str(10 * RETRY_BACKOFF_MS),
+                "retry.backoff.ms": str(_RETRY_BACKOFF_MS),
+                "retry.backoff.max.ms": str(10 * _RETRY_BACKOFF_MS),
                 "linger.ms": "0",
                 # A record's parts must fit, regardless of the settings for rows. The broker limits the size of batches,
                 # so each part is a separate batch.
@@ -103,12 +110,11 @@ class DriverProducer:
         # The brokers allow the tasks' timeout, but possibly not a full minute (transaction.max.timeout.ms).
         return min(_DRIVER_TRANSACTION_TIMEOUT_MS, self._settings.transaction_timeout_ms)
 
-    def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None) -> tuple[int, int, float]:
+    def write(self, values: Sequence[tuple[int, bytes]], *, point: str | None) -> tuple[int, int]:
         """Write ``(partition, value)`` pairs in one committed transaction. ``point`` is the crash point before the commit.
 
         Returns:
-            the first record's offset, the last record's offset, and the duration of the commit in seconds. Raises the
-            same errors as :meth:`DecisionLog.append`.
+            the first record's offset, and the last record's offset. Raises the same errors as :meth:`DecisionLog.append`.
         """
         if self._ended:
             raise FatalError(self._ended)
@@ -140,11 +146,14 @@ class DriverProducer:
         if point:
             crash_point(point)
         began = time.monotonic()
-        self._commit()
+        try:
+            self._commit()
+        finally:
+            self.repeats |= time.monotonic() - began > _SLOW_COMMIT_S
         first, last = written[0].offset(), written[-1].offset()
         if first is None or last is None:
             raise AssertionError("a delivered message has an offset")
-        return first, last, time.monotonic() - began
+        return first, last
 
     def _refused(self, error: KafkaException | SystemError) -> TwoPhaseCommitError:
         inner = error_of(error)

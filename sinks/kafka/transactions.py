@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import kafka.errors as kafka_errors
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
-from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, InitProducerIdRequest
+from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from twopc.errors import ConfigurationError
 from twopc.sinks.kafka.broker_connection import BrokerConnection
@@ -47,9 +47,6 @@ _TRANSACTION_COORDINATOR: Final = 1
 _MOST_NODES: Final = 10_000
 #: The first version of FindCoordinator that accepts several ids (KIP-699).
 _MANY_IDS_VERSION: Final = 4
-#: The first version of AddPartitionsToTxn that a partition's leader itself sends before it accepts a record (KIP-890, Kafka
-#: 3.6).
-_VERIFYING_VERSION: Final = 4
 #: The first version of ListTransactions that accepts an id pattern (KIP-1152, Kafka 4.1).
 _PATTERN_VERSION: Final = 2
 #: Requests that Kafka 3.0 introduced (KIP-664).
@@ -98,11 +95,6 @@ class TransactionClient:
     def cluster_id(self) -> str:
         """The cluster's id."""
         return self._connection.cluster_id
-
-    @property
-    def verifies(self) -> bool:
-        """Whether brokers reject a record whose transaction has ended (Kafka 3.6 and newer)."""
-        return not self._connection.does_not_know(AddPartitionsToTxnRequest, min_version=_VERIFYING_VERSION)
 
     def coordinator_of(self, transactional_id: str) -> str:
         """Return the name of the id's last known coordinator, for error messages."""

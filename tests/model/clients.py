@@ -127,7 +127,6 @@ class TransactionClient:
     """See ``twopc.sinks.kafka.transactions``. Each request can be lost on its own."""
 
     cluster_id = "model"
-    verifies = True
 
     def __init__(self, _config: Mapping[str, Any]) -> None: ...
 

@@ -13,22 +13,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from tests.live.pipeline import Tasks, create_topic
 from tests.live.rules.batches import rows_of, seen
 from tests.live.rules.schedules import at, until
-from tests.nemesis.conftest import REQUEST_TIMEOUT_MS
+from tests.live.services import KafkaService, chosen
+from tests.nemesis.conftest import REQUEST_TIMEOUT_MS, playing_behind
 from tests.nemesis.frames import NONE, Api
+from tests.nemesis.proxy import KafkaProxy
 from tests.nemesis.schedules import let_a_commit_arrive_late, of_driver, process
 from tests.reader import committed
 from twopc.errors import DecisionInDoubtError
+from twopc.integration.services.kafka import LocalKafka
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from concurrent.futures import ThreadPoolExecutor
+    from pathlib import Path
 
     from tests.live.rules.schedules import Play
-    from tests.live.services import KafkaService
-    from tests.nemesis.proxy import KafkaProxy
+
+#: A broker's setting since Kafka 3.6. It can be changed while the broker is running.
+VERIFICATION = "transaction.partition.verification.enable"
 
 
 def bare_producer(proxy: KafkaProxy, transactional_id: str) -> Producer:
@@ -121,10 +128,40 @@ def test_a_late_commit_of_the_driver_cannot_publish_a_partial_decision(
 ) -> None:
     """Rules 12 and 14: the commit of the previous decision arrives when the next one, in several parts, is half written.
 
-    An incomplete decision is ignored; the batch is neither lost nor duplicated, the next driver starts. Brokers before 3.6 take
-    the rest of the decision, too, so the next driver's first record completes it.
+    An incomplete decision is ignored; the batch is neither lost nor duplicated, the next driver starts. Brokers that verify no
+    transaction take the rest of the decision, too, so the next driver's first record completes it.
     """
     with_small_ledger(play)
+    play.offsets[1] = ("x" * 30_000,)  # the decision is cut into four parts
+    half_published(play, proxy, elsewhere, parts_written)
+
+
+@pytest.fixture(scope="module")
+def unverifying() -> Iterator[KafkaService]:
+    """A broker whose version verifies transactions, but whose settings do not."""
+    if chosen() != "local":
+        pytest.skip("this test starts a broker with other settings")
+    with LocalKafka(properties={VERIFICATION: "false"}) as broker:
+        yield KafkaService(broker.bootstrap_servers)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_decision_is_not_believed_if_a_broker_of_any_version_verifies_nothing(
+    unverifying: KafkaService, tmp_path: Path, elsewhere: ThreadPoolExecutor, parts: int
+) -> None:
+    """Fails if the driver judges by the broker's version: it would publish the rows of a batch whose decision is incomplete."""
+    with (
+        KafkaProxy(unverifying.bootstrap_servers) as proxy,
+        playing_behind(proxy, unverifying, tmp_path / "checkpoint") as play,
+    ):
+        if parts > 1:
+            with_small_ledger(play)
+            play.offsets[1] = ("x" * 30_000,)
+        half_published(play, proxy, elsewhere, parts_written=parts - 1)
+
+
+def half_published(play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor, parts_written: int) -> None:
+    """Let the commit of decision 0 arrive when only the first parts of decision 1 are written."""
     driver = play.driver()
     driver.recover(play.batch(0))
     held = proxy.on(Api.END_TXN, transactional_id=of_driver(play)).hold()
@@ -132,7 +169,6 @@ def test_a_late_commit_of_the_driver_cannot_publish_a_partial_decision(
     late = held.wait()
     written = proxy.on(Api.PRODUCE, transactional_id=of_driver(play), times=parts_written).watch()
     waiting = proxy.on(Api.PRODUCE, transactional_id=of_driver(play), nth=parts_written + 1).hold()
-    play.offsets[1] = ("x" * 30_000,)  # the decision is cut into four parts
     deciding = elsewhere.submit(driver.process, play.batch(1), Tasks(play, rows_of(1)))
     waiting.wait()
     if parts_written:
@@ -142,9 +178,18 @@ def test_a_late_commit_of_the_driver_cannot_publish_a_partial_decision(
     waiting.release()
     assert isinstance(deciding.exception(60), DecisionInDoubtError)
     successor = play.driver()
-    assert process(successor, play, 1) == ((1, 0) if play.outsider.verifies else (0, 1))
+    assert process(successor, play, 1) == ((1, 0) if verifies(play) else (0, 1))
     process(successor, play, 2)
     assert play.visible() == seen(3)
+
+
+def verifies(play: Play) -> bool:
+    """Whether the broker rejects a record whose transaction has ended. Brokers before 3.6 do not know the setting."""
+    admin = AdminClient({"bootstrap.servers": play.sink.bootstrap_servers, "log_level": 0})
+    [broker] = admin.describe_cluster().result().nodes
+    [found] = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, str(broker.id))]).values()
+    setting = found.result().get(VERIFICATION)
+    return setting is not None and setting.value == "true"
 
 
 def with_small_ledger(play: Play) -> None:
@@ -158,8 +203,8 @@ def test_a_decision_published_by_a_late_commit_is_not_reported_as_unwritten(
 ) -> None:
     """Rule 12: the acknowledgement of decision 1 is lost, and the late commit of decision 0 publishes it.
 
-    A driver that believed it unwritten might sweep decided transactions. It is in doubt until a restart reads it. Brokers before
-    3.6 let the driver commit it a second time, which is not an error.
+    A driver that believed it unwritten might sweep decided transactions. It is in doubt until a restart reads it. Brokers that
+    verify no transaction let the driver commit it a second time, which is not an error.
     """
     driver = play.driver()
     driver.recover(play.batch(0))
@@ -176,7 +221,7 @@ def test_a_decision_published_by_a_late_commit_is_not_reported_as_unwritten(
     successor = play.driver()
     assert process(successor, play, 1) == (0, 1)
     assert play.visible() == seen(2)
-    if play.outsider.verifies:
+    if verifies(play):
         assert isinstance(error, DecisionInDoubtError), f"reported as {error!r}"
     else:
         assert error is None

@@ -115,5 +115,5 @@ def test_a_decision_with_many_parts_is_written_as_long_as_acknowledgements_keep_
     object.__setattr__(ours.sink, "ledger_topic", ledger)
     driver = DriverProducer(ours.sink, {})
     parts = [(0, os.urandom(REQUEST_BYTES)) for _ in range(COUNT)]
-    first, last, _ = driver.write(parts, point=None)
+    first, last = driver.write(parts, point=None)
     assert last - first == COUNT - 1

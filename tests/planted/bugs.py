@@ -249,12 +249,12 @@ BUGS: Final = (
         model=False,
     ),
     _bug(
-        "brokers that verify nothing are believed",
+        "only the slow commit itself is read back, and no later one",
         12,
-        _LOG,
-        "(took_s > _SLOW_COMMIT_S or not self._verified)",
-        "took_s > _SLOW_COMMIT_S",
-        protocol="tests/unit/test_kafka_decision_log.py",
+        _DRIVER,
+        "self.repeats |= time",
+        "self.repeats = time",
+        protocol="tests/nemesis/test_kafka_17754.py -k verifies_nothing",
         model=False,
     ),
     _bug(
@@ -402,8 +402,8 @@ BUGS: Final = (
     _bug(
         "a slow commit is not read back",
         12,
-        _LOG,
-        "_SLOW_COMMIT_S: Final = RETRY_BACKOFF_MS / 2 / 1000",
+        _DRIVER,
+        "_SLOW_COMMIT_S: Final = _RETRY_BACKOFF_MS / 2 / 1000",
         "_SLOW_COMMIT_S: Final = 1e9",
     ),
     _bug(

@@ -70,7 +70,7 @@ def test_an_error_while_closing_one_sink_leaves_no_other_sink_open() -> None:
 
 def test_a_kafka_sink_whose_log_cannot_be_opened_closes_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
     client: Any = Connected()
-    client.verifies, client.cluster_id = True, "c"
+    client.cluster_id = "c"
 
     def refuse(*_: Any, **__: Any) -> None:
         raise ConfigurationError("no token")

@@ -17,7 +17,7 @@ from twopc.codec import encode
 from twopc.errors import ConfigurationError, DecisionInDoubtError, FencedError, RetriableError
 from twopc.log_view import fold
 from twopc.records import Acquired, Begin, Decision, TaskReport
-from twopc.sinks.kafka import decision_log
+from twopc.sinks.kafka import decision_log, driver_producer
 from twopc.sinks.kafka.client_log import ClientLog
 from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 from twopc.sinks.kafka.driver_producer import DriverProducer
@@ -146,19 +146,20 @@ def test_a_closed_log_leaves_no_client_behind_even_if_it_is_still_referenced(log
     log.close()  # a sink's log is closed by its committer and by its coordinator
 
 
-@pytest.mark.parametrize("verified", [True, False])
-def test_every_records_end_is_read_back_if_brokers_do_not_verify_transactions(
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_records_end_is_read_back_if_an_earlier_commit_may_still_arrive(
+    log: KafkaDecisionLog,
     monkeypatch: pytest.MonkeyPatch,
-    verified: bool,  # noqa: FBT001
+    repeats: bool,  # noqa: FBT001
 ) -> None:
-    """Otherwise, a quick commit is believed. `tests/nemesis/test_kafka_17754.py` shows on an old broker what would happen."""
+    """Otherwise, a quick commit is believed. `tests/nemesis/test_kafka_17754.py` shows what would happen."""
     found: list[tuple[int, bytes]] = []
     monkeypatch.setattr(KafkaDecisionLog, "_read_back", lambda _, offset, value: found.append((offset, value)))
-    producer: Any = SimpleNamespace(write=lambda *_, **__: (OFFSET, OFFSET + 1, 0.0))
-    with contextlib.closing(KafkaDecisionLog(SETTINGS, verified=verified)) as log:
-        log._producer = producer
-        assert log.write([(0, b"begin"), (0, b"end")]) == OFFSET
-    assert found == ([] if verified else [(OFFSET + 1, b"end")])
+    producer: Any = SimpleNamespace(write=lambda *_, **__: (OFFSET, OFFSET + 1), repeats=repeats)
+    log._producer = producer
+    assert log.write([(0, b"begin"), (0, b"end")]) == OFFSET
+    assert log.write([(1, b"barrier")]) == OFFSET
+    assert found == ([(OFFSET + 1, b"end")] if repeats else [])
 
 
 PRODUCER_ID = 7
@@ -197,12 +198,17 @@ FENCED = error(KafkaError._FENCED, fatal=True)
 FORGOTTEN = error(KafkaError.INVALID_PRODUCER_ID_MAPPING, txn_requires_abort=True)
 
 
-def commit(producer: Any) -> None:
+def driver_of(producer: Any) -> DriverProducer:
     driver = object.__new__(DriverProducer)
     driver._producer, driver._timeout_s, driver._settings = producer, 0.05, SETTINGS
     driver._ledger, driver._transactional_id, driver._client_log = SETTINGS.ledger, "s.driver", ClientLog()
     driver._identity, driver._producer_id, driver._ended = producer.identity, PRODUCER_ID, ""
-    driver._commit()
+    driver.repeats = False
+    return driver
+
+
+def commit(producer: Any) -> None:
+    driver_of(producer)._commit()
 
 
 def test_a_commit_is_repeated_while_its_error_is_retriable() -> None:
@@ -238,6 +244,36 @@ def test_only_a_successful_abort_proves_that_the_commit_failed(producer: Produce
     with pytest.raises(raised):
         commit(producer)
     assert producer.left == [AGAIN]  # the commit is not repeated
+
+
+def test_a_slow_commit_is_remembered_even_if_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request that librdkafka repeated may still end a later transaction, so no later record is believed either."""
+    driver = driver_of(Writes(REFUSED))
+    monkeypatch.setattr(driver_producer, "_SLOW_COMMIT_S", -1.0)
+    with pytest.raises(RetriableError):
+        driver.write([(0, b"one")], point=None)
+    monkeypatch.setattr(driver_producer, "_SLOW_COMMIT_S", 3_600.0)
+    driver.write([(0, b"two")], point=None)
+    assert driver.repeats
+
+
+def test_a_quick_commit_was_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_producer, "_SLOW_COMMIT_S", 3_600.0)
+    driver = driver_of(Writes())
+    driver.write([(0, b"one")], point=None)
+    assert not driver.repeats
+
+
+class Writes(Producer):
+    """Acknowledges every record."""
+
+    def begin_transaction(self) -> None: ...
+
+    def produce(self, *_: Any, on_delivery: Any, **__: Any) -> None:
+        on_delivery(None, SimpleNamespace(offset=lambda: OFFSET))
+
+    def flush(self, _timeout_s: float) -> int:
+        return 0
 
 
 def ledger_of(log: KafkaDecisionLog, monkeypatch: pytest.MonkeyPatch, *records: Record) -> KafkaDecisionLog:

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from twopc.errors import DecisionInDoubtError, FatalError
-from twopc.sinks.kafka import decision_log, driver_producer
+from twopc.sinks.kafka import driver_producer
 from twopc.sinks.kafka.driver_producer import DriverProducer
 from twopc.sinks.kafka.settings import KafkaSettings
 
@@ -44,7 +44,7 @@ def test_the_options_required_for_slow_commits_override_those_of_the_user(
     """A retry that comes sooner would pass for a first request. A driver's transaction does not outlive that of a task."""
     options = {"kafka.retry.backoff.ms": "1", "kafka.retry.backoff.max.ms": "2", **theirs}
     given = config_of_driver(options, {}, monkeypatch)
-    assert int(given["retry.backoff.ms"]) * 0.8 > decision_log._SLOW_COMMIT_S * 1000
+    assert int(given["retry.backoff.ms"]) * 0.8 > driver_producer._SLOW_COMMIT_S * 1000
     assert int(given["retry.backoff.max.ms"]) >= int(given["retry.backoff.ms"])
     assert given["transaction.timeout.ms"] == given["message.timeout.ms"] == lives_ms
 

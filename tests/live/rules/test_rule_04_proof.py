@@ -22,7 +22,7 @@ from twopc.attempt import Evidence
 from twopc.errors import CommitBlockedError, DecisionLogDamagedError, RetriableError
 from twopc.integration.services.kafka import LocalKafka
 from twopc.participants import Participants
-from twopc.sinks.kafka import decision_log, markers
+from twopc.sinks.kafka import driver_producer, markers
 from twopc.sinks.kafka import reader as kafka_reader
 from twopc.sinks.kafka.reports import NO_ANSWER
 from twopc.sinks.kafka.transactions import TransactionClient
@@ -108,7 +108,7 @@ def test_a_marker_hidden_by_a_foreign_open_transaction_blocks_the_commit(
     Fails if markers are only read up to the last stable offset, or if unknown becomes lost after the timeout. On a slow broker,
     fails if a barrier that cannot be read back raises an error instead of being hidden.
     """
-    monkeypatch.setattr(decision_log, "_SLOW_COMMIT_S", slow_commit_s)
+    monkeypatch.setattr(driver_producer, "_SLOW_COMMIT_S", slow_commit_s)
     crash(play.driver(), play, 0, ROWS, "driver.decided")
     hidden = play.decided(0)[1]
     foreign = play.open_foreign(f"somebody-{play.name}", play.sink.ledger, hidden.marker_partition)

@@ -22,7 +22,7 @@ from twopc.driver_run import DriverRun
 from twopc.errors import BadRecordError, ConfigurationError, DecisionInDoubtError, FencedError, RetriableError
 from twopc.participants import Participants
 from twopc.pending import Pending
-from twopc.sinks.kafka import decision_log
+from twopc.sinks.kafka import decision_log, driver_producer
 from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 from twopc.sinks.kafka.reader import offsets
 
@@ -128,7 +128,7 @@ def test_a_decision_that_cannot_be_read_back_is_in_doubt(play: Play, monkeypatch
     driver = play.driver()
     driver.recover(play.batch(0))
     with monkeypatch.context() as patched:
-        patched.setattr(decision_log, "_SLOW_COMMIT_S", -1)
+        patched.setattr(driver_producer, "_SLOW_COMMIT_S", -1)
         patched.setattr(decision_log, "offsets", failing(partial(BadRecordError, "unknown topic")))
         with pytest.raises(DecisionInDoubtError, match="cannot be read back"):
             driver.process(play.batch(0), Tasks(play, ROWS))

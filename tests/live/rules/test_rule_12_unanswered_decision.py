@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 from tests.live.pipeline import Tasks
 from tests.live.rules.schedules import Play, at, playing, spied_read_backs, until
 from twopc.errors import DecisionInDoubtError, FencedError, RetriableError
-from twopc.sinks.kafka import decision_log, driver_producer
+from twopc.sinks.kafka import driver_producer
 from twopc.sinks.kafka.driver_producer import DriverProducer
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def test_the_commit_waits_for_a_hanging_broker_and_reads_its_record_back(
 def test_a_slow_commit_is_read_back(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails if reading back expects a record other than the written one, or never ends."""
     read_back = spied_read_backs(monkeypatch)
-    monkeypatch.setattr(decision_log, "_SLOW_COMMIT_S", -1)
+    monkeypatch.setattr(driver_producer, "_SLOW_COMMIT_S", -1)
     driver = play.driver()
     driver.process(play.batch(0), Tasks(play, ROWS))
     driver.process(play.batch(1), Tasks(play, [[]]))
@@ -203,7 +203,7 @@ def test_a_commit_that_succeeds_for_an_aborted_record_is_detected(play: Play, mo
     fenced = play.driver()
     fenced.recover(play.batch(0))
     with monkeypatch.context() as patched:
-        patched.setattr(decision_log, "_SLOW_COMMIT_S", -1)
+        patched.setattr(driver_producer, "_SLOW_COMMIT_S", -1)
         # The worst case of a repeated EndTxn: a newer driver has acquired the sink, and the call returns without an
         # error.
         patched.setattr(DriverProducer, "_commit", lambda *_: play.fence(f"{play.name}.driver"))
@@ -231,7 +231,7 @@ def test_a_commit_that_cannot_be_read_back_is_in_doubt(
 
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(decision_log, "_SLOW_COMMIT_S", -1)
+            patched.setattr(driver_producer, "_SLOW_COMMIT_S", -1)
             patched.setattr(DriverProducer, "_commit", commit_and_hang)
             with pytest.raises(DecisionInDoubtError, match="cannot be read back"):
                 driver.process(play.batch(0), engine)
