@@ -22,7 +22,7 @@ class Definition:
 
     Attributes:
         id: the table id, which never changes.
-        schema_json: the table's columns, in Delta's JSON format.
+        schema_json: the table's columns, in Delta's JSON format, with sorted keys.
         partitions: the table's partition columns.
         configuration: the table's properties.
         writer_version: the protocol version that a writer must support.
@@ -67,13 +67,18 @@ def definition_of(table: DeltaTable) -> Definition:
     features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     return Definition(
         id=str(metadata.id),
-        schema_json=schema.to_json(),
+        schema_json=_sorted(schema.to_json()),
         partitions=tuple(metadata.partition_columns),
         configuration=dict(metadata.configuration),
         writer_version=protocol.min_writer_version,
         features=tuple(sorted(features)),
         schema=pa.schema(arrow),
     )
+
+
+def _sorted(encoded: str) -> str:
+    """Sort the keys of JSON objects. Each time deltalake loads a table, a column's metadata has another order."""
+    return msgspec.json.encode(msgspec.json.decode(encoded), order="sorted").decode()
 
 
 def _parts(path: str, one: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

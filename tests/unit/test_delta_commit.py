@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.schema import PrimitiveType
+from deltalake.schema import ArrayType, PrimitiveType, StructType
 
 from tests.unit.delta_support import APP, Shop, next_commits
 from tests.unit.lake_support import evidence, lost_request, prepare, prepare_long_ago
@@ -244,6 +244,23 @@ def test_a_file_is_proven_lost_if_vacuum_deletes_it_after_the_decision(shop: Sho
 
 
 # -- a table that was altered ------------------------------------------------------------------------------------------
+
+
+def test_metadata_of_columns_does_not_look_like_a_change_of_the_table(tmp_path: Path) -> None:
+    """Each time deltalake loads a table, it returns the keys of a column's metadata in another order."""
+    metadata = dict.fromkeys(("comment", "isSigned", "isTimestampNTZ", "scale"), "text")
+    nested = StructType([Field("inner", PrimitiveType("long"), metadata=metadata)])
+    value = Field("value", PrimitiveType("long"), metadata=metadata)
+    columns: Any = Schema([value, Field("s", nested), Field("l", ArrayType(nested))])
+    shop = Shop(tmp_path, columns)
+    driver = Driver(shop.sink)
+    for batch in range(5):
+        scan_start = driver.begin()
+        handle = driver.prepare(pa.record_batch({"value": [batch]}))
+        driver.committer.confirm([handle], 0)
+        assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    assert shop.values() == list(range(5))
+    close_opened()
 
 
 def _add_column(shop: Shop) -> None:
