@@ -48,3 +48,12 @@ def text_of(value: Any, kind: pa.DataType) -> str:
     if pa.types.is_boolean(kind):
         return "true" if value else "false"
     return format(value, "f") if pa.types.is_decimal(kind) else str(value)
+
+
+def is_unchanged(text: str, kind: pa.DataType) -> bool:
+    """Return whether the log's text for a partition value also stands for a value of this type."""
+    try:
+        [value] = numbers(pa.array([text]).cast(kind)).to_pylist()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    return text_of(value, kind) == text

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twopc.sinks.delta.errors import translated
+from twopc.sinks.delta.partitions import is_unchanged
 from twopc.sinks.lake.errors import StoreError
 from twopc.sinks.lake.prepared import THREADS, are_whole
 
@@ -47,6 +48,12 @@ def find_misfit(store: Store, entry: Entry, table: Definition) -> str | None:
     """
     if set(entry.partition) != set(table.partitions):
         return "the table's partition columns have changed"
+    for name, text in entry.partition.items():
+        column = table.schema.field(name)
+        if text is None and not column.nullable:
+            return f"the column {name!r} is now NOT NULL"
+        if text is not None and not is_unchanged(text, column.type):
+            return f"the column {name!r} is now {column.type}"
     with store.open(entry.path) as stream, translated(f"reading {entry.path}"):
         written = pq.read_schema(stream)
     return next(_misfits(written, table.stored, ""), None)

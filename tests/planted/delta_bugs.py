@@ -47,6 +47,20 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         f"{_COMMIT} -k metadata_of_columns",
     ),
     _bug(
+        "the type of a partition column may change after the decision",
+        "prepared.py",
+        "        if text is not None and not is_unchanged(text, column.type):\n",
+        "        if False:\n",
+        f"{_COMMIT} -k partition_value",
+    ),
+    _bug(
+        "a partition column may become NOT NULL although a decided file has a null there",
+        "prepared.py",
+        "        if text is None and not column.nullable:\n",
+        "        if False:\n",
+        f"{_COMMIT} -k partition_value",
+    ),
+    _bug(
         "a table that was altered between two tries is not looked at again",
         "step.py",
         "        self._require_fit()\n",

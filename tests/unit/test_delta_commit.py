@@ -423,3 +423,33 @@ def test_a_struct_changed_after_the_decision_blocks_the_batch(tmp_path: Path, no
     assert evidence(driver, [handle], scan_start) == [UNKNOWN]
     assert why in driver.committer.blockers()[0]
     close_opened()
+
+
+@pytest.mark.parametrize(
+    ("now", "part", "why"),
+    [
+        (pa.field("part", pa.int64()), "abc", "the column 'part' is now int64"),
+        (pa.field("part", pa.date32()), "2026-13-01", "the column 'part' is now date32[day]"),
+        (pa.field("part", pa.bool_()), "1", "the column 'part' is now bool"),
+        (pa.field("part", pa.string(), nullable=False), None, "the column 'part' is now NOT NULL"),
+        (pa.field("part", pa.int64(), nullable=False), "5", ""),
+        (pa.field("part", pa.date32()), "2026-12-01", ""),
+        (pa.field("part", pa.int64()), None, ""),
+    ],
+    ids=str,
+)
+def test_a_partition_value_that_a_column_changed_after_the_decision_cannot_hold_blocks_the_batch(
+    tmp_path: Path, now: pa.Field[Any], part: str | None, why: str
+) -> None:
+    """If the log named such a value, no one could read the table any more."""
+    shop = Shop(tmp_path, pa.schema([("value", pa.int64()), ("part", pa.string())]), partition_by=["part"])
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = driver.prepare(pa.record_batch({"value": [1], "part": pa.array([part], pa.string())}))
+    driver.committer.confirm([handle], 0)
+    empty = pa.schema([pa.field("value", pa.int64()), now]).empty_table()
+    write_deltalake(str(shop.path), empty, mode="overwrite", schema_mode="overwrite", partition_by=["part"])
+    assert evidence(driver, [handle], scan_start) == [UNKNOWN if why else COMMITTED]
+    assert why in "".join(driver.committer.blockers())
+    assert shop.values() == ([] if why else [1])
+    close_opened()
