@@ -45,9 +45,14 @@ class Record(msgspec.Struct, frozen=True):
     before: int | None = None
 
 
+def _directory(sink: str) -> str:
+    """Return the directory of the sink's records. VACUUM skips directories whose names begin with ``_``."""
+    return f"_twopc/{sink}"
+
+
 def record_file(sink: str, pointer: int) -> str:
-    """Return the path of the record to which a pointer refers. VACUUM skips directories whose names begin with ``_``."""
-    return f"_twopc/{sink}/{pointer}.json"
+    """Return the path of the record to which a pointer refers."""
+    return f"{_directory(sink)}/{pointer}.json"
 
 
 def app_id(sink: str) -> str:
@@ -109,6 +114,14 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
 def write_record(store: Store, sink: str, record: Record) -> None:
     """Write a record. Nothing depends on this file until a commit refers to it."""
     store.write(record_file(sink, record.pointer), msgspec.json.encode(record))
+
+
+def delete_older(store: Store, sink: str, pointer: int) -> None:
+    """Delete all records that are older than the record of this pointer, also those of steps that failed."""
+    for name in store.listed(_directory(sink)):
+        number = name.removesuffix(".json")
+        if number.isdecimal() and int(number) >> _RANDOM_BITS < pointer >> _RANDOM_BITS:
+            store.delete(f"{_directory(sink)}/{name}")
 
 
 def _decoded(stored: bytes, pointer: int, path: str) -> Record:

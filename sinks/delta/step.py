@@ -12,7 +12,15 @@ from twopc.errors import ConfigurationError
 from twopc.sinks.delta.errors import translated
 from twopc.sinks.delta.objections import find_objections
 from twopc.sinks.delta.prepared import find_misfit, require_whole
-from twopc.sinks.delta.record import Record, app_id, next_pointer, read_pointer, record_file, write_record
+from twopc.sinks.delta.record import (
+    Record,
+    app_id,
+    delete_older,
+    next_pointer,
+    read_pointer,
+    record_file,
+    write_record,
+)
 from twopc.sinks.delta.table import definition_of
 from twopc.sinks.delta.view import DeltaView
 from twopc.sinks.lake.errors import OvertakenError, StoreError, shortened
@@ -52,14 +60,10 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         the pointers' numbers, so it would accept a commit that is based on a version after the move. The step must
         therefore use the version that it has read.
         """
-        if self._record is None:
-            record = self._record = self._new_record()
-            write_record(self._store, self.sink, record)
-        else:
-            record = self._record
+        if self._record is not None:
             require_whole(self._store, self.additions or {})  # the caller has checked them before the first try
         self._require_fit()
-        table = self._table
+        record, table = self._written(), self._table
         properties = CommitProperties(
             app_transactions=[Transaction(app_id(self.sink), record.pointer)],
             custom_metadata={
@@ -101,8 +105,16 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         return False
 
     def tidy(self) -> None:
-        """See :class:`LakeStep`. Keep the previous record, and delete that record's predecessor."""
-        if self._before is not None and self._before.before is not None:
+        """See :class:`LakeStep`. Keep the previous record, and delete that record's predecessor.
+
+        A step without a batch, such as a start, lists the records. It also deletes the records of steps that failed.
+        """
+        if self._before is None:
+            return
+        if self.published is None:
+            with contextlib.suppress(StoreError):
+                delete_older(self._store, self.sink, self._before.pointer)
+        elif self._before.before is not None:
             self._forget(self._before.before)
 
     def _files(self) -> list[Entry]:
@@ -135,17 +147,23 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
                         f"{self._title} was altered after the batch was decided, and no longer accepts the batch's rows: "
                         f"{misfit}",
                         ConfigurationError,
-                        "Undo the change (RESTORE TABLE), and restart the query",
+                        "Undo the change (ALTER TABLE), and restart the query. RESTORE TABLE would also remove all rows that were "
+                        "added after the change",
                     )
 
-    def _new_record(self) -> Record:
-        before = self._before
-        return Record(
-            pointer=next_pointer(before.pointer if before else None),
-            control=msgspec.Raw(self.control or self.view.stored or b"null"),
-            published=self.published or self.view.outcome,
-            before=before.pointer if before else None,
-        )
+    def _written(self) -> Record:
+        """Return the step's record, which the first try writes."""
+        if self._record is None:
+            before = self._before.pointer if self._before else None
+            record = Record(
+                pointer=next_pointer(before),
+                control=msgspec.Raw(self.control or self.view.stored or b"null"),
+                published=self.published or self.view.outcome,
+                before=before,
+            )
+            write_record(self._store, self.sink, record)
+            self._record = record
+        return self._record
 
     def _forget(self, pointer: int) -> None:
         """Delete a record to which no pointer refers. If this fails, no harm is done."""

@@ -70,8 +70,8 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "VACUUM deletes the record",
         "record.py",
-        'f"_twopc/{sink}/{pointer}.json"',
-        'f"twopc/{sink}/{pointer}.json"',
+        'return f"_twopc/{sink}"',
+        'return f"twopc/{sink}"',
         f"{_RESTORED} -k spares_the_record",
     ),
     _bug(
@@ -178,10 +178,30 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a record is deleted although a crash may bring its pointer back",
         "step.py",
-        "        if self._before is not None and self._before.before is not None:\n"
         "            self._forget(self._before.before)\n",
-        "        if self._before is not None:\n            self._forget(self._before.pointer)\n",
+        "            self._forget(self._before.pointer)\n",
         f"{_RESTORED} -k missing_from_the_log",
+    ),
+    _bug(
+        "a start deletes a record although a crash may bring its pointer back",
+        "record.py",
+        ">> _RANDOM_BITS < pointer >> _RANDOM_BITS",
+        ">> _RANDOM_BITS <= pointer >> _RANDOM_BITS",
+        f"{_RESTORED} -k whose_commit_is_missing",
+    ),
+    _bug(
+        "each start of a blocked batch leaves a record",
+        "step.py",
+        "        self._require_fit()\n        record, table = self._written(), self._table\n",
+        "        record, table = self._written(), self._table\n        self._require_fit()\n",
+        f"{_COMMIT} -k blocked_batch_leave",
+    ),
+    _bug(
+        "the records of failed steps stay forever",
+        "step.py",
+        "        if self.published is None:\n",
+        "        if False:\n",
+        f"{_COMMIT} -k records_of_failed",
     ),
     _bug(
         "a Parquet file has bounds that leave NaN out",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Schema, Transaction, write_deltalake
@@ -15,6 +16,8 @@ from tests.unit.delta_support import APP, Shop, next_commits
 from tests.unit.lake_support import evidence, lost_request, prepare, prepare_long_ago
 from twopc import ConfigurationError, FencedError
 from twopc.attempt import Claim, Evidence
+from twopc.sinks.delta.record import Record, next_pointer, write_record
+from twopc.sinks.lake.published import Published
 from twopc.testing import crash_points
 from twopc.testing.contract.drivers import Driver, close_opened
 
@@ -139,6 +142,26 @@ def test_a_driver_replaced_between_its_check_and_its_commit_adds_nothing(shop: S
     finally:
         crash_points.disarm()
     assert shop.values() == [1, 2]
+
+
+def test_starts_of_a_blocked_batch_leave_no_records(shop: Shop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1)
+    shop.table().alter.add_constraint({"positive": "value > 0"})
+    before = shop.records()
+    for _ in range(2):
+        assert evidence(driver, [handle], scan_start) == [UNKNOWN]
+    assert shop.records() == before
+
+
+def test_a_start_deletes_the_records_of_failed_steps(shop: Shop) -> None:
+    Driver(shop.sink)
+    failed = Record(pointer=next_pointer(None), control=msgspec.Raw(b"null"), published=Published())
+    write_record(shop.sink.store(), "orders", failed)
+    for left in (3, 2, 2):  # the failed step's record is as old as that of the first start
+        Driver(shop.sink)
+        assert len(shop.records()) == left
 
 
 # -- several drivers ---------------------------------------------------------------------------------------------------

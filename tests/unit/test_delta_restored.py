@@ -34,6 +34,16 @@ def test_the_newest_commit_is_repeated_if_only_this_commit_is_missing_from_the_l
     assert shop.values() == [1, 2]
 
 
+def test_a_start_whose_commit_is_missing_from_the_log_is_repeated(shop: Shop) -> None:
+    for value in (1, 2):
+        driver = Driver(shop.sink)
+        driver.commit([prepare(driver, shop.sink, value)], driver.begin())
+    Driver(shop.sink)
+    (shop.path / "_delta_log" / f"{shop.commits():020}.json").unlink()
+    Driver(shop.sink)
+    assert shop.values() == [1, 2]
+
+
 def test_a_driver_never_commits_ahead_of_a_restored_log(shop: Shop) -> None:
     """A table object in memory would add a version beyond a gap."""
     backup = shop.backup()
