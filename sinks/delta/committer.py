@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twopc.sinks.delta.settings import DeltaSettings
-    from twopc.sinks.delta.store import Store
 
 #: A batch must be committed long before VACUUM may delete its files as unused.
 _SHARE_OF_RETENTION: Final = 3
@@ -43,10 +42,6 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
     def begin(self) -> Step:
         """See :class:`LakeCommitter`."""
         return Step(self._store, self._settings)
-
-    def files(self) -> Store:
-        """See :class:`LakeCommitter`."""
-        return self._store
 
     def young_ms(self, step: Step) -> float:
         """See :class:`LakeCommitter`."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 from twopc.errors import CheckpointExpiredError, ConfigurationError
 from twopc.fenced_committer import driver_epoch_of
 from twopc.sinks.iceberg.entries import Entry
-from twopc.sinks.iceberg.files import TableFiles
 from twopc.sinks.iceberg.handle import IcebergHandle
 from twopc.sinks.iceberg.history import complete_decisions, is_in_main, rows_by_version, snapshot_of
 from twopc.sinks.iceberg.prepared import added_already
@@ -55,10 +54,6 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         """See :class:`LakeCommitter`."""
         self._store.only_read()
         return self.step()
-
-    def files(self) -> TableFiles:
-        """See :class:`LakeCommitter`. Load the table each time, because the catalog may provide new credentials."""
-        return TableFiles(self._store.load().io)
 
     def young_ms(self, step: Step) -> float:
         """See :class:`LakeCommitter`."""

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from twopc.control import Control
     from twopc.errors import TwoPhaseCommitError
     from twopc.observation import Observation
-    from twopc.sinks.lake.files import Files
     from twopc.sinks.lake.history import History
     from twopc.sinks.lake.words import Words
 
@@ -73,10 +72,6 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     @abstractmethod
     def begin(self) -> StepT:
         """Begin a step: read the table and the sink's record."""
-
-    @abstractmethod
-    def files(self) -> Files:
-        """Access the table's storage outside a step."""
 
     @abstractmethod
     def young_ms(self, step: StepT) -> float:
@@ -228,17 +223,6 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
                 "rewrite them"
             )
             raise RetriableError(self._named(what))
-
-    def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
-        """See :class:`StepCommitter`."""
-        found = super().commit(handles, scan_start)
-        proven = (handle.entries_file for handle, evidence in found.items() if evidence is Evidence.COMMITTED)
-        if done := [path for path in proven if path]:
-            with contextlib.suppress(StoreError):
-                files = self.files()
-                for path in done:
-                    files.delete(path)
-        return found
 
     def notify_checkpoint_complete(
         self, batch_id: int, handles: Sequence[HandleT], scan_start: Mapping[str, Any]

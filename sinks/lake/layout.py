@@ -59,6 +59,11 @@ def copied_ms(path: str) -> int | None:
     return int(found[2]) if found and found[2] else None
 
 
+def is_entries_file(path: str) -> bool:
+    """Return whether a task's list of files is in this file."""
+    return path.endswith(".entries")
+
+
 def entries_file(where: str, transaction: str) -> str:
     """Return the path of the file that lists a transaction's entries if the list is too long for the handle."""
     return f"{where}/{transaction}.entries"

@@ -26,6 +26,8 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
         batch: the batch id.
         attempts: the number of settled transactions for each attempt at the batch. A repair may cover several attempts.
         lost: the settled transactions that will never be in the table.
+        has_lists: whether some tasks' lists of files are in files (see :class:`LakeHandle`). They are deleted when a later
+            decision is in the table, because a machine crash may lose the newest commit.
     """
 
     version: int = 0
@@ -33,6 +35,7 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
     batch: int = -1
     attempts: dict[str, int] = {}
     lost: tuple[str, ...] = ()
+    has_lists: bool = False
 
 
 def settle(published: Published, found: Mapping[HandleT, object | None]) -> Published:
@@ -41,6 +44,7 @@ def settle(published: Published, found: Mapping[HandleT, object | None]) -> Publ
         published,
         attempts={**published.attempts, **Counter(handle.attempt for handle in found)},
         lost=(*published.lost, *(handle.transaction for handle, entries in found.items() if entries is None)),
+        has_lists=published.has_lists or any(handle.entries_file for handle in found),
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from twopc.control import decode
 from twopc.sinks.lake.errors import StoreError
+from twopc.sinks.lake.layout import directory, is_entries_file
 from twopc.sinks.lake.view import View
 
 if TYPE_CHECKING:
@@ -76,6 +79,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
             if is_last:
                 raise failure
         self.tidy()
+        self._delete_lists()
 
     def _look(self, failure: StoreError, ends_at: float) -> SeenT:
         pause_s = _FIRST_PAUSE_S
@@ -87,6 +91,21 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
                     raise failure from None
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _delete_lists(self) -> None:
+        """After a new decision's commit, delete the lists of files that the previous decision's tasks wrote.
+
+        The previous decision's commit can no longer be the only one that a machine crash loses.
+        """
+        if self.published is None:
+            return
+        before, files = self.view.outcome, self.view.files
+        if before.version == self.published.version or not before.has_lists:
+            return
+        where = directory(self.view.root(decode(self.view.stored).id), before.epoch, before.batch)
+        with contextlib.suppress(StoreError):
+            for name in filter(is_entries_file, files.listed(where)):
+                files.delete(f"{where}/{name}")
 
     # -- implemented for each format --------------------------------------------------------------------------------------
 

@@ -99,6 +99,22 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             iceberg="iceberg_commit.py -k too_long",
         ),
         _bugs(
+            "a list of files is deleted although a crash may undo the commit of its batch",
+            "step.py",
+            "        before, files = self.view.outcome, self.view.files\n"
+            "        if before.version == self.published.version or not before.has_lists:\n",
+            "        before, files = self.published, self.view.files\n        if not before.has_lists:\n",
+            delta="delta_restored.py -k is_repeated",
+            iceberg="lake_restored.py -k added_again",
+        ),
+        _bugs(
+            "the lists of files stay forever",
+            "published.py",
+            "has_lists=published.has_lists or any(handle.entries_file for handle in found)",
+            "has_lists=False",
+            **_both("sweep.py::test_a_file_with_entries_stays_until_the_next_batch_with_rows_is_in_the_table", "True"),
+        ),
+        _bugs(
             "a late batch's files are added, although running maintenance may have listed them for deletion",
             "renewal.py",
             "    if not old:\n",

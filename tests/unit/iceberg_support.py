@@ -117,6 +117,9 @@ class Shop:
             db.execute("UPDATE iceberg_tables SET metadata_location = ?", (backup,))
             db.commit()
 
+    def lose_newest_commit(self, before: str) -> None:
+        self.restore(before)
+
     def silent(self) -> AbstractContextManager[None]:
         return self.warehouse.silent()
 

@@ -73,6 +73,9 @@ class LakeShop(Protocol):
     def restore(self, backup: Any) -> None:
         """Put such a copy in its place again."""
 
+    def lose_newest_commit(self, before: Any) -> None:
+        """Put the table back to the copy that was made before its newest commit, but keep its files."""
+
     def silent(self) -> AbstractContextManager[None]:
         """Make the table unreadable in the meantime."""
 

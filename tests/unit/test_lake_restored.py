@@ -11,6 +11,7 @@ from tests.unit.test_lake_commit import shop
 from twopc import ConfigurationError, RefusedStartError
 from twopc.override import Overrides
 from twopc.settings import Settings
+from twopc.sinks.lake import writer as writer_module
 from twopc.testing import crash_points
 from twopc.testing.contract import Case, Crash, die, numbers
 from twopc.testing.contract.drivers import QUERY_ID, Query, all_rows
@@ -45,16 +46,18 @@ def test_a_start_on_an_older_table_is_refused(shop: LakeShop, case: Case, tmp_pa
     assert (shop.values(), shop.commits()) == (all_rows(0), commits)
 
 
+@pytest.mark.parametrize("most_inline", [2**14, 10], ids=["lists in the handles", "lists in files"])
 def test_the_last_batch_is_added_again_to_a_table_restored_to_a_state_before_that_batch(
-    shop: LakeShop, case: Case, tmp_path: Path
+    shop: LakeShop, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_inline: int
 ) -> None:
     """A machine may lose what was not flushed to its disk. The batch is decided, and its files are there."""
+    monkeypatch.setattr(writer_module, "_MOST_INLINE", most_inline)
     query = Query(case, tmp_path / "query")
     running = query.start()
     query.continue_with(running, 0)
     older = shop.backup()
     query.continue_with(running, 1)
-    shop.restore(older)
+    shop.lose_newest_commit(older)
     query.run(1, 2)
     assert shop.values() == all_rows(0, 1, 2)
 

@@ -281,6 +281,35 @@ def test_entries_that_do_not_fit_into_a_handle_are_in_a_file(shop: LakeShop, mon
     shop.files(f"{second.transaction}.entries")[0].write_bytes(b"no entries")
     assert evidence(driver, [first, second], scan_start) == [Evidence.COMMITTED, Evidence.ABORTED]
     assert shop.values() == [1]
-    assert [path.name for path in shop.files("*.entries")] == [f"{second.transaction}.entries"]
     driver.committer.recover_and_abort([first])
-    assert len(shop.files()) == 1
+    assert {path.stem for path in shop.files("*.entries")} == {first.transaction}
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_a_file_with_entries_stays_until_the_next_batch_with_rows_is_in_the_table(
+    shop: LakeShop, monkeypatch: pytest.MonkeyPatch, *, restarts: bool
+) -> None:
+    """Until then, the commit of its batch may be the newest one, which a machine crash may lose."""
+    monkeypatch.setattr(writer_module, "_MOST_INLINE", 10)
+    driver = Driver(shop.sink)
+    driver.committer.initialize_state([], {})
+    handles: list[Any] = []
+    for batch in range(3):
+        if restarts:
+            driver = Driver(shop.sink)
+            driver.committer.initialize_state(handles, scan_start if batch else {})
+        scan_start = driver.begin()
+        handles = [prepare(driver, shop.sink, batch, batch=batch)]
+        assert len(shop.files("*.entries")) == (2 if batch else 1)
+        driver.committer.notify_checkpoint_complete(batch, handles, scan_start)
+        driver.committer.recover_and_abort(handles)
+        assert {path.stem for path in shop.files("*.entries")} == {handles[0].transaction}
+    driver.committer.notify_checkpoint_complete(3, [], driver.begin())
+    driver.committer.recover_and_abort([])
+    assert {path.stem for path in shop.files("*.entries")} == {handles[0].transaction}
+    successor = Driver(shop.sink)  # of another query, which knows no decision
+    successor.committer.initialize_state([], {})
+    assert {path.stem for path in shop.files("*.entries")} == {handles[0].transaction}
+    successor.committer.commit([prepare(successor, shop.sink, 9)], successor.begin())
+    assert handles[0].transaction not in {path.stem for path in shop.files("*.entries")}
+    assert shop.values() == [0, 1, 2, 9]
