@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 from twopc.sinks.delta.errors import translated
 from twopc.sinks.delta.partitions import is_unchanged
 from twopc.sinks.lake.errors import StoreError
-from twopc.sinks.lake.prepared import THREADS, are_whole
+from twopc.sinks.lake.prepared import THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +30,12 @@ def require_whole(store: Store, additions: Mapping[DeltaHandle, Sequence[Entry]]
     Raises:
         StoreError: some files are missing, or the storage did not respond.
     """
+
+    def are_whole(entries: Sequence[Entry]) -> bool:
+        return all(store.size_of(entry.path) == entry.size for entry in entries)
+
     with ThreadPoolExecutor(THREADS) as pool:
-        found = list(pool.map(partial(are_whole, store), additions.values()))
+        found = list(pool.map(are_whole, additions.values()))
     for handle, is_whole in zip(additions, found, strict=True):
         if not is_whole:
             raise StoreError(f"files of {handle.transaction} were deleted while the driver was retrying the commit")

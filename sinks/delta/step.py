@@ -147,8 +147,8 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
                         f"{self._title} was altered after the batch was decided, and no longer accepts the batch's rows: "
                         f"{misfit}",
                         ConfigurationError,
-                        "Undo the change (ALTER TABLE), and restart the query. RESTORE TABLE would also remove all rows that were "
-                        "added after the change",
+                        "Undo the change (ALTER TABLE), and restart the query. RESTORE TABLE would also remove all "
+                        "rows that were added after the change",
                     )
 
     def _written(self) -> Record:

@@ -17,6 +17,7 @@ from twopc.sinks.iceberg.step import Step
 from twopc.sinks.lake.committer import LakeCommitter
 from twopc.sinks.lake.errors import StoreError
 from twopc.sinks.lake.history import History
+from twopc.sinks.lake.layout import original_of
 from twopc.sinks.lake.prepared import entries_of
 from twopc.sinks.lake.words import Words
 
@@ -139,6 +140,6 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         def rest(handle: IcebergHandle, entries: list[Entry] | None) -> list[Entry] | None:
             if (wanted := named.get(handle)) and wanted <= added:
                 return []
-            return None if entries is None else [entry for entry in entries if entry.path not in added]
+            return None if entries is None else [entry for entry in entries if original_of(entry.path) not in added]
 
         return {handle: rest(handle, entries) for handle, entries in found.items()}

@@ -44,13 +44,18 @@ def data_file(where: str, transaction: str, number: int) -> str:
 
 
 def new_copy(path: str, at_ms: int) -> str:
-    """Return a new path for a copy of a data file. No two copies have the same path."""
-    return f"{path.removesuffix('.parquet')}-copy-{at_ms}-{uuid.uuid4().hex}.parquet"
+    """Return a new path for a copy of a data file, or of its copy. No two copies have the same path."""
+    return f"{original_of(path).removesuffix('.parquet')}-copy-{at_ms}-{uuid.uuid4().hex}.parquet"
 
 
 def original_of(path: str) -> str:
     """Return the path of the data file of which this file is a copy. A file that is not a copy is its own original."""
     return re.sub(rf"{_COPY}(\.parquet)$", r"\2", path)
+
+
+def directory_of(path: str) -> str:
+    """Return the directory of a file."""
+    return path.rpartition("/")[0]
 
 
 def copied_ms(path: str) -> int | None:

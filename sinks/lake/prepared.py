@@ -1,17 +1,22 @@
-"""Check that each of a task's files still exists and still has the size from the handle."""
+"""Check that each of a task's files, or a copy of it, still exists and still has the size from the handle."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from twopc.sinks.lake.entries import decode
+from twopc.sinks.lake.layout import copied_ms, directory_of, original_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from twopc.sinks.lake.entries import Entry, EntryT
+    from twopc.sinks.lake.entries import EntryT
     from twopc.sinks.lake.files import Files
     from twopc.sinks.lake.handle import HandleT, LakeHandle
 
@@ -22,27 +27,55 @@ THREADS: Final = 16
 def whole(files: Files, handles: Sequence[HandleT], kind: type[EntryT]) -> dict[HandleT, list[EntryT] | None]:
     """For each transaction, return the files, or None if a file is missing or has a different size.
 
+    Use a file's copy if the file itself is missing: maintenance may have deleted it after an earlier start copied it.
+
     Raises:
         StoreError: the storage did not respond, so the files' state is unknown.
     """
+    copies = cache(partial(copies_in, files))
+
+    def find(entry: EntryT) -> EntryT | None:
+        if files.size_of(entry.path) == entry.size:
+            return entry
+        return copy_of(files, entry, copies(directory_of(entry.path)))
 
     def look(handle: HandleT) -> list[EntryT] | None:
         entries = entries_of(files, handle, kind)
         if entries is None or sum(entry.rows for entry in entries) != handle.rows:
             return None
-        return entries if are_whole(files, entries) else None
+        found = [one for entry in entries if (one := find(entry)) is not None]
+        return found if len(found) == len(entries) else None
 
     with ThreadPoolExecutor(THREADS) as pool:
         return dict(zip(handles, pool.map(look, handles), strict=True))
 
 
-def are_whole(files: Files, entries: Iterable[Entry]) -> bool:
-    """Return whether all of these files exist with their sizes.
+def copies_in(files: Files, where: str) -> Mapping[str, list[str]]:
+    """List the copies in a directory by the path of their original, the newest copy first.
 
     Raises:
         StoreError: the storage did not respond.
     """
-    return all(files.size_of(entry.path) == entry.size for entry in entries)
+    paths = (f"{where}/{name}" for name in files.listed(where))
+    dated = [(at_ms, path) for path in paths if (at_ms := copied_ms(path)) is not None]
+    found = defaultdict(list)
+    for _, path in sorted(dated, reverse=True):
+        found[original_of(path)].append(path)
+    return found
+
+
+def copy_of(files: Files, entry: EntryT, copies: Mapping[str, list[str]], since_ms: float = 0) -> EntryT | None:
+    """Return the entry of a whole copy that was made since this Unix time; None if there is none.
+
+    Raises:
+        StoreError: the storage did not respond.
+    """
+    for path in copies.get(original_of(entry.path), ()):
+        at_ms = copied_ms(path) or 0
+        if at_ms >= since_ms and files.size_of(path) == entry.size:
+            copy: EntryT = replace(entry, path=path, modified_ms=at_ms)  # type: ignore[type-var]
+            return copy
+    return None
 
 
 def entries_of(files: Files, handle: LakeHandle, kind: type[EntryT]) -> list[EntryT] | None:

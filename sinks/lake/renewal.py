@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from twopc.sinks.lake.entries import EntryT
 from twopc.sinks.lake.errors import StoreError
-from twopc.sinks.lake.layout import copied_ms, new_copy, original_of
-from twopc.sinks.lake.prepared import THREADS
+from twopc.sinks.lake.layout import directory_of, new_copy
+from twopc.sinks.lake.prepared import THREADS, copies_in, copy_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from twopc.sinks.lake.entries import EntryT
     from twopc.sinks.lake.files import Files
     from twopc.sinks.lake.handle import HandleT
 
@@ -32,6 +32,9 @@ def old_files(entries: Iterable[EntryT], since_ms: float) -> list[EntryT]:
 
 def renewed(files: Files, added: Mapping[HandleT, list[EntryT]], since_ms: float) -> dict[HandleT, list[EntryT]]:
     """Replace each old file by a copy.
+
+    An earlier start may have made copies, although its commit failed. These copies are used again while they are young, so that
+    starts that fail again and again do not fill the storage.
 
     Neither originals nor copies are ever deleted here, because another driver may just be committing them. Maintenance deletes
     those that the table does not name.
@@ -47,41 +50,24 @@ def renewed(files: Files, added: Mapping[HandleT, list[EntryT]], since_ms: float
     old = old_files((entry for entries in added.values() for entry in entries), since_ms)
     if not old:
         return dict(added)
-    copies = Copies[EntryT](files, old, since_ms)
+    copies: dict[str, list[str]] = {}
+    for where in {directory_of(entry.path) for entry in old}:
+        copies |= copies_in(files, where)
+
+    def renew(entry: EntryT) -> EntryT:
+        return copy_of(files, entry, copies, since_ms) or _copied(files, entry)
+
     with ThreadPoolExecutor(THREADS) as pool:
-        found = {entry.path: copy for entry, copy in zip(old, pool.map(copies.copy_of, old), strict=True)}
+        found = dict(zip((entry.path for entry in old), pool.map(renew, old), strict=True))
     return {handle: [found.get(entry.path, entry) for entry in entries] for handle, entries in added.items()}
 
 
-class Copies(Generic[EntryT]):
-    """Creates copies of old files.
-
-    An earlier start may have made copies, although its commit failed. These copies are used again while they are young, so that
-    starts that fail again and again do not fill the storage.
-    """
-
-    def __init__(self, files: Files, old: Iterable[EntryT], since_ms: float) -> None:
-        self._files = files
-        self._known: dict[str, str] = {}
-        for where in {entry.path.rpartition("/")[0] for entry in old}:
-            paths = [f"{where}/{name}" for name in files.listed(where)]
-            self._known |= {original_of(path): path for path in paths if (copied_ms(path) or 0) >= since_ms}
-
-    def copy_of(self, entry: EntryT) -> EntryT:
-        """Return the entry of a young copy.
-
-        Raises:
-            StoreError: the file could not be copied.
-        """
-        known = self._known.get(entry.path)
-        path = known if known and self._files.size_of(known) == entry.size else self._copy(entry)
-        copy: EntryT = replace(entry, path=path, modified_ms=copied_ms(path))  # type: ignore[type-var]
-        return copy
-
-    def _copy(self, entry: EntryT) -> str:
-        # The name contains the time at which the copying begins, so a copy never looks younger than it is.
-        path = new_copy(entry.path, time.time_ns() // 1_000_000)
-        self._files.copy(entry.path, path)
-        if self._files.size_of(path) != entry.size:
-            raise StoreError(f"{path}, a copy of {entry.path}, is incomplete")
-        return path
+def _copied(files: Files, entry: EntryT) -> EntryT:
+    # The name contains the time at which the copying begins, so a copy never looks younger than it is.
+    now_ms = time.time_ns() // 1_000_000
+    path = new_copy(entry.path, now_ms)
+    files.copy(entry.path, path)
+    if files.size_of(path) != entry.size:
+        raise StoreError(f"{path}, a copy of {entry.path}, is incomplete")
+    copy: EntryT = replace(entry, path=path, modified_ms=now_ms)  # type: ignore[type-var]
+    return copy

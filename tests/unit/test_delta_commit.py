@@ -465,12 +465,13 @@ def test_a_partition_value_that_a_column_changed_after_the_decision_cannot_hold_
     tmp_path: Path, now: pa.Field[Any], part: str | None, why: str
 ) -> None:
     """If the log named such a value, no one could read the table any more."""
-    shop = Shop(tmp_path, pa.schema([("value", pa.int64()), ("part", pa.string())]), partition_by=["part"])
+    before: list[Any] = [pa.field("value", pa.int64()), pa.field("part", pa.string())]
+    shop = Shop(tmp_path, pa.schema(before), partition_by=["part"])
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = driver.prepare(pa.record_batch({"value": [1], "part": pa.array([part], pa.string())}))
     driver.committer.confirm([handle], 0)
-    empty = pa.schema([pa.field("value", pa.int64()), now]).empty_table()
+    empty = pa.schema([before[0], now]).empty_table()
     write_deltalake(str(shop.path), empty, mode="overwrite", schema_mode="overwrite", partition_by=["part"])
     assert evidence(driver, [handle], scan_start) == [UNKNOWN if why else COMMITTED]
     assert why in "".join(driver.committer.blockers())

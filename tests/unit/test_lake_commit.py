@@ -15,7 +15,7 @@ from tests.unit.lake_support import LakeShop, evidence, lost_answer, lost_reques
 from twopc import CheckpointExpiredError, ConfigurationError, FencedError, RetriableError
 from twopc.attempt import Claim, Evidence
 from twopc.sinks.lake.errors import StoreError
-from twopc.sinks.lake.layout import new_copy
+from twopc.sinks.lake.layout import new_copy, original_of
 from twopc.sinks.lake.step import LakeStep
 from twopc.testing.contract.drivers import Driver, close_opened
 
@@ -360,6 +360,26 @@ def test_starts_whose_commits_fail_share_one_copy_of_each_file(
     assert evidence(driver, [handle], scan_start) == [COMMITTED]
     assert shop.named_files() == copies
     assert shop.values() == [1, 2]
+
+
+@pytest.mark.parametrize("days", [0, 3])
+def test_a_copy_is_used_after_maintenance_has_deleted_its_original(shop: LakeShop, days: int) -> None:
+    """Between two starts, maintenance deletes the original, and leaves the copy because it is young."""
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare_long_ago(shop, driver, 1, 2)
+    [original] = shop.files()
+    at_ms = time.time_ns() // 1_000_000 - days * 24 * 3_600_000
+    copies = [Path(new_copy(str(original), at_ms - age_ms)) for age_ms in (0, 1, 2)]
+    for copy, missing in zip(copies, (1, 0, 0), strict=True):
+        copy.write_bytes(original.read_bytes()[: original.stat().st_size - missing])
+    original.unlink()
+    restarted = Driver(shop.sink)
+    assert restarted.committer.initialize_state([handle], scan_start) == {handle: COMMITTED}
+    assert shop.values() == [1, 2]
+    is_young = not days
+    assert (shop.named_files() == {copies[1].name}) is is_young
+    assert {original_of(name) for name in shop.named_files()} == {original.name}
 
 
 @pytest.mark.parametrize(("days", "missing"), [(3, 0), (0, 1)], ids=["old", "incomplete"])

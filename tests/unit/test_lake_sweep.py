@@ -294,10 +294,11 @@ def test_a_file_with_entries_stays_until_the_next_batch_with_rows_is_in_the_tabl
     driver = Driver(shop.sink)
     driver.committer.initialize_state([], {})
     handles: list[Any] = []
+    scan_start: dict[str, Any] = {}
     for batch in range(3):
         if restarts:
             driver = Driver(shop.sink)
-            driver.committer.initialize_state(handles, scan_start if batch else {})
+            driver.committer.initialize_state(handles, scan_start)
         scan_start = driver.begin()
         handles = [prepare(driver, shop.sink, batch, batch=batch)]
         assert len(shop.files("*.entries")) == (2 if batch else 1)
