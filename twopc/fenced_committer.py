@@ -15,6 +15,8 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Generic
 
+from tenacity import Retrying, retry_if_exception, stop_after_attempt
+
 from twopc.attempt import Evidence, HandleT
 from twopc.control_committer import ControlCommitter, StepT
 from twopc.crash_points import crash_point
@@ -106,31 +108,24 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         """
 
     def is_passing(self, error: Exception) -> bool:
-        """Whether a commit that failed with this error may succeed if it is repeated immediately. The default is False."""
+        """Whether a commit that failed with this error may succeed if it is repeated soon. The default is False."""
         del error
         return False
+
+    def commits(self) -> Retrying:
+        """Say how a failed commit is repeated. By default, a few times without a pause, which suits a deadlock."""
+        return Retrying(
+            retry=retry_if_exception(self._may_pass), stop=stop_after_attempt(_COMMIT_ATTEMPTS), reraise=True
+        )
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
         """See :class:`SinkCommitter`."""
-        for attempt in range(1, _COMMIT_ATTEMPTS + 1):
-            self._blockers = []
-            try:
-                self.commit_once(handles, version_of(scan_start))
-                break
-            except self.failures as error:
-                self._block(self.reason(error))
-                release(error)
-                if not self.is_passing(error):
-                    break
-            logger.warning(
-                "sink %r: commit attempt %d of %d failed. Cause: %s",
-                self.name,
-                attempt,
-                _COMMIT_ATTEMPTS,
-                self._blockers[-1],
-            )
+        try:
+            self.commits()(self._try_to_commit, handles, version_of(scan_start))
+        except self.failures as error:
+            release(error)
         return self.prove(handles, scan_start)
 
     def commit_once(self, handles: Sequence[HandleT], version: int) -> None:
@@ -176,6 +171,19 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         staged = {name for name in self.pending(step) if driver_epoch_of(name, self.name) is not None}
         found = super().observed(step, record, decided, scan_start)
         return replace(found, leftovers=tuple(sorted(staged - named)))
+
+    def _try_to_commit(self, handles: Sequence[HandleT], version: int) -> None:
+        self._blockers = []
+        try:
+            self.commit_once(handles, version)
+        except self.failures as error:
+            self._block(self.reason(error))
+            release(error)
+            logger.warning("sink %r: a commit failed. Cause: %s", self.name, self._blockers[-1])
+            raise
+
+    def _may_pass(self, error: BaseException) -> bool:
+        return isinstance(error, self.failures) and self.is_passing(error)
 
     def _may_sweep(self, transaction: str) -> bool:
         # In a store without atomic steps, only this check protects a successor's transactions.

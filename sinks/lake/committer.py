@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import time
 from abc import abstractmethod
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from msgspec.structs import replace
+from tenacity import wait_exponential
 
 from twopc import control
 from twopc.attempt import Evidence
-from twopc.errors import ConfigurationError, RefusedStartError, RetriableError, release
+from twopc.errors import ConfigurationError, FatalError, RefusedStartError, RetriableError, release
 from twopc.fenced_committer import StepCommitter, driver_epoch_of
+from twopc.retry import retrying
 from twopc.sinks.lake.entries import EntryT
 from twopc.sinks.lake.errors import OvertakenError, StoreError, explained, reason
 from twopc.sinks.lake.handle import HandleT
@@ -30,6 +33,8 @@ from twopc.versions import NO_ATTEMPT, version_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from tenacity import Retrying
+
     from twopc.control import Control
     from twopc.errors import TwoPhaseCommitError
     from twopc.observation import Observation
@@ -41,6 +46,7 @@ logger = logging.getLogger(__name__)
 StepT = TypeVar("StepT", bound=LakeStep[Any, Any])
 
 _OVERTAKEN_ROUNDS: Final = 20
+_BACKOFF: Final = wait_exponential(0.05, max=5)
 
 
 class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, EntryT]):
@@ -52,7 +58,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     Args:
         name: the sink's name.
         table: the table's name in error messages.
-        timeout_ms: how long to repeat a failing commit.
+        timeout_ms: how long to repeat a failing commit, including the reads that it needs.
         entry: the class of the handles' entries.
     """
 
@@ -64,6 +70,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         self._table = table
         self._timeout_ms = timeout_ms
         self._entry = entry
+        self._commit_ends_at = math.inf
         self._orphans = Orphans()
         self._table_id = ""
 
@@ -107,7 +114,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         """See :class:`StepCommitter`."""
         step = self.begin()
         yield step
-        step.end(self._timeout_ms)
+        step.end(min(self._timeout_ms, 1000 * (self._commit_ends_at - time.monotonic())))
 
     def explain(self, error: Exception, what: str) -> TwoPhaseCommitError:
         """See :class:`StepCommitter`."""
@@ -119,7 +126,11 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
     def is_passing(self, error: Exception) -> bool:
         """See :class:`StepCommitter`. A failure that only a person can fix is not transient."""
-        return not issubclass(getattr(error, "kind", ConfigurationError), ConfigurationError)
+        return not issubclass(getattr(error, "kind", FatalError), FatalError)
+
+    def commits(self) -> Retrying:
+        """See :class:`StepCommitter`. Reading the table may fail for as long as a commit may, so both are repeated."""
+        return retrying(self._may_pass, timeout_s=self._timeout_ms / 1000, backoff=_BACKOFF)
 
     def check_store(self, step: StepT) -> None:
         """See :class:`StepCommitter`."""
@@ -223,6 +234,14 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
                 "rewrite them"
             )
             raise RetriableError(self._named(what))
+
+    def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
+        """See :class:`StepCommitter`. All attempts share one timeout."""
+        self._commit_ends_at = time.monotonic() + self._timeout_ms / 1000
+        try:
+            return super().commit(handles, scan_start)
+        finally:
+            self._commit_ends_at = math.inf
 
     def notify_checkpoint_complete(
         self, batch_id: int, handles: Sequence[HandleT], scan_start: Mapping[str, Any]

@@ -47,7 +47,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
         self.control: bytes | None = None
         self.published: Published | None = None
 
-    def end(self, timeout_ms: int) -> None:
+    def end(self, timeout_ms: float) -> None:
         """Commit the step's changes, if any.
 
         If another writer commits first, the step tries again. The step also repeats a commit that received no response. The

@@ -115,6 +115,20 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             **_both("sweep.py::test_a_file_with_entries_stays_until_the_next_batch_with_rows_is_in_the_table", "True"),
         ),
         _bugs(
+            "a commit fails at once if the table cannot be read",
+            "committer.py",
+            "timeout_s=self._timeout_ms / 1000, backoff",
+            "timeout_s=0, backoff",
+            **_both("commit.py::test_a_commit_waits_for_a_table_that_cannot_be_read_for_a_while"),
+        ),
+        _bugs(
+            "each attempt at a commit has a timeout of its own",
+            "committer.py",
+            "step.end(min(self._timeout_ms, 1000 * (self._commit_ends_at - time.monotonic())))",
+            "step.end(self._timeout_ms)",
+            **_both("commit.py::test_all_attempts_at_a_commit_share_one_timeout"),
+        ),
+        _bugs(
             "a late batch's files are added, although running maintenance may have listed them for deletion",
             "renewal.py",
             "    if not old:\n",

@@ -69,6 +69,43 @@ def test_a_commit_that_never_arrives_is_repeated(shop: LakeShop) -> None:
     assert shop.values() == [1, 2]
 
 
+def test_a_commit_waits_for_a_table_that_cannot_be_read_for_a_while(
+    shop: LakeShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    committer: Any = driver.committer
+    begin, failures = committer.begin, [StoreError("503 Service Unavailable") for _ in range(5)]
+
+    def unavailable() -> Any:
+        if failures:
+            raise failures.pop()
+        return begin()
+
+    monkeypatch.setattr(committer, "begin", unavailable)
+    assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    assert committer.blockers() == []
+
+
+def test_all_attempts_at_a_commit_share_one_timeout(shop: LakeShop, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(shop.named("orders", timeout_ms=500))
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    left_ms = []
+
+    def rejected(step: LakeStep[Any, Any], timeout_ms: float) -> None:
+        left_ms.append(timeout_ms)
+        time.sleep(0.1)
+        _fail(step, timeout_ms)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(LakeStep, "end", rejected)
+        assert evidence(driver, [handle], scan_start) == [UNKNOWN]
+    assert left_ms == sorted(set(left_ms), reverse=True)
+    assert 0 < left_ms[0] <= 500 and left_ms[-1] < 400
+
+
 class HeldBack:
     """A commit that has no response, and may arrive later."""
 
@@ -347,7 +384,7 @@ def test_starts_whose_commits_fail_share_one_copy_of_each_file(
     shop: LakeShop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A commit may be blocked for weeks, and the query may be restarted every minute."""
-    driver = Driver(shop.sink)
+    driver = Driver(shop.named("orders", timeout_ms=100))
     scan_start = driver.begin()
     handle = prepare_long_ago(shop, driver, 1, 2)
     for _ in range(2):
@@ -423,6 +460,6 @@ def test_a_batch_whose_files_grew_old_while_the_driver_was_suspended_is_not_deci
         driver.committer.confirm([handle], 0)
 
 
-def _fail(step: LakeStep[Any, Any], timeout_ms: int) -> None:
+def _fail(step: LakeStep[Any, Any], timeout_ms: float) -> None:
     del step, timeout_ms
     raise StoreError("the storage does not respond")

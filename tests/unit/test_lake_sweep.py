@@ -187,8 +187,8 @@ def test_a_start_does_not_list_the_batches_before_the_newest(shop: LakeShop, mon
         first.commit([prepare(first, shop.sink, batch, batch=batch)], scan_start)
     prepare(first, shop.sink, 1, batch=2_501)
     prepare(first, shop.sink, 1, batch=3_000)
-    listed = listings(shop, monkeypatch)
     second = Driver(shop.sink)
+    listed = listings(shop, monkeypatch)
     second.committer.initialize_state([], {})
     assert second.committer.orphans_ended() == 2
     assert not any({"1", "9"} & names for names in listed[1:])  # the first listing is that of the driver epochs
