@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSelector, FileType
-from pyiceberg.catalog.rest import SIGV4_MAX_RETRIES, RestCatalog
+from pyiceberg.catalog.rest import SIGV4_MAX_RETRIES, SNAPSHOT_LOADING_MODE, RestCatalog
 from pyiceberg.catalog.rest.auth import OAuth2AuthManager, OAuth2TokenProvider
 from pyiceberg.io.pyarrow import (
     PYARROW_PARQUET_FIELD_ID_KEY,
@@ -132,7 +132,7 @@ def listed(file_io: FileIO, location: str) -> Iterator[tuple[str, bool]]:
 
     Yield nothing if this FileIO cannot list directories.
     """
-    scheme, netloc, path = PyArrowFileIO.parse_location(location)
+    scheme, netloc, path = PyArrowFileIO.parse_location(location, file_io.properties)
     if isinstance(file_io, PyArrowFileIO):
         selector = FileSelector(path, allow_not_found=True)
         for info in file_io.fs_by_scheme(scheme, netloc).get_file_info(selector):
@@ -203,6 +203,16 @@ def limit_time(catalog: Catalog, timeout_ms: int) -> None:
     """Set a time limit for an open REST catalog's requests. The catalog's class may be user-defined."""
     if isinstance(catalog, RestCatalog):
         _limit(catalog._session, timeout_ms)  # noqa: SLF001 - see above
+
+
+def load_all_snapshots(catalog: Catalog) -> None:
+    """Make an open REST catalog return all snapshots, whatever the user or the server has configured.
+
+    With the mode ``refs``, the catalog would return only the snapshots that a branch or tag names. The sink would not see the
+    batches that Spark's own writer committed.
+    """
+    if isinstance(catalog, RestCatalog):
+        catalog.properties.pop(SNAPSHOT_LOADING_MODE, None)
 
 
 def _limit(session: Session, timeout_ms: int) -> None:

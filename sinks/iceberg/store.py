@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.catalog import load_catalog
 
 from twopc.sinks.iceberg.errors import translated
-from twopc.sinks.iceberg.private import delete_old_metadata, limit_time, timed
+from twopc.sinks.iceberg.private import delete_old_metadata, limit_time, load_all_snapshots, timed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,4 +66,5 @@ class Store:
                 warnings.simplefilter("ignore")  # pyiceberg triggers warnings in its own dependencies
                 self._catalog = load_catalog(properties.pop("name", "default"), **properties)
             limit_time(self._catalog, self._timeout_ms)
+            load_all_snapshots(self._catalog)
         return self._catalog

@@ -433,4 +433,22 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
         protocol=f"{_PROPERTIES} -k old_metadata",
     ),
+    one_edit(
+        "Iceberg: a catalog's setting hides the batches of Spark's own writer",
+        0,
+        "sinks/iceberg/store.py",
+        "            load_all_snapshots(self._catalog)\n",
+        "",
+        model=False,
+        protocol=f"{_PRIVATE} -k all_snapshots",
+    ),
+    one_edit(
+        "Iceberg: a directory without a scheme is listed on the local disk",
+        0,
+        "sinks/iceberg/private.py",
+        "parse_location(location, file_io.properties)",
+        "parse_location(location)",
+        model=False,
+        protocol=f"{_PRIVATE} -k without_a_scheme",
+    ),
 )

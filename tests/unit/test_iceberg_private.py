@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import inspect
 import json
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyarrow.fs import LocalFileSystem
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import SIGV4_MAX_RETRIES, RestCatalog
 from pyiceberg.catalog.rest.auth import OAuth2TokenProvider
@@ -27,10 +29,11 @@ from tests.unit.iceberg_support import TAG, Shop
 from twopc import IcebergSink, UnavailableError
 from twopc.sinks.iceberg.files import TableFiles
 from twopc.sinks.iceberg.private import ParquetFile, _TimedTokens
+from twopc.sinks.lake.errors import StoreError
 from twopc.testing.contract.drivers import Driver, close_opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from requests import Session
@@ -113,6 +116,63 @@ def test_a_directory_is_listed(kind: type[PyArrowFileIO], tmp_path: Path) -> Non
     assert files.listed(f"{root.as_uri()}/3/1") == [] == files.listed(f"{root.as_uri()}/3", directories=True)
 
 
+def test_a_directory_without_a_scheme_is_listed_where_its_files_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def opened(_: PyArrowFileIO, scheme: str, netloc: str | None = None) -> LocalFileSystem:
+        asked.append((scheme, netloc))
+        return LocalFileSystem()
+
+    monkeypatch.setattr(PyArrowFileIO, "_initialize_fs", opened)
+    files = TableFiles(PyArrowFileIO({"DEFAULT_SCHEME": "hdfs", "DEFAULT_NETLOC": "namenode:8020"}))
+    assert files.listed("/nowhere/data") == []
+    assert files.size_of("/nowhere/data/a.parquet") is None
+    assert set(asked) == {("hdfs", "namenode:8020")}
+
+
+@contextlib.contextmanager
+def _answering(respond: Callable[[BaseHTTPRequestHandler], tuple[int, Any]]) -> Iterator[str]:
+    """A server; yields its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, answer = respond(self)
+            content = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_POST = do_GET  # noqa: N815 - the name that the base class looks for
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("place", ["catalog", "defaults", "overrides"])
+def test_all_snapshots_are_loaded_even_if_a_setting_asks_only_for_some(place: str) -> None:
+    """Spark's own writer records its batches in snapshots that no branch or tag names."""
+    refs = {"snapshot-loading-mode": "refs"}
+    config: dict[str, Any] = {"defaults": {}, "overrides": {}, place: refs}
+    asked: list[str] = []
+
+    def respond(request: BaseHTTPRequestHandler) -> tuple[int, Any]:
+        asked.append(request.path)
+        if request.path.startswith("/v1/config"):
+            return 200, config
+        return 404, {"error": {"message": "no table", "type": "NoSuchTableException", "code": 404}}
+
+    with _answering(respond) as uri:
+        catalog = {"type": "rest", "uri": uri, **config.get("catalog", {})}
+        with pytest.raises(StoreError, match="no table"):
+            IcebergSink(name="orders", catalog=catalog, table="shop.orders").store().load()
+    assert asked[-1] == "/v1/namespaces/shop/tables/orders"
+
+
 class _Signing(HTTPAdapter):
     """As pyiceberg's own, which needs boto3."""
 
@@ -154,26 +214,17 @@ def test_a_token_is_requested_as_pyiceberg_does(answer: dict[str, Any]) -> None:
     """The sink's own request differs only in its time limit."""
     asked: list[tuple[str, str | None]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            asked.append((body, self.headers["Authorization"]))
-            content = json.dumps(answer).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    def respond(request: BaseHTTPRequestHandler) -> tuple[int, Any]:
+        body = request.rfile.read(int(request.headers["Content-Length"])).decode()
+        asked.append((body, request.headers["Authorization"]))
+        return 200, answer
 
-        def log_message(self, *_: Any) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        theirs = OAuth2TokenProvider("id", "s", f"http://127.0.0.1:{server.server_port}/token", "a b", expires_in=600)
+    with _answering(respond) as uri:
+        theirs = OAuth2TokenProvider("id", "s", f"{uri}/token", "a b", expires_in=600)
         ours = _TimedTokens(OAuth2TokenProvider("id", "s", theirs.token_url, "a b", expires_in=600), 5_000)
         assert [theirs.get_token(), ours.get_token(), ours.get_token()] == ["t1"] * 3
         assert asked[0] == asked[1] and len(asked) == 2
         assert abs(theirs._expires_at - ours._expires_at) < 30
-        server.shutdown()
 
 
 def test_a_catalog_refuses_each_stale_requirement_that_the_sink_sends(shop: Shop) -> None:
