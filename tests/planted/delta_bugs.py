@@ -21,8 +21,8 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a commit goes to a later version than the one that was looked at",
         "step.py",
-        "        table = self._table\n",
-        "        table = self._store.load()\n",
+        "self._written(), self._table\n",
+        "self._written(), self._store.load()\n",
         f"{_COMMIT} -k its_check_and_its_commit",
     ),
     _bug(
@@ -133,18 +133,17 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a repeated commit names files that are gone",
         "step.py",
-        "            require_whole(self._store, self.additions or {})",
-        "",
+        "        if self._record is not None:\n",
+        "        if False:\n",
         f"{_COMMIT} -k between_two",
     ),
     _bug(
         "a repeated commit looks for the originals of the copies that it adds",
         "step.py",
         "            require_whole(self._store, self.additions or {})",
-        "            from twopc.sinks.lake.prepared import whole\n\n"
+        "            from twopc.sinks.lake.prepared import entries_of\n\n"
         "            from twopc.sinks.delta.entries import Entry\n\n"
-        "            if None in whole(self._store, list(self.additions or ()), Entry).values():\n"
-        '                raise StoreError("files were deleted")\n',
+        "            require_whole(self._store, {one: entries_of(self._store, one, Entry) for one in self.additions or ()})",
         f"{_COMMIT} -k an_original_deleted",
     ),
     _bug(

@@ -104,8 +104,7 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "        before, files = self.view.outcome, self.view.files\n"
             "        if before.version == self.published.version or not before.has_lists:\n",
             "        before, files = self.published, self.view.files\n        if not before.has_lists:\n",
-            delta="delta_restored.py -k is_repeated",
-            iceberg="lake_restored.py -k added_again",
+            **_both("restored.py::test_a_lost_commit_is_repeated_if_it_was_the_newest", "10"),
         ),
         _bugs(
             "the lists of files stay forever",

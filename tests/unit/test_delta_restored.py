@@ -10,7 +10,6 @@ from tests.unit.delta_support import Shop
 from tests.unit.lake_support import evidence, prepare
 from twopc import CheckpointExpiredError, ConfigurationError
 from twopc.attempt import Evidence
-from twopc.sinks.lake import writer as writer_module
 from twopc.testing.contract.drivers import Driver, close_opened
 
 if TYPE_CHECKING:
@@ -24,12 +23,9 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     close_opened()
 
 
-@pytest.mark.parametrize("most_inline", [2**14, 10], ids=["list in the handle", "list in a file"])
-def test_the_newest_commit_is_repeated_if_only_this_commit_is_missing_from_the_log(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, most_inline: int
-) -> None:
+def test_the_newest_commit_is_repeated_if_only_this_commit_is_missing_from_the_log(shop: Shop) -> None:
     """All other files have outlived the crash, and the deleted file is lost permanently."""
-    monkeypatch.setattr(writer_module, "_MOST_INLINE", most_inline)
+    Driver(shop.sink)
     driver = Driver(shop.sink)
     scan_start = driver.begin()
     handle = prepare(driver, shop.sink, 1, 2)

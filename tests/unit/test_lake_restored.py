@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.lake_support import lost_answer
+from tests.unit.lake_support import lost_answer, prepare
 from tests.unit.test_lake_commit import shop
 from twopc import ConfigurationError, RefusedStartError
+from twopc.attempt import Evidence
 from twopc.override import Overrides
 from twopc.settings import Settings
 from twopc.sinks.lake import writer as writer_module
 from twopc.testing import crash_points
 from twopc.testing.contract import Case, Crash, die, numbers
-from twopc.testing.contract.drivers import QUERY_ID, Query, all_rows
+from twopc.testing.contract.drivers import QUERY_ID, Driver, Query, all_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,18 +47,32 @@ def test_a_start_on_an_older_table_is_refused(shop: LakeShop, case: Case, tmp_pa
     assert (shop.values(), shop.commits()) == (all_rows(0), commits)
 
 
-@pytest.mark.parametrize("most_inline", [2**14, 10], ids=["lists in the handles", "lists in files"])
+@pytest.mark.parametrize("most_inline", [2**14, 10])
+def test_a_lost_commit_is_repeated_if_it_was_the_newest(
+    shop: LakeShop, monkeypatch: pytest.MonkeyPatch, most_inline: int
+) -> None:
+    """The lists of files are in the handles, or in files."""
+    monkeypatch.setattr(writer_module, "_MOST_INLINE", most_inline)
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    older = shop.backup()
+    driver.commit([handle], scan_start)
+    shop.lose_newest_commit(older)
+    assert Driver(shop.sink).committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
+    assert shop.values() == [1, 2]
+
+
 def test_the_last_batch_is_added_again_to_a_table_restored_to_a_state_before_that_batch(
-    shop: LakeShop, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_inline: int
+    shop: LakeShop, case: Case, tmp_path: Path
 ) -> None:
     """A machine may lose what was not flushed to its disk. The batch is decided, and its files are there."""
-    monkeypatch.setattr(writer_module, "_MOST_INLINE", most_inline)
     query = Query(case, tmp_path / "query")
     running = query.start()
     query.continue_with(running, 0)
     older = shop.backup()
     query.continue_with(running, 1)
-    shop.lose_newest_commit(older)
+    shop.restore(older)
     query.run(1, 2)
     assert shop.values() == all_rows(0, 1, 2)
 
