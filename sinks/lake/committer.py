@@ -12,13 +12,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from msgspec.structs import replace
-from tenacity import wait_exponential
+from tenacity import stop_after_attempt, stop_after_delay, wait_exponential
 
 from twopc import control
 from twopc.attempt import Evidence
 from twopc.errors import ConfigurationError, FatalError, RefusedStartError, RetriableError, release
 from twopc.fenced_committer import StepCommitter, driver_epoch_of
-from twopc.retry import retrying
 from twopc.sinks.lake.entries import EntryT
 from twopc.sinks.lake.errors import OvertakenError, StoreError, explained, reason
 from twopc.sinks.lake.handle import HandleT
@@ -129,8 +128,12 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return not issubclass(getattr(error, "kind", FatalError), FatalError)
 
     def commits(self) -> Retrying:
-        """See :class:`StepCommitter`. Reading the table may fail for as long as a commit may, so both are repeated."""
-        return retrying(self._may_pass, timeout_s=self._timeout_ms / 1000, backoff=_BACKOFF)
+        """See :class:`StepCommitter`. Reading the table may fail for as long as a commit may, so both are repeated.
+
+        One request without a response may take all of the time. The second attempt then tries once more.
+        """
+        is_over = stop_after_delay(self._timeout_ms / 1000) & stop_after_attempt(2)
+        return super().commits().copy(stop=is_over, wait=_BACKOFF)
 
     def check_store(self, step: StepT) -> None:
         """See :class:`StepCommitter`."""

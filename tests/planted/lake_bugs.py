@@ -116,9 +116,16 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
         _bugs(
             "a commit fails at once if the table cannot be read",
             "committer.py",
-            "timeout_s=self._timeout_ms / 1000, backoff",
-            "timeout_s=0, backoff",
+            "stop_after_delay(self._timeout_ms / 1000) & stop_after_attempt(2)",
+            "stop_after_attempt(2)",
             **_both("commit.py::test_a_commit_waits_for_a_table_that_cannot_be_read_for_a_while"),
+        ),
+        _bugs(
+            "a request without a response takes the time of all attempts at a commit",
+            "committer.py",
+            "stop_after_delay(self._timeout_ms / 1000) & stop_after_attempt(2)",
+            "stop_after_delay(self._timeout_ms / 1000)",
+            **_both("commit.py::test_a_commit_is_repeated_after_a_request_that_took_all_of_its_time"),
         ),
         _bugs(
             "each attempt at a commit has a timeout of its own",

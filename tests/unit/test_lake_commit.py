@@ -106,6 +106,24 @@ def test_all_attempts_at_a_commit_share_one_timeout(shop: LakeShop, monkeypatch:
     assert 0 < left_ms[0] <= 500 and left_ms[-1] < 400
 
 
+def test_a_commit_is_repeated_after_a_request_that_took_all_of_its_time(
+    shop: LakeShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(shop.named("orders", timeout_ms=50))
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    end, slow = LakeStep.end, [0.1]
+
+    def first_slow(step: LakeStep[Any, Any], timeout_ms: float) -> None:
+        if slow:
+            time.sleep(slow.pop())
+            _fail(step, timeout_ms)
+        end(step, timeout_ms)
+
+    monkeypatch.setattr(LakeStep, "end", first_slow)
+    assert evidence(driver, [handle], scan_start) == [COMMITTED]
+
+
 class HeldBack:
     """A commit that has no response, and may arrive later."""
 
