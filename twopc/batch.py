@@ -73,7 +73,7 @@ def _locate_later(view: LogView, batch: Batch, overrides: Overrides, highest: in
 
 
 def _locate_new_query(view: LogView, batch: Batch, overrides: Overrides) -> Position:
-    if view.begin is not None and overrides.end_query_id != view.begin.query_id:
+    if view.begin is not None and view.begin.query_id not in overrides.end_query_ids:
         return Position.NEW_QUERY
     if batch.batch_id > 0 and overrides.adopt_query_id != batch.query_id:
         return Position.UNADOPTED

@@ -20,11 +20,12 @@ from msgspec.structs import replace
 from twopc.crash_points import crash_point
 from twopc.decision_log import ABSENT, NO_ID
 from twopc.errors import DecisionLogDamagedError, RefusedStartError, RetriableError, TwoPhaseCommitError
+from twopc.log_reader import view_of
 from twopc.refusals import FAILOVER
 from twopc.sealed import OtherFormatError, seal, unseal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from twopc.decision_log import DecisionLog
     from twopc.files import Files
@@ -82,15 +83,24 @@ class Binding:
         """For each sink name, the facts that must not change; empty until the checkpoint is bound."""
         return {} if self._bound is None else self._bound.sinks
 
-    def deciding(self, logs: Sequence[DecisionLog]) -> DecisionLog:
-        """Return the log to which the checkpoint is bound. If the checkpoint is not bound yet, return the first log.
+    def deciding(
+        self, logs_of_sinks: Sequence[DecisionLog], own_log: DecisionLog, ended: Collection[str]
+    ) -> DecisionLog:
+        """Return the log to which the checkpoint is bound.
+
+        If the checkpoint is not bound yet, return the log with the decisions of a query that this start ends, which is one of
+        ``ended``. Then the log also records the end. This choice may rest on a stale read, so a start completes the last decision
+        in every other log, too. If there is no such log, return the first log.
 
         If the bound log is not in ``logs``, return the first log with its name, or the first log. :meth:`check` then refuses the
         start.
 
         Raises:
-            TwoPhaseCommitError: several logs have the bound log's name, and one of them does not respond.
+            TwoPhaseCommitError: a log that must be read to choose does not respond, or is damaged.
         """
+        logs = [*logs_of_sinks, own_log]
+        if self._bound is None and ended:
+            return next((log for log in logs_of_sinks if _open_query(log) in ended), logs[0])
         named = [log for log in logs if log.name == self.log]
         if len(named) > 1:  # ledgers on two clusters may have the same name. The sort is stable, and False comes first
             named.sort(key=lambda log: log.identity() != self.log_identity)
@@ -217,6 +227,11 @@ class Binding:
 
     def _refused(self, what: str, fix: str) -> RefusedStartError:
         return RefusedStartError(f"{self._files.location}: {what}. Nothing was written. {fix}", case="binding")
+
+
+def _open_query(log: DecisionLog) -> str | None:
+    begin = view_of(log, log.inspect).begin
+    return None if begin is None else begin.query_id
 
 
 def _name(number: int) -> str:

@@ -48,11 +48,11 @@ class Coordinator:
         settings: Settings | None = None,
         staging: StagedRows | None = None,
     ) -> None:
-        binding, own_log = Binding(files), RegisterLog(files)
+        binding, own_log, settings = Binding(files), RegisterLog(files), settings or Settings()
         self.participants = Participants(sinks)
         with ExitStack() as opened:
             opened.callback(self.participants.close)
-            self.log = binding.deciding([*self.participants.decision_logs(), own_log])
+            self.log = binding.deciding(self.participants.decision_logs(), own_log, settings.overrides.end_query_ids)
             if self.log is own_log:
                 require_atomic(files)
             opened.pop_all()
@@ -60,7 +60,7 @@ class Coordinator:
             participants=self.participants,
             log=self.log,
             binding=binding,
-            settings=settings or Settings(),
+            settings=settings,
             staging=staging,
             driver_run_id=uuid.uuid4().hex,
         )

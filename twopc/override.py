@@ -7,6 +7,7 @@ counts its batches from 0, so an override for a batch also names the query.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from twopc.errors import ConfigurationError
@@ -14,7 +15,7 @@ from twopc.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class EndQuery:
-    """Take over a sink name from another query, and end that query permanently.
+    """Take over a sink name from another query, and end that query permanently. Pass one for each query to end.
 
     Attributes:
         query_id: the id of the query that ends.
@@ -83,14 +84,14 @@ class Overrides:
 
     Attributes:
         adopt_query_id: see :class:`AdoptQuery`.
-        end_query_id: see :class:`EndQuery`.
+        end_query_ids: see :class:`EndQuery`.
         resume_at: see :class:`ResumeAt`.
         abandon: see :class:`Abandon`.
         add_sink: see :class:`AddSink`.
     """
 
     adopt_query_id: str | None = None
-    end_query_id: str | None = None
+    end_query_ids: AbstractSet[str] = frozenset()
     resume_at: ResumeAt | None = None
     abandon: Abandon | None = None
     add_sink: str | None = None
@@ -100,15 +101,19 @@ class Overrides:
         """Collect the user's overrides.
 
         Raises:
-            ConfigurationError: a value is not an override, or two overrides have the same kind.
+            ConfigurationError: a value is not an override, or two overrides have the same kind, and it is not EndQuery.
         """
         found: dict[str, str | ResumeAt | Abandon] = {}
+        ended: set[str] = set()
         for one in given if isinstance(given, Sequence) and not isinstance(given, str) else (given,):
+            if isinstance(one, EndQuery) and isinstance(one.query_id, str):
+                ended.add(one.query_id)
+                continue
             field, value = _field_of(one)
             if field in found:
-                raise ConfigurationError(f"override={given!r}: pass each kind of override only once")
+                raise ConfigurationError(f"override={given!r}: pass each kind of override only once, except EndQuery")
             found[field] = value
-        return cls(**found)  # type: ignore[arg-type]  # the values were checked one by one
+        return cls(end_query_ids=ended, **found)  # type: ignore[arg-type]  # the values were checked one by one
 
     def resumes_at(self, query_id: str, batch_id: int, ended: Collection[str]) -> bool:
         """Whether the user lets this query continue at this batch, after a gap. ``ended``: see :attr:`LogView.ended`."""
@@ -130,8 +135,6 @@ def _field_of(one: object) -> tuple[str, str | ResumeAt | Abandon]:
     match one:
         case AdoptQuery(str(query_id)):
             return "adopt_query_id", query_id
-        case EndQuery(str(query_id)):
-            return "end_query_id", query_id
         case AddSink(str(name)):
             return "add_sink", name
         case ResumeAt(int(batch_id), str() | None) if not isinstance(batch_id, bool):

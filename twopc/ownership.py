@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 from twopc.errors import RefusedStartError
 from twopc.log_reader import view_of
+from twopc.other_logs import require_completable
+from twopc.refusals import decides_elsewhere
 from twopc.registers import RegisterLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twopc.batch import Batch
+    from twopc.decision_log import DecisionLog
     from twopc.log_view import LogView
     from twopc.records import Acquired
     from twopc.settings import Setup
@@ -27,30 +30,45 @@ def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
         RefusedStartError: another query owned a sink last, and no override names that query.
     """
     for name, last in owners.items():
-        if last is not None and last not in {batch.query_id, setup.settings.overrides.end_query_id}:
-            raise _name_in_use(f"sink {name!r}", last, batch)
+        if last is not None and last not in {batch.query_id, *setup.settings.overrides.end_query_ids}:
+            raise _name_in_use(setup, f"sink {name!r}", last, batch)
 
 
 def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None:
-    """Check the last owner in every sink's own log. This check only reads.
+    """Check every sink's own log: its last owner, and the query whose decisions it contains. This check only reads.
 
     ``decided`` is the view of the deciding log.
 
     Raises:
-        RefusedStartError: another query owned a sink last, and no override names that query.
+        RefusedStartError: another query owned a sink last, and no override names that query; or a log in which this query does
+            not decide contains decisions, and the start cannot complete the last one.
+        DecisionLogDamagedError: a log in which this query does not decide is damaged.
     """
     for log in setup.participants.decision_logs():
         view = decided if log is setup.log else view_of(log, log.inspect)
-        last = view.acquired
-        if last is None or setup.settings.overrides.end_query_id == last.query_id:
-            continue
-        # If the last owner's decisions are in this log, the begin record shows their query. If they are not, only the
-        # owner is known.
-        decides = last.deciding_log == log.name and _is_on(log.cluster, last)
-        is_foreign = last.query_id != batch.query_id and not decides
-        is_abandoned = log is not setup.log and decides and view.begin is not None
-        if is_foreign or is_abandoned:
-            raise _name_in_use(f"{log.name} (decisions in {last.deciding_log})", last.query_id, batch)
+        _require_owner(setup, log, view, batch)
+        if log is not setup.log:
+            require_completable(setup, log, view, batch)
+
+
+def _require_owner(setup: Setup, log: DecisionLog, view: LogView, batch: Batch) -> None:
+    last, begin = view.acquired, view.begin
+    if last is None:
+        return
+    # If the last owner's decisions are in this log, the begin record shows their query. If they are not, only the owner is
+    # known.
+    decides = last.deciding_log == log.name and _is_on(log.cluster, last)
+    if not decides:
+        owners = {last.query_id}
+    elif log is not setup.log and begin is not None:
+        if begin.query_id == batch.query_id:
+            raise decides_elsewhere(log.name, batch.query_id)
+        owners = {begin.query_id, last.query_id}
+    else:
+        return
+    for owner in sorted(owners - {batch.query_id} - setup.settings.overrides.end_query_ids):
+        what = f"{log.name} (decisions in {last.deciding_log})"
+        raise _name_in_use(setup, what, owner, batch, completes=decides)
 
 
 def _is_on(cluster: str, last: Acquired) -> bool:
@@ -61,11 +79,17 @@ def _is_on(cluster: str, last: Acquired) -> bool:
     return last.deciding_cluster == cluster or (not last.deciding_cluster and last.deciding_log != RegisterLog.name)
 
 
-def _name_in_use(what: str, last: str, batch: Batch) -> RefusedStartError:
+def _name_in_use(setup: Setup, what: str, last: str, batch: Batch, *, completes: bool = False) -> RefusedStartError:
+    """Build the error. With ``completes``, the start itself would complete the last batch of the query ``last``."""
+    named = [f"EndQuery({one!r})" for one in (*sorted(setup.settings.overrides.end_query_ids), last)]
+    ending = f"override={named[0]}" if len(named) == 1 else f"override=[{', '.join(named)}]"
+    if completes:
+        way_out = f", pass all of its sinks and {ending}: this start then completes its last batch"
+    else:
+        way_out = f", and all of its decided batches are visible, pass {ending}"
     return RefusedStartError(
         f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If this is the same "
         "query, but its checkpointLocation is missing or has changed, set the old checkpointLocation again, and "
-        f"restart. If query {last} has ended for good, and all of its decided batches are visible, pass "
-        f"override=EndQuery({last!r}). Otherwise, rename this sink. Nothing was written",
+        f"restart. If query {last} has ended for good{way_out}. Otherwise, rename this sink. Nothing was written",
         case="name in use",
     )

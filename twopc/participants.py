@@ -138,12 +138,19 @@ class Participants:
         """Fence the driver that the first :meth:`inspect` reported; return each sink's driver epoch."""
         return {name: committer.acquire(claim, self._seen.get(name)) for name, committer in self.committers.items()}
 
-    def recover(self, decided: Handles, scan_start: ScanStart) -> dict[TaskKey, Evidence]:
-        """Commit the last decision again in every sink, and end every undecided transaction."""
+    def recover(
+        self, decided: Handles, scan_start: ScanStart, *, only_its_sinks: bool = False
+    ) -> dict[TaskKey, Evidence]:
+        """Commit a decision again in every sink, and end every undecided transaction.
+
+        With ``only_its_sinks``, leave out the sinks in which the decision has no transaction, because another decision may still
+        have some there.
+        """
         evidence: dict[TaskKey, Evidence] = {}
         for name, committer, mine in self._each(decided):
-            found = committer.initialize_state(list(mine.values()), scan_start.get(name, {}))
-            evidence |= {key: found[handle] for key, handle in mine.items()}
+            if mine or not only_its_sinks:
+                found = committer.initialize_state(list(mine.values()), scan_start.get(name, {}))
+                evidence |= {key: found[handle] for key, handle in mine.items()}
         return evidence
 
     def with_unknown_commits(self, known: Known[Any], decided: Handles, scan_start: ScanStart) -> list[str]:

@@ -181,6 +181,17 @@ def left_out(log: str, decision: Decision, sinks: Sequence[str], this_query_id: 
     )
 
 
+def decides_elsewhere(log: str, query_id: str) -> RefusedStartError:
+    """Build the error for a checkpoint that is not bound to the log that contains this query's decisions."""
+    return RefusedStartError(
+        f"{log} contains the decisions of query {query_id}, which is this query, but the checkpoint is not bound to this log. "
+        "The files binding-<n>.json were removed or replaced. Without them, batches could be written twice. Restore them from a "
+        "backup of the checkpoint. If there is no backup, start with a new checkpoint, all of this query's sinks and "
+        f"override=EndQuery({query_id!r}): that start completes the last batch. {_NEW_CHECKPOINT}. Nothing was written",
+        case="binding",
+    )
+
+
 def replaced(sink: str, mine: str, owner: str) -> RefusedStartError:
     """Build the error for a query that another query has replaced. ``owner`` is the query that owned the sink last."""
     return RefusedStartError(

@@ -24,10 +24,10 @@ from twopc.divergence import (
 from twopc.driver_run import DriverRun
 from twopc.errors import ConfigurationError, FencedError, RefusedStartError
 from twopc.log_reader import view_of
-from twopc.offsets import is_same
+from twopc.other_logs import complete_others, require_all_sinks
 from twopc.ownership import require_same_log_owner, require_same_owner
 from twopc.recovery import Outcome, lookup
-from twopc.refusals import DEADLINE, LOST_DECISION, left_out, refused
+from twopc.refusals import DEADLINE, LOST_DECISION, refused
 from twopc.sealed import OtherVersionError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _is_all_proven(setup: Setup, error: Exception) -> bool:
         # lost, all decided transactions before it are proven.
         return error.case in {Position.UNADOPTED.value, LOST_DECISION}
     # A query without a binding has decided nothing.
-    is_new = setup.binding.log is None and setup.settings.overrides.end_query_id is None
+    is_new = setup.binding.log is None and not setup.settings.overrides.end_query_ids
     return isinstance(error, ConfigurationError) and is_new
 
 
@@ -93,6 +93,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     _require_still_startable(setup, view, batch, owners)
     decision = view.decision
     handles = setup.participants.decode_decided(decision)
+    complete_others(setup, batch)  # before the sweep, which would end their transactions
     evidence = setup.participants.recover(handles, view.scan_start)
     crash_point("driver.recovered")
     run = DriverRun(setup, bound, log_epoch, driver_epochs, view, handles, evidence)
@@ -178,27 +179,11 @@ def _require_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners
         if position is Position.GAP:
             require_undecided(setup, owners, view, batch)
         raise refused(case, position, view, batch, setup.log.name)
-    _require_all_sinks(setup, view, batch)
+    require_all_sinks(setup, setup.log, view, batch)
     require_kept(setup, owners, view, batch)
     require_not_replaced(setup, owners, view, batch)
     require_newest(setup, owners, view, batch)
     require_known(setup, view, batch, is_swept=False)
-
-
-def _require_all_sinks(setup: Setup, view: LogView, batch: Batch) -> None:
-    """Refuse a start that leaves out a sink in which the last decided batch may still be invisible.
-
-    Nobody else would commit this sink's transactions. The batch is complete if the engine has moved past it in this checkpoint:
-    the engine does so only when the batch is visible in every sink, unless the user's function swallows the toolkit's errors.
-    The binding refuses the start first if it names the sink. A new checkpoint has no binding yet.
-    """
-    last = view.decision
-    if last is None or setup.settings.overrides.abandons(last.query_id, last.batch_id, view.ended):
-        return
-    prior = batch.offsets_of(last.batch_id) if batch.batch_id > last.batch_id else None
-    has_moved_past = prior is not None and is_same(last.offsets, prior)
-    if not has_moved_past and (sinks := setup.participants.left_out(last)):
-        raise left_out(setup.log.name, last, sinks, batch.query_id)
 
 
 def _binding_of(view: LogView, batch: Batch) -> int:

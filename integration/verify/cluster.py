@@ -117,7 +117,10 @@ class Cluster:
                 reach them.
         """
         own = self._own()
-        acquired, here = fold(own).acquired, self.transactions.cluster_id
+        view, here = fold(own), self.transactions.cluster_id
+        # A start that takes over the sink closes the log before it decides elsewhere. If it has died before that, the newest
+        # decision is still the one in this log.
+        acquired = view.acquired if view.decision is None else None
         where = Where(self.ledger.name, here) if acquired is None else self.facts.where(acquired)
         if acquired is not None and where.is_checkpoint:
             return Ledgers(where.log, _held(log_in_checkpoint(self.sink, acquired, self.facts).inspect()), own)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROWS = [1, 2, 3]
 DEATH_TIMEOUT_S = 60
-ENDING = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+ENDING = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
 
 
 @pytest.fixture

@@ -368,7 +368,7 @@ def test_the_second_sink_of_a_query_is_compared_with_the_first_sinks_ledger(play
 def test_batches_of_a_sink_that_ran_alone_are_not_compared_with_a_shared_ledger(play: Play, tmp_path: Path) -> None:
     write(play, ROWS, [["d"]])
     first = dataclasses.replace(play.sink, name=f"first-{play.name}")
-    settings = Settings(overrides=Overrides(end_query_id=play.query_id))
+    settings = Settings(overrides=Overrides(end_query_ids={play.query_id}))
     opened.append(Coordinator([first, play.sink], LocalFiles(tmp_path / "both"), settings=settings))
     opened[-1].process(play.batch(0, query_id="joined"), Tasks(play, [["e"]]))
     report = report_of(play)

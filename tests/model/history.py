@@ -14,7 +14,17 @@ from tests.model.judge import ROGUE, Judge
 from tests.model.nemesis import Fault, Nemesis
 from tests.model.network import NETWORK
 from tests.model.patches import MARKER_PARTITIONS
-from tests.model.query import LEDGER, OUTPUT, Checkpointed, ModelViolation, Query, Shape, use_pools_of
+from tests.model.query import (
+    ANOTHER_SINK,
+    LEDGERS,
+    OUTPUT,
+    SINK,
+    Checkpointed,
+    ModelViolation,
+    Query,
+    Shape,
+    use_pools_of,
+)
 from tests.model.simulation import JUMP_MS, Crash, Interrupt, Process, Simulation, Strand
 from twopc.errors import (
     DecisionInDoubtError,
@@ -28,6 +38,8 @@ from twopc.override import Abandon, Overrides, ResumeAt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from twopc.sinks.kafka import KafkaSink
 
 _OUTPUT_PARTITIONS: Final = 2
 _MAX_DRIVERS: Final = 40
@@ -44,7 +56,14 @@ _LEFT_IN_CODE: Final = 0.2
 _LEFT_FOR_THE_NEXT: Final = 0.6
 #: The probability that, at one of the query's restarts, a new query with its own checkpoint replaces it.
 _REPLACED: Final = 0.25
-_AT_THIS_RESTART: Final = 0.5
+_AT_THIS_RESTART: Final = 0.3
+_WITH_A_DECISION: Final = 0.9
+#: The probability that a driver of a query that will be replaced dies between a decision and its commit.
+_DIES_DECIDED: Final = 0.7
+#: The probability that the new query replaces two queries, each with its own sink and ledger.
+_MERGED: Final = 0.4
+#: The probability that the new query has another sink besides the old query's.
+_HAS_ANOTHER_SINK: Final = 0.5
 #: The probability that a fault waits for a decision of the new query, and the probability that the process then dies,
 #: too.
 _AIMED_AT_THE_NEXT: Final = 0.8
@@ -97,7 +116,7 @@ class History:
             objects=random.Random(f"store {seed}").random() < _OBJECTS,
             tolerable=random.Random(f"tolerable {seed}").choice((0, 0, 1, 3)),
         )
-        cluster = Cluster({OUTPUT: _OUTPUT_PARTITIONS, LEDGER: 1 + MARKER_PARTITIONS})
+        cluster = Cluster({OUTPUT: _OUTPUT_PARTITIONS} | dict.fromkeys(LEDGERS, 1 + MARKER_PARTITIONS))
         self.simulation = Simulation(seed, cluster)
         self.judge = Judge(cluster)
         self.nemesis = Nemesis(
@@ -109,10 +128,12 @@ class History:
         self.query = Query(self.simulation, self.shape)
         self._aims = chance.random() < _AIMED
         self._is_replaced = random.Random(f"replaced {seed}").random() < _REPLACED
+        self._is_merged = self._is_replaced and random.Random(f"merged {seed}").random() < _MERGED
         if chance.random() < (_LEFT_FOR_THE_NEXT if self._is_replaced else _LEFT_IN_CODE):
             left = chance.randrange(self.shape.batches)
             self.query.overrides = Overrides(abandon=Abandon(left))
             self.judge.allowed.add(Abandon(left))
+        self._dies = self._is_replaced and random.Random(f"dies {seed}").random() < _DIES_DECIDED
         self._replaced: list[Checkpointed] = []
         self.started = 0
         self._drivers: list[tuple[Process, Strand]] = []
@@ -122,6 +143,7 @@ class History:
     def _strike(self, kind: str, act: Callable[[], Any]) -> None:
         self.judge.on_request(kind, self.simulation.process)
         self._lose_a_decided_transaction()
+        self._die_after_a_decision()
         self.nemesis.strike(kind, act)
 
     def _lose_a_decided_transaction(self) -> None:
@@ -135,6 +157,14 @@ class History:
             if self._replaced and self.simulation.chance.random() < _DIES_TOO:
                 self.nemesis.count(Fault.CRASH)
                 self.simulation.crash()
+
+    def _die_after_a_decision(self) -> None:
+        """Once, before a query is replaced: a driver dies between its decision and the commit."""
+        if self._dies and self.nemesis.budget and self.simulation.is_driver and self.judge.decided_and_open():
+            self._dies = False
+            self.nemesis.count(Fault.CRASH)
+            self.simulation.trace.append("** the driver dies after its decision")
+            self.simulation.crash()
 
     # -- while faults strike -------------------------------------------------------------------------------------------
 
@@ -166,21 +196,38 @@ class History:
         if self.started and self.nemesis.budget and chance.random() < _LONG_DOWNTIME:
             self.nemesis.count(Fault.TIMEOUT)
             self.simulation.pass_time(JUMP_MS)
-        if self._is_replaced and self.query.kept.commits and chance.random() < _AT_THIS_RESTART:
-            self._replace_the_query()
+        if self._is_replaced and self.query.kept.commits:
+            is_decided = bool(self.judge.decided_and_open())
+            if chance.random() < (_WITH_A_DECISION if is_decided else _AT_THIS_RESTART):
+                self._replace_the_query()
         self._start(self.shape.batches)
 
     def _replace_the_query(self) -> None:
-        """Start over with a new checkpoint, as a new query that ends the old one. The user's settings stay in the code."""
+        """Start over with a new checkpoint, as a new query that ends the old one. The user's settings stay in the code.
+
+        If a query will replace two queries, first start the second one, which has its own sink.
+        """
+        chance, old, number = self.simulation.chance, self.query, len(self._replaced) + 1
+        self._replaced.append(old.kept)
+        is_second = self._is_merged and number == 1
+        sinks: list[KafkaSink] = [ANOTHER_SINK] if is_second else [SINK]
+        if self._is_merged and not is_second:
+            sinks = chance.sample([SINK, ANOTHER_SINK], 2)
+        elif not is_second and chance.random() < _HAS_ANOTHER_SINK:
+            sinks.append(ANOTHER_SINK)
+        kept = Checkpointed(query_id=f"query-{'abc'[number]}", start=number * _ROWS_APART)
+        self.query = Query(self.simulation, self.shape, kept, sinks)
+        self.query.idle, self.query.overrides = old.idle, old.overrides
+        self._aims = self._aims or chance.random() < _AIMED_AT_THE_NEXT
+        if is_second:
+            self._dies = chance.random() < _DIES_DECIDED
+            self.simulation.trace.append(f"== {kept.query_id} starts with its own sink")
+            return
         self._is_replaced = False
         self.nemesis.struck[Fault.REPLACED] += 1
-        old, idle = self.query, self.query.idle
-        self._replaced.append(old.kept)
-        self.query = Query(self.simulation, self.shape, Checkpointed(query_id="query-b", start=_ROWS_APART))
-        self.query.idle = idle
-        self.query.overrides = replace(old.overrides, end_query_id=old.kept.query_id)
-        self._aims = self._aims or self.simulation.chance.random() < _AIMED_AT_THE_NEXT
-        self.simulation.trace.append(f"== {self.query.kept.query_id} replaces {old.kept.query_id}")
+        ended = {one.query_id for one in self._replaced}
+        self.query.overrides = replace(old.overrides, end_query_ids=ended)
+        self.simulation.trace.append(f"== {kept.query_id} replaces {', '.join(sorted(ended))}")
 
     def _start(self, batches: int) -> Strand:
         self.started += 1
@@ -248,7 +295,7 @@ class History:
         kept.commits -= {n for n in kept.commits if n >= batch}
         kept.skipped -= {n for n in kept.skipped if n >= batch}
         process = Process(ROGUE)
-        rogue = Query(self.simulation, self.shape, kept)
+        rogue = Query(self.simulation, self.shape, kept, self.query.sinks)
 
         def drive() -> None:
             rogue.drive(process, batch + 1)
@@ -267,6 +314,8 @@ class History:
         """
         self.nemesis.rest()
         self.simulation.end()
+        if self._replaced and self._is_replaced:  # the drivers gave up before one query has replaced both
+            self._replace_the_query()
         # An attempt that lost a batch's race is swept with the next batch, so the last batch must not have such an
         # attempt.
         self.query.speculates = self.query.skips = False

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.model.network import NETWORK
-from tests.model.query import LEDGER, OUTPUT, ModelViolation
+from tests.model.query import LEDGERS, OUTPUT, ModelViolation
 from twopc.codec import decode
 from twopc.override import Abandon, ResumeAt
 from twopc.records import Begin, Decision, Repair
@@ -30,7 +30,7 @@ class Judge:
 
     Attributes:
         allowed: the overrides that the user has set so far. An override without a query applies to the first query that
-            decides anything.
+            decides anything in a ledger.
         abandoned: the batches that are recorded as abandoned.
     """
 
@@ -38,6 +38,7 @@ class Judge:
         self._cluster = cluster
         self._decided: dict[tuple[str, int], _Batch] = {}  # the batch of each transaction
         self._highest: dict[str, int] = {}
+        self._first: dict[str, str] = {}  # by ledger, the first query that has decided anything
         self._last: _Batch | None = None
         self.allowed: set[ResumeAt | Abandon] = set()
         self.abandoned: set[_Batch] = set()
@@ -53,15 +54,20 @@ class Judge:
 
     def _learn(self, known: Transaction) -> None:
         """Learn the decision in the driver's transaction. It holds once the coordinator accepts it, before it can be read."""
-        log = self._cluster.logs[LEDGER, 0]
-        if known.producer_id not in log.open:
-            return
-        entries = log.entries[log.open[known.producer_id] :]
-        values = [(e.offset, e.value) for e in entries if e.producer_id == known.producer_id and e.value is not None]
+        for ledger in LEDGERS:
+            log = self._cluster.logs[ledger, 0]
+            if known.producer_id in log.open:
+                entries = log.entries[log.open[known.producer_id] :]
+                mine = [one for one in entries if one.producer_id == known.producer_id]
+                self._learn_from(ledger, [(one.offset, one.value) for one in mine if one.value is not None])
+
+    def _learn_from(self, ledger: str, values: list[tuple[int, bytes]]) -> None:
         for _, record in decode(values):
-            if isinstance(record, Begin) and record.abandons:
-                self._require_allowed(Abandon(record.first_batch - 1, record.query_id))
-                self.abandoned.add((record.query_id, record.first_batch - 1))
+            if isinstance(record, Begin):
+                self._first.setdefault(ledger, record.query_id)
+                if record.abandons:
+                    self._require_allowed(Abandon(record.first_batch - 1, record.query_id))
+                    self.abandoned.add((record.query_id, record.first_batch - 1))
             if isinstance(record, Decision):
                 self._on_decision(record.query_id, record.batch_id)
             if isinstance(record, (Decision, Repair)):
@@ -73,7 +79,7 @@ class Judge:
                     )
 
     def _require_allowed(self, override: ResumeAt | Abandon) -> None:
-        is_first = next(iter(self._highest), override.query_id) == override.query_id
+        is_first = override.query_id in self._first.values() or not self._first
         if {override, *([replace(override, query_id=None)] if is_first else [])}.isdisjoint(self.allowed):
             raise ModelViolation(f"the user has not set {override}")
 

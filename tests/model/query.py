@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,12 +31,12 @@ from twopc.settings import Settings
 from twopc.sinks.kafka import KafkaSink, producer_pool
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from twopc.engine import Work
 
 OUTPUT: Final = "out"
-LEDGER: Final = "twopc-ledger-m"
+LEDGERS: Final = ("twopc-ledger-m", "twopc-ledger-a")
 QUERY_ID: Final = "query-a"
 TRANSACTION_TIMEOUT_MS: Final = 60_000
 _TASK_ATTEMPTS: Final = 3
@@ -175,23 +175,31 @@ def record_batch(rows: list[int]) -> pa.RecordBatch:
     return pa.record_batch({"key": values, "value": values})
 
 
-_SINK: Final = KafkaSink(
+SINK: Final = KafkaSink(
     name="m",
     bootstrap_servers="model:1",
     topic=OUTPUT,
     options={"kafka.transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS)},
     timeout_ms=5_000,
 )
+#: A sink with its own ledger. It sorts before the other one.
+ANOTHER_SINK: Final = replace(SINK, name="a")
 
 
 class Query:
-    """A query with all its drivers."""
+    """A query with all its drivers. It passes all of ``sinks``, and writes to the first one."""
 
-    def __init__(self, simulation: Simulation, shape: Shape, checkpointed: Checkpointed | None = None) -> None:
+    def __init__(
+        self,
+        simulation: Simulation,
+        shape: Shape,
+        checkpointed: Checkpointed | None = None,
+        sinks: Sequence[KafkaSink] = (SINK,),
+    ) -> None:
         self.simulation = simulation
         self.shape = shape
         self.kept = checkpointed or Checkpointed()
-        self.sink = _SINK
+        self.sinks, self.sink = sinks, sinks[0]
         self.speculates = True
         self.skips = shape.skips
         self.checkpoints = CheckpointConfig(tolerable_failures=shape.tolerable)
@@ -205,7 +213,7 @@ class Query:
         staging = Staging(simulation, kept.staged) if self.shape.staged else None
         settings = Settings(max_attempts=2, keep_batches=self.shape.keep_batches, overrides=self.overrides)
         files = Files(simulation, kept.files, is_atomic=not self.shape.objects)
-        coordinator = Coordinator([self.sink], files, settings=settings, staging=staging)
+        coordinator = Coordinator(self.sinks, files, settings=settings, staging=staging)
         run = Run(self, process)
         checkpoints = Checkpoints(self.checkpoints, Listeners(), process.name, lambda _: None)
         while (batch := self._planned(batches)) is not None:

@@ -1062,7 +1062,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "a new query leaves out a sink in which the last batch is not visible yet",
         9,
         "twopc/start.py",
-        "    _require_all_sinks(setup, view, batch)\n",
+        "    require_all_sinks(setup, setup.log, view, batch)\n",
         "",
         model=False,
         protocol="tests/unit/test_sinks_left_out.py",
@@ -1070,7 +1070,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a later batch of any history proves the last batch in a sink that is left out",
         9,
-        "twopc/start.py",
+        "twopc/other_logs.py",
         "prior is not None and is_same(last.offsets, prior)",
         "prior is not None",
         model=False,

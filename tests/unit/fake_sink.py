@@ -125,16 +125,20 @@ class FakeWriter(SinkWriter[FakeHandle]):
 
 
 class OwnLog(RegisterLog):
-    """A decision log that a sink provides."""
+    """A decision log that a sink provides. The logs of several sinks have one name, but are on different clusters."""
 
     name = "own log"
+
+    def __init__(self, files: Files, cluster: str = "") -> None:
+        super().__init__(files)
+        self.cluster = cluster
 
 
 class FakeCommitter(SinkCommitter[FakeHandle]):
     def __init__(self, world: World, sink: str) -> None:
         self._world, self._generation = world, world.generation
         self._sink, self._run = sink, ""
-        self._log = OwnLog(world.logs[sink]) if sink in world.logs else None
+        self._log = OwnLog(world.logs[sink], sink) if sink in world.logs else None
         self.driver_epoch = -1
         self.asked: list[tuple[Known[FakeHandle], Mapping[str, Any]]] = []
         self._orphans_ended = 0
@@ -165,6 +169,8 @@ class FakeCommitter(SinkCommitter[FakeHandle]):
 
     def acquire(self, claim: Claim, seen: Owner | None = None) -> int:
         del seen
+        if self._log is not None:
+            self._log.acquire(claim)
         if self._run != claim.run:
             self._run = claim.run
             self._store.driver_epoch += 1

@@ -160,11 +160,11 @@ def test_an_unused_sink_name_accepts_only_batch_0_or_an_adopted_query(
     ("batch", "overrides", "position"),
     [
         (0, NONE, Position.NEW_QUERY),
-        (0, Overrides(end_query_id="b"), Position.NEW_QUERY),
-        (0, Overrides(end_query_id="a"), Position.FIRST),
+        (0, Overrides(end_query_ids={"b"}), Position.NEW_QUERY),
+        (0, Overrides(end_query_ids={"a"}), Position.FIRST),
         (3, Overrides(adopt_query_id="b"), Position.NEW_QUERY),
-        (3, Overrides(end_query_id="a"), Position.UNADOPTED),
-        (3, Overrides(end_query_id="a", adopt_query_id="b"), Position.FIRST),
+        (3, Overrides(end_query_ids={"a"}), Position.UNADOPTED),
+        (3, Overrides(end_query_ids={"a"}, adopt_query_id="b"), Position.FIRST),
     ],
 )
 def test_a_used_sink_name_accepts_a_new_query_only_if_that_query_identifies_the_one_it_ends(
@@ -174,7 +174,7 @@ def test_a_used_sink_name_accepts_a_new_query_only_if_that_query_identifies_the_
 
 
 @pytest.mark.parametrize(
-    "overrides", [NONE, Overrides(end_query_id="a"), Overrides(adopt_query_id="b", end_query_id="a")]
+    "overrides", [NONE, Overrides(end_query_ids={"a"}), Overrides(adopt_query_id="b", end_query_ids={"a"})]
 )
 def test_an_ended_query_stays_ended_under_every_override(overrides: Overrides) -> None:
     for batch in (0, 3, 6):

@@ -97,7 +97,7 @@ def test_committed_through_is_the_last_batch_proven_in_this_query(cluster: Clust
     restarted = cluster.start()
     restarted.run(2)
     assert [work.committed_through for work in restarted.engine.works] == [1]
-    ending = cluster.start(settings=Settings(overrides=Overrides(end_query_id=QUERY_ID)))
+    ending = cluster.start(settings=Settings(overrides=Overrides(end_query_ids={QUERY_ID})))
     ending.run(0, query_id=OTHER)
     assert [work.committed_through for work in ending.engine.works] == [-1]
 
@@ -195,7 +195,7 @@ def test_the_log_is_truncated_and_a_restart_continues_from_it(cluster: Cluster) 
 
 def test_an_ended_query_stays_ended_after_truncation(cluster: Cluster) -> None:
     cluster.start().run(0)
-    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID), keep_batches=1)
+    ending = Settings(overrides=Overrides(end_query_ids={QUERY_ID}), keep_batches=1)
     cluster.start(settings=ending).run(*range(5), query_id=OTHER)
     assert records(cluster, Begin) == []
     with pytest.raises(RefusedStartError) as refused:
@@ -253,6 +253,11 @@ def test_a_decision_in_doubt_is_not_repeated_before_a_restart(cluster: Cluster, 
 
 
 # -- several sinks -----------------------------------------------------------------------------------------------------
+
+
+def decides_in(cluster: Cluster, sink: str) -> bool:
+    """Whether the sink's own log contains more than the drivers' records."""
+    return any(not isinstance(one.record, Acquired) for one in OwnLog(cluster.world.logs[sink]).inspect().entries)
 
 
 @pytest.mark.parametrize("point", crash_points.POINTS)
@@ -333,7 +338,7 @@ def test_an_added_sink_does_not_move_the_decisions_into_its_own_log(cluster: Clu
     cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
     cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink="two"))).run(1)
     cluster.start("one", "two").run(1, 2)
-    assert list(OwnLog(cluster.world.logs["two"]).inspect().entries) == []
+    assert not decides_in(cluster, "two")
     assert cluster.world.store("one").visible() == all_rows(0, 1, 2)
     assert cluster.world.store("two").visible() == all_rows(1, 2)
 
@@ -348,7 +353,7 @@ def test_an_added_sink_does_not_take_over_the_decisions_although_its_log_has_the
     cluster.start(first).run(0)
     cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink=added))).run(1)
     cluster.start("one", "two").run(1, 2)
-    assert list(OwnLog(cluster.world.logs[added]).inspect().entries) == []
+    assert not decides_in(cluster, added)
     assert cluster.world.store(first).visible() == all_rows(0, 1, 2)
     assert cluster.world.store(added).visible() == all_rows(1, 2)
 
@@ -362,7 +367,7 @@ def test_an_added_sink_does_not_take_over_the_decisions_although_its_log_is_name
     cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
     cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink="two"))).run(1)
     cluster.start("one", "two").run(1, 2)
-    assert list(OwnLog(cluster.world.logs["two"]).inspect().entries) == []
+    assert not decides_in(cluster, "two")
     assert cluster.world.store("two").visible() == all_rows(1, 2)
 
 

@@ -19,7 +19,7 @@ from twopc.testing.crash_points import arm
 
 
 def abandoning(batch: int, *, end: str | None = None) -> Settings:
-    return Settings(overrides=Overrides(abandon=Abandon(batch), end_query_id=end))
+    return Settings(overrides=Overrides(abandon=Abandon(batch), end_query_ids={end} if end else frozenset()))
 
 
 def lose_some(cluster: Cluster) -> list[int]:
@@ -48,7 +48,7 @@ def test_the_setting_in_the_error_abandons_a_loss_that_was_left_behind(cluster: 
 def test_a_new_checkpoint_may_abandon_a_batch_lost_by_the_query_that_it_ends(cluster: Cluster) -> None:
     """A new checkpoint resolves most refusals, so it must not be blocked by the old query's doubt."""
     kept = lose_some(cluster)
-    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    ending = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
     with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0, 'query-a'\)\."):
         cluster.start(settings=ending).run(0, query_id=OTHER)
     query = cluster.start(settings=abandoning(0, end=QUERY_ID))
@@ -131,7 +131,7 @@ def test_a_setting_left_in_the_code_does_not_abandon_the_next_querys_batch_with_
 
 def test_the_next_query_may_abandon_a_batch_with_a_number_that_the_previous_query_abandoned(cluster: Cluster) -> None:
     kept = lose_some(cluster)
-    both = Overrides(abandon=Abandon(0), end_query_id=QUERY_ID)
+    both = Overrides(abandon=Abandon(0), end_query_ids={QUERY_ID})
     die_at(cluster, cluster.start(settings=Settings(overrides=both)), "driver.decided", 0, query_id=OTHER)
     cluster.store.expire(1)
     with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0, 'query-b'\)\."):

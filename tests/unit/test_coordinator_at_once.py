@@ -116,7 +116,7 @@ def test_a_call_decides_nothing_while_another_calls_decision_is_in_doubt(
 
 def test_only_one_of_two_calls_records_an_adoption(cluster: Cluster) -> None:
     cluster.start().run(0)
-    query = cluster.start(settings=Settings(overrides=Overrides(end_query_id=QUERY_ID, adopt_query_id=OTHER)))
+    query = cluster.start(settings=Settings(overrides=Overrides(end_query_ids={QUERY_ID}, adopt_query_id=OTHER)))
 
     def adopt() -> None:
         query.coordinator.process(batch_of(5, query_id=OTHER), query.engine)

@@ -167,7 +167,7 @@ def test_batches_that_the_user_lets_the_query_skip_do_not_count(added: Cluster, 
 
 def test_a_query_that_ends_another_one_is_not_an_older_copy(added: Cluster) -> None:
     start(added).run(1, 2)
-    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    ending = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
     query = start(added, ending)
     query.run(0, query_id=OTHER)
     assert [(known.first_batch, starts) for known, starts in two(query).asked] == [(0, {})] * 3

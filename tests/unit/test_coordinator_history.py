@@ -130,7 +130,7 @@ def test_an_adopted_query_does_not_skip_its_first_batch_although_the_function_ca
 ) -> None:
     """The engine moves on after the failed batch. Fails if any batch of an adopted query may be its first one."""
     cluster.start().run(*before, query_id=OTHER)
-    overriding = Settings(overrides=Overrides(adopt_query_id=QUERY_ID, end_query_id=OTHER))
+    overriding = Settings(overrides=Overrides(adopt_query_id=QUERY_ID, end_query_ids={OTHER}))
     query = cluster.start(settings=overriding)
     arm(point, _refuse_rows)
     with pytest.raises(FatalError, match="a bad row"):
@@ -150,7 +150,7 @@ def test_a_query_that_replaces_another_one_may_use_a_new_store_even_if_its_adopt
     owned.start().run(0)
     monkeypatch.setattr(FakeCommitter, "lacks_decisions", lambda _, scan_start: bool(scan_start))
     monkeypatch.setattr(FakeCommitter, "inspect", lambda committer: Owner(OTHER, committer._store.driver_epoch))
-    overriding = Settings(overrides=Overrides(adopt_query_id=OTHER, end_query_id=QUERY_ID))
+    overriding = Settings(overrides=Overrides(adopt_query_id=OTHER, end_query_ids={QUERY_ID}))
     arm("driver.confirmed", _refuse_rows)
     with pytest.raises(FatalError, match="a bad row"):
         owned.start(settings=overriding).run(5, query_id=OTHER)
@@ -171,18 +171,18 @@ def test_an_override_for_another_query_has_no_effect(cluster: Cluster) -> None:
         cluster.start(settings=Settings(overrides=Overrides(adopt_query_id=OTHER))).run(5)
     cluster.start().run(0)
     with pytest.raises(RefusedStartError):
-        cluster.start(settings=Settings(overrides=Overrides(end_query_id="query-c"))).run(0, query_id=OTHER)
+        cluster.start(settings=Settings(overrides=Overrides(end_query_ids={"query-c"}))).run(0, query_id=OTHER)
 
 
 def test_end_query_id_ends_the_old_query_permanently(cluster: Cluster) -> None:
     cluster.start().run(0, 1)
-    overriding = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    overriding = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
     cluster.start(settings=overriding).run(0, query_id=OTHER)
     (_, begin) = records(cluster, Begin)
     assert isinstance(begin, Begin)
     assert begin.ends == QUERY_ID
     before = fingerprint(cluster)
-    for settings in (None, overriding, Settings(overrides=Overrides(end_query_id=OTHER))):
+    for settings in (None, overriding, Settings(overrides=Overrides(end_query_ids={OTHER}))):
         with pytest.raises(RefusedStartError) as refused:
             cluster.start(settings=settings).run(2)
         assert refused.value.case == "ended query"
@@ -191,7 +191,7 @@ def test_end_query_id_ends_the_old_query_permanently(cluster: Cluster) -> None:
 
 def test_an_override_that_stays_in_the_code_does_not_admit_the_next_query(cluster: Cluster) -> None:
     cluster.start().run(0)
-    overriding = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    overriding = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
     cluster.start(settings=overriding).run(0, 1, query_id=OTHER)
     with pytest.raises(RefusedStartError, match=rf"override=EndQuery\('{OTHER}'\)"):
         cluster.start(settings=overriding).run(0, query_id="query-c")
@@ -213,15 +213,15 @@ def test_a_refusal_warns_that_decided_transactions_expire_if_they_can(
 @pytest.mark.parametrize(
     ("timeout_ms", "decided", "ends", "warned"),
     [
-        (1000.0, True, None, True),
-        (None, True, None, False),
-        (1000.0, False, None, False),
-        (1000.0, False, "an older query", True),
+        (1000.0, True, set(), True),
+        (None, True, set(), False),
+        (1000.0, False, set(), False),
+        (1000.0, False, {"an older query"}, True),
     ],
 )
 def test_a_setting_that_stops_the_start_warns_that_decided_transactions_expire_if_there_may_be_any(
     timeout_ms: float | None,
-    ends: str | None,
+    ends: set[str],
     *,
     decided: bool,
     warned: bool,
@@ -236,7 +236,7 @@ def test_a_setting_that_stops_the_start_warns_that_decided_transactions_expire_i
 
     monkeypatch.setattr(FakeCommitter, "inspect", inspect)
     sink = FakeSink(cluster.world, prepare_timeout_ms=timeout_ms)
-    query = Coordinator([sink], cluster.files, settings=Settings(overrides=Overrides(end_query_id=ends)))
+    query = Coordinator([sink], cluster.files, settings=Settings(overrides=Overrides(end_query_ids=ends)))
     with pytest.raises(ConfigurationError, match="loses rows") as refused:
         query.process(batch_of(1), FakeEngine(sink))
     assert ("will expire (kafka.transaction.timeout.ms)" in str(refused.value)) is warned
@@ -403,7 +403,7 @@ def test_a_query_that_replaces_another_one_may_use_a_new_store_even_if_its_first
     owned.start().run(0)
     monkeypatch.setattr(FakeCommitter, "lacks_decisions", lambda _, scan_start: bool(scan_start))
     monkeypatch.setattr(FakeCommitter, "inspect", lambda committer: Owner(OTHER, committer._store.driver_epoch))
-    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    ending = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
     query = owned.start(settings=ending)
     query.engine.rows = rows_of(7)
     query.run(0, query_id=OTHER)
@@ -454,7 +454,7 @@ def test_a_start_that_cannot_decode_the_last_decisions_handles_is_refused_and_fe
 
 def test_the_last_decision_of_the_ended_query_is_committed_first(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.decided", 0)
-    query = cluster.start(settings=Settings(overrides=Overrides(end_query_id=QUERY_ID)))
+    query = cluster.start(settings=Settings(overrides=Overrides(end_query_ids={QUERY_ID})))
     query.engine.rows = rows_of(7)
     query.run(0, query_id=OTHER)
     assert cluster.store.visible() == all_rows(0, 7)

@@ -218,7 +218,7 @@ def test_after_a_new_checkpoint_the_error_names_the_query_that_staged_the_lost_r
     die_at(cluster, cluster.start(staging=True), "driver.committing", 0)
     cluster.store.expire(1)
     cluster.world.staged.clear()
-    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    ending = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
     with pytest.raises(
         InDoubtError, match=rf"query {QUERY_ID} has its own directory.*start that query once with its own"
     ):

@@ -67,7 +67,7 @@ def test_a_second_query_that_takes_over_fences_the_first_one(shop: Shop, spellin
     first = Query(Case(shop.sink, numbers, shop.values), tmp_path / "first")
     running = first.start()
     first.continue_with(running, 0)
-    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    ending = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
     second = Query(Case(sink_at(spelling), numbers, shop.values), tmp_path / "second", query_id="query-b")
     second.run(0, settings=ending)
     with pytest.raises(FencedError):

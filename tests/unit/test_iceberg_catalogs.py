@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OTHER = "query-b"
-ENDING = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+ENDING = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def case(shop: LakeShop) -> Case:
 
 
 def ending(query_id: str) -> Settings:
-    return Settings(overrides=Overrides(end_query_id=query_id))
+    return Settings(overrides=Overrides(end_query_ids={query_id}))
 
 
 @pytest.mark.parametrize("behind", [1, 2])

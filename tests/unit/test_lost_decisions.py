@@ -161,7 +161,7 @@ def test_a_decision_between_two_reads_of_a_start_is_not_lost(
 
 def test_a_restart_of_a_query_that_ended_another_one_has_lost_nothing(cluster: Cluster) -> None:
     cluster.start().run(0, 1, 2)
-    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    ending = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
     cluster.start(settings=ending, files=LocalFiles(f"{cluster.files.location}-new")).run(0, query_id=OTHER)
     cluster.start(settings=ending, files=LocalFiles(f"{cluster.files.location}-new")).run(0, 1, query_id=OTHER)
     assert cluster.store.visible() == sorted(all_rows(0, 1, 2) + all_rows(0, 1))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,17 +18,18 @@ from twopc.records import Acquired, Begin, LogContents, LogEntry, Record
 from twopc.registers import RegisterLog
 from twopc.settings import Settings
 
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
 OURS, THEIRS, THIRD = "query-a", "query-b", "query-c"
 CHECKPOINT = Batch(OURS, 0, (), lambda _: None)
 LOG, ELSEWHERE = "ledger-s", "ledger-t"
 CLUSTER, ANOTHER = "cluster-1", "cluster-2"
 
 
-def refused(*, when: bool) -> Any:
+def refused(*, when: bool, case: str = "name in use") -> Any:
     return (
-        pytest.raises(RefusedStartError, check=lambda error: error.case == "name in use")
-        if when
-        else contextlib.nullcontext()
+        pytest.raises(RefusedStartError, check=lambda error: error.case == case) if when else contextlib.nullcontext()
     )
 
 
@@ -40,20 +42,18 @@ def begun(query_id: str) -> Begin:
     return Begin(query_id=query_id, first_batch=0, prior_offsets=())
 
 
-def setup(end_query_id: str | None, participants: Any = None, log: Any = None) -> Any:
-    settings = Settings(overrides=Overrides(end_query_id=end_query_id))
+def setup(ended: AbstractSet[str], participants: Any = None, log: Any = None) -> Any:
+    settings = Settings(overrides=Overrides(end_query_ids=ended))
     return SimpleNamespace(settings=settings, participants=participants, log=log)
 
 
-def start(*records: Record, end_query_id: str | None = None, is_deciding: bool = False) -> None:
+def start(*records: Record, ended: AbstractSet[str] = frozenset(), is_deciding: bool = False) -> None:
     """Start a query whose only sink has a log with these records; it decides there or in another log."""
     contents = LogContents(0, tuple(LogEntry(at, record) for at, record in enumerate(records)))
     log: Any = SimpleNamespace(name=LOG, cluster=CLUSTER, inspect=lambda: contents)
     another: Any = SimpleNamespace(name=ELSEWHERE)
-    participants: Any = SimpleNamespace(decision_logs=lambda: [log])
-    require_same_log_owner(
-        setup(end_query_id, participants, log if is_deciding else another), fold(contents), CHECKPOINT
-    )
+    participants: Any = SimpleNamespace(decision_logs=lambda: [log], decode_decided=lambda _: {})
+    require_same_log_owner(setup(ended, participants, log if is_deciding else another), fold(contents), CHECKPOINT)
 
 
 @pytest.mark.parametrize("is_deciding", [True, False])
@@ -75,19 +75,43 @@ def test_a_sink_last_driven_by_another_query_is_refused(
         start(*records, is_deciding=is_deciding)
 
 
-@pytest.mark.parametrize(("named", "is_refused"), [(THEIRS, False), (THIRD, True), (OURS, True), (None, True)])
-def test_only_end_query_id_with_the_last_owners_id_releases_a_sink(named: str | None, *, is_refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("ended", "is_refused"),
+    [({THEIRS}, False), ({THIRD}, True), ({OURS}, True), (set(), True), ({THIRD, THEIRS}, False)],
+)
+def test_only_end_query_with_the_last_owners_id_releases_a_sink(ended: set[str], *, is_refused: bool) -> None:
     with refused(when=is_refused):
-        start(acquired(THEIRS), end_query_id=named)
+        start(acquired(THEIRS), ended=ended)
 
 
 @pytest.mark.parametrize("query_id", [OURS, THEIRS])
 def test_a_log_with_decisions_cannot_be_replaced_by_another_log(query_id: str) -> None:
-    """A driver that decides elsewhere does not read it; its last decision may be uncommitted."""
-    with refused(when=True):
+    """A driver that decides elsewhere is bound to that log, so it would not find this log's decisions again."""
+    with refused(when=True, case="binding" if query_id == OURS else "name in use"):
         start(acquired(query_id, LOG), begun(query_id))
     start(acquired(query_id, LOG), begun(query_id), is_deciding=True)  # here the start checks the begin record
     start(acquired(query_id, LOG))
+
+
+def test_no_override_moves_a_querys_own_decisions_to_another_log() -> None:
+    """Its binding is missing. With ``EndQuery`` for itself, it would write its batches again."""
+    with refused(when=True, case="binding"):
+        start(acquired(OURS, LOG), begun(OURS), ended={OURS})
+
+
+@pytest.mark.parametrize(("last", "named"), [(OURS, [THEIRS]), (THEIRS, [THEIRS]), (THIRD, [THEIRS, THIRD])])
+def test_a_log_is_released_by_the_query_whose_decisions_it_contains(last: str, named: list[str]) -> None:
+    """A driver of another query that took it over may have died before it decided anything, and may be this query's."""
+    records: list[Record] = [begun(THEIRS), acquired(last, LOG)]
+    for one in named:
+        with pytest.raises(RefusedStartError, match=rf"override=(\[.*)?EndQuery\('{one}'\)"):
+            start(*records, ended={*named} - {one})
+    start(*records, ended={*named})
+
+
+def test_the_message_repeats_the_queries_that_the_user_ends_already() -> None:
+    with pytest.raises(RefusedStartError, match=re.escape(f"override=[EndQuery({THIRD!r}), EndQuery({THEIRS!r})]")):
+        start(acquired(THEIRS), ended={THIRD})
 
 
 @pytest.mark.parametrize(("cluster", "is_refused"), [(CLUSTER, False), ("", False), (ANOTHER, True)])
@@ -103,7 +127,7 @@ def test_a_log_named_like_the_one_in_a_checkpoint_does_not_contain_that_checkpoi
     log: Any = SimpleNamespace(name=RegisterLog.name, cluster=CLUSTER, inspect=lambda: contents)
     participants: Any = SimpleNamespace(decision_logs=lambda: [log])
     with refused(when=True):
-        require_same_log_owner(setup(None, participants, log), fold(contents), CHECKPOINT)
+        require_same_log_owner(setup(set(), participants, log), fold(contents), CHECKPOINT)
 
 
 @pytest.mark.parametrize(
@@ -121,4 +145,4 @@ def test_a_sink_without_a_log_stores_its_last_owner_itself(
 ) -> None:
     drove = {"nobody's": None, "s": last}
     with refused(when=is_refused):
-        require_same_owner(setup(named), drove, CHECKPOINT)
+        require_same_owner(setup({named} if named else set()), drove, CHECKPOINT)

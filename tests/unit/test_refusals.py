@@ -86,7 +86,7 @@ def test_the_setting_quoted_in_a_refusal_resolves_it(
     """``EndQuery`` applies to a new checkpoint, the other settings to this one."""
     override = eval(way_out.removeprefix("override="), vars(twopc.override))  # noqa: S307 - evaluates the text as the user would copy it
     overrides = Overrides.of(override)
-    follower = batch_of(0, query_id="n") if overrides.end_query_id else batch_of(batch, query_id=MINE, history=history)
+    follower = batch_of(0, query_id="n") if overrides.end_query_ids else batch_of(batch, query_id=MINE, history=history)
     assert locate(log, follower, overrides) is Position.FIRST, position
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.unit.fake_sink import Query
 
-ENDING = Overrides(end_query_id=QUERY_ID)
+ENDING = Overrides(end_query_ids={QUERY_ID})
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_a_misspelled_setting_causes_an_error_in_the_editor_and_at_run_time(tmp_
             for wrong in (None, "query", [AdoptQuery("a"), "b"], Abandon("17"), ResumeAt(2.0), EndQuery(17))  # type: ignore[arg-type]
         ),
         ({"override": Abandon(17, 5)}, "is not an override"),  # type: ignore[arg-type]
-        ({"override": [EndQuery("a"), EndQuery("b")]}, "each kind of override only once"),
+        ({"override": [AdoptQuery("a"), AdoptQuery("b")]}, "each kind of override only once"),
     ],
 )
 def test_invalid_settings_are_rejected_with_errors_that_identify_them(settings: dict[str, Any], named: str) -> None:

@@ -84,7 +84,7 @@ def test_a_mirrors_copy_of_the_ledger_is_refused_and_nothing_is_written(
         shutil.move(play.root, kept)  # as if it were a new checkpoint, or as if the binding had been removed
         with pytest.raises(DecisionLogDamagedError, match=_ENTRY):
             play.driver().process(play.batch(last), again)
-        ended = Settings(overrides=Overrides(end_query_id=play.query_id))
+        ended = Settings(overrides=Overrides(end_query_ids={play.query_id}))
         with pytest.raises(DecisionLogDamagedError, match="a mirrored copy"):
             play.driver(ended).process(play.batch(0, query_id="another"), again)
         shutil.rmtree(play.root, ignore_errors=True)

@@ -262,6 +262,6 @@ def test_a_query_that_lost_its_checkpoint_continues_at_the_offsets_of_the_last_d
     assert ends[0] in ask(play, "status", play.name).out
 
     old, play.query_id, play.root, play.offsets = play.query_id, f"new-{play.name}", tmp_path / "new", {}
-    restarted = play.driver(Settings(overrides=Overrides(end_query_id=old)))
+    restarted = play.driver(Settings(overrides=Overrides(end_query_ids={old})))
     restarted.process(play.batch(0, offsets=('{"in":{"0":6}}', ends[1])), Tasks(play, ROWS))
     assert play.visible() == VISIBLE + VISIBLE + VISIBLE

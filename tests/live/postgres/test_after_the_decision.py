@@ -294,7 +294,7 @@ def test_a_database_restored_to_a_state_before_a_takeover_is_refused_if_it_lacks
     case = case_of(database)
     Query(case, tmp_path / "ended").run(0)
     back_up(connection)
-    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    ending = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
     query = Query(case, tmp_path / "query", query_id="query-b")
     query.run(0, settings=ending)
     put_back(connection)

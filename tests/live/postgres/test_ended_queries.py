@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twopc.testing.contract import Case
 
 OTHER = "query-b"
-BACK = Settings(overrides=Overrides(end_query_id=OTHER))
+BACK = Settings(overrides=Overrides(end_query_ids={OTHER}))
 
 
 def _fail() -> None:
@@ -42,7 +42,7 @@ def ended(case: Case, tmp_path: Path) -> Query:
     with pytest.raises(InjectedFault):
         query.run(1)
     crash_points.disarm()
-    replacing = Settings(overrides=Overrides(end_query_id=QUERY_ID), keep_batches=1)
+    replacing = Settings(overrides=Overrides(end_query_ids={QUERY_ID}), keep_batches=1)
     Query(case, tmp_path / "other", query_id=OTHER).run(0, 1, 2, settings=replacing)
     return query
 
@@ -72,7 +72,7 @@ def test_a_query_comes_back_if_its_successor_has_decided_nothing(case: Case, tmp
     arm("driver.confirmed", _fail)
     with pytest.raises(InjectedFault):
         Query(case, tmp_path / "wrong", query_id=OTHER).run(
-            0, settings=Settings(overrides=Overrides(end_query_id=QUERY_ID))
+            0, settings=Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
         )
     crash_points.disarm()
     query.run(0, 1, settings=BACK)

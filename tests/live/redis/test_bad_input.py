@@ -235,7 +235,7 @@ def test_a_sink_of_another_query_is_refused_unless_end_query_id_identifies_that_
     other = Batch("query-b", 0, ("0",), lambda _: ("0",))
     with pytest.raises(RefusedStartError, match=rf"{QUERY_ID}.*override=EndQuery\('{QUERY_ID}'\)"):
         Coordinator([sink], LocalFiles(tmp_path)).process(other, engine)
-    ending = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+    ending = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
     Coordinator([sink], LocalFiles(tmp_path), settings=ending).process(other, engine)
     assert client.lrange(key, 0, -1) == [b"1"]
 

@@ -72,7 +72,7 @@ def test_a_query_with_a_new_checkpoint_may_abandon_the_expired_batch_of_the_quer
     """Rule 9. The way out of a refused checkpoint, taken after the old decision's transactions have expired."""
     decide_and_die(play, 1)
     new = Batch("new", 0, ("offset-0",), lambda _: None)
-    ending = Overrides(end_query_id=play.query_id)
+    ending = Overrides(end_query_ids={play.query_id})
 
     def start(overrides: Overrides) -> None:
         opened.append(Coordinator([play.sink], LocalFiles(tmp_path / "new"), settings=Settings(overrides=overrides)))
@@ -80,7 +80,7 @@ def test_a_query_with_a_new_checkpoint_may_abandon_the_expired_batch_of_the_quer
 
     with pytest.raises(InDoubtError) as caught:
         start(ending)
-    start(replace(named_setting(caught.value).overrides, end_query_id=play.query_id))
+    start(replace(named_setting(caught.value).overrides, end_query_ids={play.query_id}))
     assert play.visible() == dict.fromkeys("abden", 1)
 
 

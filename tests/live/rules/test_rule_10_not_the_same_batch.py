@@ -133,7 +133,7 @@ def test_a_new_query_under_a_used_name_is_refused_and_the_running_query_continue
     healthy = play.driver()
     healthy.process(play.batch(0), Tasks(play, [["0"]]))
     before = everything_in(play)
-    for overrides in (Overrides(), Overrides(end_query_id="a setting left on")):
+    for overrides in (Overrides(), Overrides(end_query_ids={"a setting left on"})):
         with pytest.raises(RefusedStartError, match=rf"override=EndQuery\('{play.query_id}'\)") as caught:
             elsewhere(play, tmp_path, overrides).process(
                 history(0, "offset-0", before=None, query_id="new"), Tasks(play, [["intruder"]])
@@ -147,7 +147,7 @@ def test_a_new_query_under_a_used_name_is_refused_and_the_running_query_continue
 def test_end_query_id_commits_the_old_decision_and_records_the_end(play: Play, tmp_path: Path) -> None:
     """Fails if the old query's decided batch is swept, or if the begin record does not name the ended query."""
     crash(play.driver(), play, 0, [["a"], ["b"]], "driver.decided")
-    new = elsewhere(play, tmp_path, Overrides(end_query_id=play.query_id))
+    new = elsewhere(play, tmp_path, Overrides(end_query_ids={play.query_id}))
     new.process(history(0, "offset-0", before=None, query_id="new"), Tasks(play, [["n"]]))
     assert play.visible() == {"a": 1, "b": 1, "n": 1}
     begins = [record for record in play._records() if isinstance(record, Begin)]
@@ -157,13 +157,13 @@ def test_end_query_id_commits_the_old_decision_and_records_the_end(play: Play, t
 def test_an_ended_query_is_refused_permanently(play: Play, tmp_path: Path) -> None:
     """Fails if ended queries are ignored: an override would bring the query back."""
     play.driver().process(play.batch(0), Tasks(play, [["0"]]))
-    new = elsewhere(play, tmp_path, Overrides(end_query_id=play.query_id))
+    new = elsewhere(play, tmp_path, Overrides(end_query_ids={play.query_id}))
     new.process(history(0, "offset-0", before=None, query_id="new"), Tasks(play, [["n"]]))
     before = everything_in(play)
     for overrides in (
         Overrides(),
-        Overrides(end_query_id="new"),
-        Overrides(end_query_id="new", adopt_query_id=play.query_id),
+        Overrides(end_query_ids={"new"}),
+        Overrides(end_query_ids={"new"}, adopt_query_id=play.query_id),
     ):
         with pytest.raises(RefusedStartError) as caught:
             play.driver(Settings(overrides=overrides)).process(play.batch(1), Tasks(play, [["1"]]))
@@ -171,7 +171,7 @@ def test_an_ended_query_is_refused_permanently(play: Play, tmp_path: Path) -> No
     assert everything_in(play) == before
     # An override that stays set admits no other query.
     with pytest.raises(RefusedStartError, match=r"override=EndQuery\('new'\)"):
-        elsewhere(play, tmp_path, Overrides(end_query_id=play.query_id)).process(
+        elsewhere(play, tmp_path, Overrides(end_query_ids={play.query_id})).process(
             history(0, "offset-0", before=None, query_id="third"), Tasks(play, [["t"]])
         )
     new.process(history(1, "offset-1", before="offset-0", query_id="new"), Tasks(play, [["m"]]))

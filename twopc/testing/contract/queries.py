@@ -141,11 +141,11 @@ class QueryContract:
         """The store need not keep the evidence for its last batch, so writing the batch again could duplicate its rows."""
         old = Query(noticing, tmp_path)
         old.run(0)
-        ends = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+        ends = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
         Query(noticing, tmp_path / "new", query_id="query-b").run(0, settings=ends)
         shown = noticing.visible()
         with pytest.raises(RefusedStartError, match="query ended"):
-            old.run(0, 1, settings=Settings(overrides=Overrides(end_query_id="query-b")))
+            old.run(0, 1, settings=Settings(overrides=Overrides(end_query_ids={"query-b"})))
         assert noticing.visible() == shown
 
     def test_a_query_that_ended_another_may_crash_before_its_first_decision(
@@ -154,7 +154,7 @@ class QueryContract:
         """The previous query's decisions say nothing about the new query's checkpoint."""
         Query(noticing, tmp_path).run(0)
         new = Query(noticing, tmp_path / "new", query_id="query-b")
-        ends = Settings(overrides=Overrides(end_query_id=QUERY_ID))
+        ends = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
         crash_points.arm("driver.prepared", noticing.crash)
         with pytest.raises(Crash):
             new.run(0, settings=ends)
