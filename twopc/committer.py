@@ -30,7 +30,10 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """
 
     def decision_log(self) -> DecisionLog | None:
-        """Return the decision log that this sink provides, or None. Every call returns the same object."""
+        """Return the decision log that this sink provides, or None. Every call returns the same object.
+
+        :meth:`acquire` also acquires this log, even if the query's decisions are in another log.
+        """
         return None
 
     @abstractmethod

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from twopc.batch import Batch
-from twopc.errors import RefusedStartError
+from twopc.errors import DecisionLogDamagedError, RefusedStartError
 from twopc.log_view import fold
 from twopc.override import Overrides
 from twopc.ownership import require_same_log_owner, require_same_owner
@@ -47,9 +47,11 @@ def setup(ended: AbstractSet[str], participants: Any = None, log: Any = None) ->
     return SimpleNamespace(settings=settings, participants=participants, log=log)
 
 
-def start(*records: Record, ended: AbstractSet[str] = frozenset(), is_deciding: bool = False) -> None:
+def start(
+    *records: Record, ended: AbstractSet[str] = frozenset(), is_deciding: bool = False, log_start: int = 0
+) -> None:
     """Start a query whose only sink has a log with these records; it decides there or in another log."""
-    contents = LogContents(0, tuple(LogEntry(at, record) for at, record in enumerate(records)))
+    contents = LogContents(log_start, tuple(LogEntry(at, record) for at, record in enumerate(records)))
     log: Any = SimpleNamespace(name=LOG, cluster=CLUSTER, inspect=lambda: contents)
     another: Any = SimpleNamespace(name=ELSEWHERE)
     participants: Any = SimpleNamespace(decision_logs=lambda: [log], decode_decided=lambda _: {})
@@ -107,6 +109,13 @@ def test_a_log_is_released_by_the_query_whose_decisions_it_contains(last: str, n
         with pytest.raises(RefusedStartError, match=rf"override=(\[.*)?EndQuery\('{one}'\)"):
             start(*records, ended={*named} - {one})
     start(*records, ended={*named})
+
+
+def test_a_damaged_log_may_hide_the_decision_of_a_query_that_ends() -> None:
+    """No driver has truncated its head. After this query has taken the log over, the log hides nothing."""
+    with pytest.raises(DecisionLogDamagedError, match=f"the decision log {LOG} is damaged"):
+        start(acquired(THEIRS), ended={THEIRS}, log_start=1)
+    start(acquired(OURS), log_start=1)
 
 
 def test_the_message_repeats_the_queries_that_the_user_ends_already() -> None:
