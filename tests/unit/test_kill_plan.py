@@ -90,6 +90,10 @@ def test_an_outcome_without_errors_passes() -> None:
             "kill 'after' never came.*not reached: after@2, before@1",
         ),
         ({"missed": ("during (server)",)}, "kill 'during' never came"),
+        (
+            {"kills": ("driver.decided@1",), "missed": ("driver.committed@1 (client)",)},
+            "kill 'driver.committed' never came.*crash points that every run",
+        ),
     ],
 )
 def test_an_outcome_with_an_error_fails_with_a_message_that_contains_the_seed(wrong: dict[str, Any], said: str) -> None:
@@ -98,7 +102,8 @@ def test_an_outcome_with_an_error_fails_with_a_message_that_contains_the_seed(wr
 
 
 def test_a_kill_may_be_missed_if_it_is_random_or_came_at_a_later_try() -> None:
-    kills, missed = ("after@1", "during (worker)"), ("during", "before@2", "random+0.50s", "driver.decided@1")
+    kills = ("after (commits/3 deleted)", "during (worker)", "driver.decided@1")
+    missed = ("after@1", "during", "before@2", "random+0.50s", "outside@3", "driver.decided@1 (server)")
     Outcome(**(GOOD | {"kills": kills, "missed": missed})).require_exactly_once()
 
 
