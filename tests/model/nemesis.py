@@ -61,7 +61,7 @@ _WEIGHTS: Final = {
     Fault.REPLAY_INIT: 2,
     Fault.OUTSIDER: 2,
     Fault.STALE_READS: 3,
-    Fault.REFUSE_RECORD: 2,
+    Fault.REFUSE_RECORD: 6,  # it strikes at one kind of request only
     Fault.INTERRUPT: 6,
 }
 #: Faults that may abort a decided transaction.

@@ -1,7 +1,8 @@
 """``python -m tests.planted``: plant each bug in a copy of the tree and report which tier catches it.
 
 The quickest tier comes first: *model* (simulated, seconds), *protocol* (a real broker), *whole* (real Spark). The exit
-status is 1 if no tier catches a bug.
+status is 1 if no tier catches a bug. Before it plants a bug, it runs each tier on an unchanged copy: a test that fails there
+would catch every bug.
 """
 
 # ruff: noqa: T201 - a command-line program
@@ -19,23 +20,28 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.table import Table
 
+from tests.model import VIOLATED
 from tests.planted.bugs import BUGS, Bug
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT: Final = Path(__file__).parents[2]
 _COPIED: Final = ("twopc", "sinks", "integration", "tests", "docs", "docker-compose.yml", "pyproject.toml")
 _TIERS: Final = ("model", "protocol", "whole")
 _NOBODY: Final = "NOBODY"
 #: The bug's tests could not run, so nothing is known.
-_NOTHING_RAN: Final = "NOTHING RAN"
+NOTHING_RAN: Final = "NOTHING RAN"
 _TIMEOUT_S: Final = 900
-#: The exit code if a test failed or the model found a violation. If pytest cannot run or find a test, it exits with
-#: another code.
-_FAILED: Final = 1
+#: The exit code of pytest if a test failed. If pytest cannot run or find a test, it exits with another code.
+_TEST_FAILED: Final = 1
+#: The number of histories of the control run.
+_CONTROL_HISTORIES: Final = 200
 
 
 def plant(bug: Bug, root: Path) -> None:
@@ -80,7 +86,9 @@ def rule_tests(bug: Bug) -> str:
     return " ".join(str(file.relative_to(ROOT)) for file in found)
 
 
-def caught_by(bug: Bug, tiers: tuple[str, ...], histories: int, seed: int) -> str | None:
+def caught_by(
+    bug: Bug, tiers: Sequence[str], histories: int, seed: int, *, timeout_s: float = _TIMEOUT_S
+) -> str | None:
     """The first tier that catches the bug; None if none does."""
     with tempfile.TemporaryDirectory(prefix="twopc-planted-") as directory:
         root = Path(directory)
@@ -94,16 +102,29 @@ def caught_by(bug: Bug, tiers: tuple[str, ...], histories: int, seed: int) -> st
             if command is not None:
                 try:
                     done = subprocess.run(
-                        command, cwd=root, env=environment, capture_output=True, timeout=_TIMEOUT_S, check=False
+                        command, cwd=root, env=environment, capture_output=True, timeout=timeout_s, check=False
                     )
                 except subprocess.TimeoutExpired:
-                    print(f"{bug.name}: the tier {tier} took more than {_TIMEOUT_S} s and was skipped", flush=True)
+                    print(f"{bug.name}: the tier {tier} took more than {timeout_s} s and was skipped", flush=True)
                     continue
-                if done.returncode not in {0, _FAILED}:
-                    print(f"{bug.name}: {command} did not run:\n{done.stdout.decode()[-2000:]}", flush=True)
-                    return _NOTHING_RAN
-                if done.returncode == _FAILED:
+                failed = VIOLATED if tier == "model" else _TEST_FAILED
+                if done.returncode not in {0, failed}:
+                    said = (done.stdout + done.stderr).decode()[-2000:]
+                    print(f"{bug.name}: {command} did not run:\n{said}", flush=True)
+                    return NOTHING_RAN
+                if done.returncode == failed:
                     return tier
+    return None
+
+
+def failing_control(bugs: Sequence[Bug], tiers: Sequence[str], seed: int) -> str | None:
+    """Run the tests of one of the bugs in each tier, with nothing planted. Return the first tier that fails nevertheless."""
+    for tier in tiers:
+        covered = [bug for bug in bugs if command_of(tier, bug, _CONTROL_HISTORIES, seed)]
+        if covered:
+            bug = replace(random.Random(seed).choice(covered), edits=())
+            if caught_by(bug, (tier,), _CONTROL_HISTORIES, seed) is not None:
+                return f"{tier}, with the tests of the bug '{bug.name}'"
     return None
 
 
@@ -121,17 +142,21 @@ def main() -> int:
     wrong = 0
     bugs = [replace(bug, edits=()) if options.control else bug for bug in BUGS if options.only in bug.name]
     bugs = bugs[options.skip :]
+    tiers = options.tiers.split(",")
+    if not options.control and (failing := failing_control(bugs, tiers, options.seed)):
+        print(f"Without a planted bug, this tier fails: {failing}. So a failure does not show that a bug is caught.")
+        return 1
 
     def judged(bug: Bug) -> tuple[str, str]:
         began = time.monotonic()
-        tier = caught_by(bug, tuple(options.tiers.split(",")), options.histories, options.seed) or _NOBODY
+        tier = caught_by(bug, tiers, options.histories, options.seed) or _NOBODY
         seconds = f"{time.monotonic() - began:.0f}"
         print(f"{bug.name}: {tier} ({seconds} s)", flush=True)
         return tier, seconds
 
     with ThreadPoolExecutor(options.lanes) as pool:
         for bug, (tier, seconds) in zip(bugs, pool.map(judged, bugs), strict=True):
-            wrong += tier == _NOTHING_RAN or (tier == _NOBODY) != options.control
+            wrong += tier == NOTHING_RAN or (tier == _NOBODY) != options.control
             table.add_row(bug.name, str(bug.rule or "-"), tier, seconds)
     Console(width=110).print(table)
     return 1 if wrong else 0

@@ -1,16 +1,18 @@
-"""The planted bugs still fit the code, and the model still catches some of them."""
+"""The planted bugs still fit the code, and the model and the unit tests still catch some of them."""
 
 from __future__ import annotations
 
 import ast
 import os
 import random
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.planted.__main__ import ROOT, caught_by, copy_tree, plant, rule_tests
+from tests.planted.__main__ import NOTHING_RAN, ROOT, caught_by, copy_tree, plant, rule_tests
+from tests.planted.bug import one_edit
 from tests.planted.bugs import BUGS, QUICK, Bug
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 #: The number of bugs in the sample, which consists of bugs that the model soon catches. ``python -m tests.planted``
 #: tries all bugs on every tier.
 SAMPLES = 3
+#: The same for bugs that a unit test catches.
+UNIT_SAMPLES = 20
 #: This file runs the published contract tests.
 CONTRACT = "tests/contract/test_contract.py"
 
@@ -70,12 +74,40 @@ def names_in(path: str) -> tuple[set[str], set[str]]:
     return tests, {text.value for text in texts if isinstance(text.value, str)}
 
 
+def test_a_model_that_fails_before_its_first_history_catches_nothing() -> None:
+    main = "def main() -> int:\n"
+    bug = one_edit("a broken model", 0, "tests/model/__main__.py", main, f"{main}    raise KeyError(0)\n")
+    assert caught_by(bug, ("model",), histories=1, seed=1) == NOTHING_RAN
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.whole) for share in range(1, SAMPLES))])
 def test_the_model_catches_a_planted_bug(share: int, add_summary: Callable[[str], None]) -> None:
     """One bug of each third; ``TWOPC_SEED`` chooses it, and is random by default."""
-    seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 30))))
+    seed = chosen_seed()
     name = random.Random(seed).choice(QUICK[share::SAMPLES])
     (bug,) = [bug for bug in BUGS if bug.name == name]
     add_summary(f"{name}, TWOPC_SEED={seed}")
     assert caught_by(bug, ("model",), histories=6_000, seed=seed) == "model", f"{bug.name}, TWOPC_SEED={seed}"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "share", [0, *(pytest.param(share, marks=pytest.mark.whole) for share in range(1, UNIT_SAMPLES))]
+)
+def test_unit_tests_catch_a_planted_bug_and_pass_without_it(share: int, add_summary: Callable[[str], None]) -> None:
+    """One of the bugs that need no server; ``TWOPC_SEED`` chooses it, and is random by default."""
+    seed = chosen_seed()
+    bug = random.Random(seed).choice([bug for bug in BUGS if is_for_unit_tests(bug)][share::UNIT_SAMPLES])
+    add_summary(f"{bug.name}, TWOPC_SEED={seed}")
+    caught = [caught_by(one, ("protocol",), 0, seed, timeout_s=300) for one in (replace(bug, edits=()), bug)]
+    assert caught == [None, "protocol"], f"{bug.name}, TWOPC_SEED={seed}"
+
+
+def chosen_seed() -> int:
+    return int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 30))))
+
+
+def is_for_unit_tests(bug: Bug) -> bool:
+    files = bug.protocol.partition(" -k ")[0].split()
+    return bool(files) and all(file.startswith("tests/unit/") for file in files)
