@@ -91,7 +91,8 @@ class ConnectMode:
         while (left := ends_at - time.monotonic()) > 0:
             if not self._query.is_active:
                 raise RetriableError(
-                    "the query was stopped before it could retry the batch. No part of the batch is visible"
+                    "the query was stopped before it could retry the batch. No part of the batch is visible. Start the query "
+                    "again to write the batch"
                 )
             time.sleep(min(left, _PAUSE_S))
 

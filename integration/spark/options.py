@@ -88,7 +88,9 @@ class Options:
             )
         unknown = sorted(set(self.select) - {sink.name for sink in sinks})
         if unknown:
-            raise ConfigurationError(f"exactly_once(select=…): there is no sink called {unknown[0]!r}")
+            raise ConfigurationError(
+                f"exactly_once(select=…): there is no sink called {unknown[0]!r}. Use the names of the sinks: {', '.join(names)}"
+            )
 
 
 def _copied(select: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from twopc.sink import Form, SinkColumn, listed, require_one, type_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-HEADER_WITHOUT_KEY: Final = "the 'headers' column contains a header without a key"
+HEADER_WITHOUT_KEY: Final = "the 'headers' column contains a header without a key. Give it a key, or remove it"
 #: The overhead per record that librdkafka adds to key, value and headers (``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``).
 _RECORD_OVERHEAD_BYTES: Final = 36
 #: A length is encoded as a zigzag varint. It takes up one more byte for each of these limits that the length reaches.
@@ -84,7 +84,10 @@ def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
     if "headers" in columns:
         size = pc.add(size, _header_bytes(columns["headers"]))
     if (pc.max(size).as_py() or 0) > max_bytes:
-        raise BadRecordError(f"the record's key, value and headers exceed kafka.message.max.bytes={max_bytes} bytes")
+        raise BadRecordError(
+            f"the record's key, value and headers exceed kafka.message.max.bytes={max_bytes} bytes. Make the record smaller, or "
+            "raise this option of the sink, and the topic's max.message.bytes"
+        )
 
 
 def require_exact(rows: pa.RecordBatch) -> None:
@@ -129,10 +132,14 @@ def _require_names(headers: Any) -> None:
     try:
         names.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise BadRecordError(f"a header's key in the 'headers' column is not UTF-8: {error}") from error
+        raise BadRecordError(
+            f"a header's key in the 'headers' column is not UTF-8: {error}. Convert the key to text, or put its bytes into "
+            "the header's value"
+        ) from error
     if pc.any(pc.match_substring(names, "\0"), min_count=0).as_py():
         raise BadRecordError(
-            "a header's key in the 'headers' column contains a NUL character, and the Kafka client would cut off the key there"
+            "a header's key in the 'headers' column contains a NUL character, and the Kafka client would cut off the key "
+            "there. Remove the character"
         )
 
 

@@ -128,7 +128,9 @@ class KafkaSettings:
         """
         for topic in topics:
             if topic is None:
-                raise BadRecordError("the sink has no topic, and a row's 'topic' column is null")
+                raise BadRecordError(
+                    "the sink has no topic, and a row's 'topic' column is null. Fill the column, or pass topic=… to KafkaSink"
+                )
             if not _TOPIC.fullmatch(topic):  # librdkafka would cut the name off at a NUL character, and write elsewhere
                 raise BadRecordError(f"{topic!r} in the 'topic' column is not a valid topic name. {_TOPIC_RULE}")
             if self._is_reserved(topic):

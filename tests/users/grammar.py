@@ -83,7 +83,7 @@ def drawn(seed: int) -> Program:
     loose = _loosest(draft, written)
     text = _text(draft, stream, written, number, settings, many, wrong, is_double=is_double)
     partly = is_stateful and any(piece.name in {"limit", "limit of all"} for piece in draft.pieces)
-    copies = 2  # an id may occur twice in the input
+    copies = 1
     for piece in draft.pieces:
         copies *= piece.copies
     return Program(

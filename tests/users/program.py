@@ -25,7 +25,7 @@ class Program:
         source: ``files`` or ``kafka``.
         faults: for each run but the last, the crash points that are armed, as text.
         loose: see :class:`Loose`.
-        copies: the maximum number of times that an input id may occur in a sink.
+        copies: how often an id may occur in a sink for each time that it occurs in the input.
         mistakes: the pieces for which the product may answer with an error; if there are none, it must not.
         is_stateful: whether the stream keeps state.
     """

@@ -11,7 +11,7 @@ import pytest
 
 from tests.users.judge import judged
 from tests.users.piece import Loose
-from tests.users.program import Program
+from tests.users.program import Program, Row
 from tests.users.recorder import KILLED, NAMED, RAW, Event, Recorder, Watched, program_name
 from tests.users.reference import Call, Rows
 from tests.users.runner import HUNG, Expected, Outcome
@@ -96,6 +96,7 @@ def test_a_correct_outcome_passes(program: Program, right: Outcome) -> None:
         (PROGRAM, outcome(ALL, Event(HUNG, text="thread 1")), "hung"),
         (PROGRAM, stopped_in(1, rows("0-00", "0-01"), refusal(1)), "refused without a mistake"),
         (WRONG, outcome(ALL, refusal(1, "no good")), "an error without advice"),
+        (WRONG, outcome(ALL, refusal(1, "the read failed. A write is a call")), "an error without advice"),
         # Half a batch, a batch after the refused one, and a missing batch before the refused one.
         (WRONG, stopped_in(0, rows("0-00"), refusal(0)), "rows: "),
         (WRONG, outcome(rows("0-00", "0-01", "2-00"), refusal(1)), "rows: "),
@@ -109,11 +110,40 @@ def test_a_correct_outcome_passes(program: Program, right: Outcome) -> None:
         (replace(PROGRAM, loose=Loose.SOME), outcome(ALL - rows("2-00") + rows("1-00")), "too many 1"),
         (replace(PROGRAM, loose=Loose.ANY), outcome(ALL + rows("2-00")), "too many 1"),
         (replace(PROGRAM, loose=Loose.ANY), outcome(rows("3-00")), "too many 1"),
+        # Silence: no batch began, or the first one began, was interrupted, and never began again; and no error says why.
+        (PROGRAM, Outcome([], {SINK: rows()}), "lost 4"),
+        (WRONG, Outcome([], {SINK: rows()}), "lost 4"),
+        (PROGRAM, stopped_in(0, rows("0-00", "0-01")), "lost 2"),
+        (WRONG, Outcome([*RAN[:2], refusal(2)], {SINK: rows("0-00", "0-01")}), "lost 2"),
     ],
 )
 def test_a_wrong_outcome_is_caught(program: Program, bad: Outcome, told: str) -> None:
     wrong = judged(program, EXPECTED, bad)
     assert any(re.search(told, one, re.DOTALL) for one in wrong), wrong
+
+
+def many(*places: str) -> Expected:
+    return Expected([Call(0, 0, {place: rows(*(f"{place}-{number}" for number in range(9))) for place in places})], [])
+
+
+@pytest.mark.parametrize(
+    ("loose", "seen"),
+    [
+        (Loose.ANY, {"one": rows(), "two": rows()}),
+        (
+            Loose.UNION,
+            {"one": rows(*(f"{place}-{row}" for place in ("one", "two") for row in range(9))), "two": rows()},
+        ),
+    ],
+)
+def test_a_random_program_with_many_rows_does_not_leave_a_sink_empty(loose: Loose, seen: dict[str, Rows]) -> None:
+    reference = many("one", "two")
+    if loose is Loose.ANY:
+        reference = Expected([*reference.calls, *(Call(0, 0, call.rows) for call in reference.calls)], [])
+    ids: tuple[Row, ...] = tuple({"id": f"{place}-{row}"} for place in ("one", "two") for row in range(9))
+    program = replace(PROGRAM, loose=loose, batches=(ids,), sinks=2, copies=2)
+    assert judged(program, reference, Outcome(RAN[:2], reference.calls[0].rows)) == []
+    assert "instead of" in str(judged(program, reference, Outcome(RAN[:2], seen)))
 
 
 def test_each_query_has_its_own_batches() -> None:
@@ -133,6 +163,26 @@ def test_a_program_that_fails_on_its_own_may_also_fail_with_the_product() -> Non
         judged(PROGRAM, reference, stopped_in(2, ALL - rows("2-00"), replace(own, error="TypeError")))
     )
     assert "lost rows" in str(judged(PROGRAM, reference, outcome(ALL - rows("1-00"))))
+    assert judged(PROGRAM, reference, outcome(ALL)) == []
+    assert "too many 1" in str(judged(PROGRAM, reference, outcome(ALL + rows("2-00"))))
+
+
+@pytest.mark.parametrize(
+    ("advice", "is_given"),
+    [
+        ("Nothing was written. Restart the query", True),
+        ("To continue with it, call exactly_once() again", True),
+        ("two calls: write each batch with one call", True),
+        ("If the query is over, delete the checkpoint", True),
+        ("The checkpoint is gone.\n  Use a new one", True),
+        ("the read failed", False),
+        ("A start of this query would write the batch again", False),
+        ("If the topic is gone, its rows cannot be read", False),
+    ],
+)
+def test_advice_is_an_imperative(advice: str, *, is_given: bool) -> None:
+    wrong = judged(WRONG, EXPECTED, outcome(ALL, refusal(1, advice)))
+    assert wrong == ([] if is_given else [f"an error without advice: ConfigurationError: {advice}"])
 
 
 def test_after_an_injected_fault_the_program_is_dead_even_if_it_catches_everything() -> None:
