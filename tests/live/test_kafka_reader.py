@@ -22,12 +22,14 @@ def test_a_reader_reads_immediately_after_being_idle(kafka: KafkaService) -> Non
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, b"record", partition=0)
     assert producer.flush(30) == 0
-    readers = [CommittedReader({"bootstrap.servers": kafka.bootstrap_servers}) for _ in range(9)]
-    time.sleep(0.5)  # this waits for nothing: the test needs an idle reader before the first batch
-    took_s = []
-    for reader in readers:
-        began = time.monotonic()
-        assert [row.value for row in reader.rows(topic, 0, 0, None, timeout_ms=30_000)] == [b"record"]
-        took_s.append(time.monotonic() - began)
+    took_s: tuple[list[float], list[float]] = ([], [])
+    for _ in range(9):
+        reader = CommittedReader({"bootstrap.servers": kafka.bootstrap_servers})
+        time.sleep(0.3)  # this waits for nothing: the test needs an idle reader before the first batch
+        for times in took_s:  # the second read shows how busy the machine is
+            began = time.monotonic()
+            assert [row.value for row in reader.rows(topic, 0, 0, None, timeout_ms=30_000)] == [b"record"]
+            times.append(time.monotonic() - began)
         reader.close()
-    assert statistics.median(took_s) < 0.25, took_s
+    first_s, second_s = map(statistics.median, took_s)
+    assert first_s < second_s + 0.4, took_s

@@ -174,7 +174,7 @@ def test_a_request_or_its_response_can_be_delayed(kafka: KafkaService, proxy: Ka
         rule = arm(0.3)
         began = time.monotonic()
         commit(producer, topic, "slow")
-        assert 0.3 <= time.monotonic() - began < 1
+        assert time.monotonic() - began >= 0.3
         assert rule.injected == 1
     assert committed(kafka.bootstrap_servers, topic) == Counter({"slow": 2})
 

@@ -83,7 +83,7 @@ def drawn(seed: int) -> Program:
     loose = _loosest(draft, written)
     text = _text(draft, stream, written, number, settings, many, wrong, is_double=is_double)
     partly = is_stateful and any(piece.name in {"limit", "limit of all"} for piece in draft.pieces)
-    copies = 1
+    copies = 2 if wrong in {"queries", "shared"} else 1  # both queries write to one sink
     for piece in draft.pieces:
         copies *= piece.copies
     return Program(
