@@ -9,6 +9,7 @@ import pytest
 from tests.live import pipeline
 from tests.live.lending import lent
 from tests.live.services import KafkaService, chosen, kafka_service
+from tests.skips import reasons_of, unknown
 from twopc.integration.services.kafka import LocalKafka
 from twopc.sinks.kafka import producer_pool
 from twopc.testing.contract import drivers
@@ -57,8 +58,22 @@ def add_summary(record_property: Callable[[str, object], None]) -> Callable[[str
     return lambda text: record_property(_SUMMARY, text)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let the run fail if a test was skipped for a new reason."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    is_worker = hasattr(session.config, "workerinput")  # its reports go to the process that counts them
+    if not is_worker and reporter is not None and session.exitstatus == pytest.ExitCode.OK and _new_skips(reporter):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _new_skips(reporter: pytest.TerminalReporter) -> list[str]:
+    return unknown(reasons_of(reporter.getreports("skipped")))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the summaries; with several pytest workers, a test's own output is not shown."""
+    for reason in _new_skips(terminalreporter):
+        terminalreporter.write_line(f"A test was skipped for a new reason: {reason}. See tests/skips.py", red=True)
     reports = [report for outcome in ("passed", "failed") for report in terminalreporter.getreports(outcome)]
     for report in reports:
         for name, text in getattr(report, "user_properties", ()):
