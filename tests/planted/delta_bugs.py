@@ -138,15 +138,6 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         f"{_COMMIT} -k between_two",
     ),
     _bug(
-        "a repeated commit looks for the originals of the copies that it adds",
-        "step.py",
-        "            require_whole(self._store, self.additions or {})",
-        "            from twopc.sinks.lake.prepared import entries_of\n\n"
-        "            from twopc.sinks.delta.entries import Entry\n\n"
-        "            require_whole(self._store, {one: entries_of(self._store, one, Entry) for one in self.additions or ()})",
-        f"{_COMMIT} -k an_original_deleted",
-    ),
-    _bug(
         "a file has the bounds of only some columns",
         "stats.py",
         "            if pa.types.is_binary(field.type):",
