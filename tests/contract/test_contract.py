@@ -14,6 +14,10 @@ class TestEverySink(SinkContract):
         made: Case = request.param(request)
         return made
 
+    def not_reached(self, point: str) -> None:
+        """Every sink here passes every point."""
+        pytest.fail(f"the crash point {point} is lost")
+
     def test_orphans_ended_by_a_sweep_are_counted(self, case: Case) -> None:
         """A sink by another author need not count them."""
         dead = Driver(case.sink)

@@ -78,8 +78,8 @@ class Query:
         return writer.trigger(availableNow=True).start(), each
 
     def fail_at(self, point: str) -> None:
-        """Stop the query with an error at a crash point, which leaves the same state as a crash there."""
-        crash_points.arm_from(f"{point}=raise")
+        """Stop the query at a crash point. The driver ends no transaction, so the state is the one after a kill."""
+        crash_points.arm_from(f"{point}=die")
         try:
             with pytest.raises(StreamingQueryException, match="InjectedFault"):
                 self.run()
@@ -94,6 +94,28 @@ class Query:
         self.fail_at(point)
         self.feed(*BATCHES[2])
         self.run()
+
+    def require_whole_batches(self, count: Callable[[], int]) -> None:
+        """Process :data:`BATCHES`. A reader who counts the rows after each of a batch's commits sees no part of the batch.
+
+        The sinks must have ``write_by="tasks"``. Then each row has its own task, and so its own commit.
+        """
+        for rows in BATCHES:
+            self.feed(*rows)
+        seen: list[int] = []
+
+        def look() -> None:
+            crash_points.arm("driver.committing", look)
+            seen.append(count())
+
+        crash_points.arm("driver.committing", look)
+        try:
+            self.run()
+        finally:
+            crash_points.disarm()
+        sizes = [len(rows) for rows in BATCHES]
+        assert len(seen) == sum(sizes), seen
+        assert {*seen, count()} <= {sum(sizes[:number]) for number in range(len(sizes) + 1)}, seen
 
     def refused(self, *expressions: str) -> str:
         with pytest.raises(StreamingQueryException) as raised:

@@ -229,8 +229,8 @@ class Pipeline:
         return message_of(raised.value)
 
     def fail_at(self, spark: SparkSession, point: str, **options: Any) -> None:
-        """Stop the query with an error at a crash point, which leaves the same state as a crash there."""
-        crash_points.arm_from(f"{point}=raise")
+        """Stop the query at a crash point. The driver ends no transaction, so the state is the one after a kill."""
+        crash_points.arm_from(f"{point}=die")
         try:
             assert "InjectedFault" in self.fail(spark, **options)
         finally:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.fake_sink import FakeSink, World
 from twopc import crash_points
 from twopc.crash_points import arm, crash_point, disarm
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.testing.contract import Case, Query, numbers
 from twopc.testing.crash_points import VARIABLE, InjectedFault, arm_from
 
 ROOT = Path(__file__).parents[2]
@@ -55,6 +57,31 @@ def test_disarm_disarms_every_point() -> None:
     disarm()
     crash_point("driver.decided")
     assert crash_points._armed == {}
+
+
+@pytest.mark.parametrize(("action", "left"), [("raise", 0), ("die", 2)])
+def test_a_driver_that_dies_leaves_its_transactions_open(action: str, left: int, tmp_path: Path) -> None:
+    world = World()
+    arm_from(f"driver.confirmed={action}")
+    with pytest.raises(InjectedFault):
+        Query(case_of(world), tmp_path).run(0)
+    assert len(world.store().pending()) == left
+
+
+def test_the_driver_around_a_dead_driver_still_ends_its_own_transactions(tmp_path: Path) -> None:
+    inner, outer = World(), World()
+
+    def die_inside() -> None:
+        assert Query(case_of(inner), tmp_path / "inner").run_until("driver.confirmed", 0)
+        arm_from("driver.confirmed=raise")
+
+    with pytest.raises(InjectedFault):
+        Query(case_of(outer), tmp_path / "outer").run(0, before_tasks=die_inside)
+    assert [len(world.store().pending()) for world in (inner, outer)] == [2, 0]
+
+
+def case_of(world: World) -> Case:
+    return Case(FakeSink(world), numbers, world.store().visible)
 
 
 def test_drop_raises_a_retriable_error_and_delay_raises_none() -> None:

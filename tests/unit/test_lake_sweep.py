@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,8 +13,7 @@ from twopc.attempt import Evidence
 from twopc.sinks.lake import writer as writer_module
 from twopc.sinks.lake.layout import copied_ms, data_file, new_copy, original_of, transaction_of
 from twopc.sinks.lake.orphans import Orphans
-from twopc.testing import crash_points
-from twopc.testing.contract import Case, Crash, die, numbers
+from twopc.testing.contract import Case, numbers
 from twopc.testing.contract.drivers import Driver, Query, all_rows
 
 if TYPE_CHECKING:
@@ -37,11 +35,8 @@ def test_after_a_crash_and_a_restart_every_file_is_in_the_table(point: str, shop
     query = Query(Case(shop.sink, numbers, shop.values), tmp_path / "query")
     query.run(0, 1)
     for batch in (2, 3):
-        crash_points.arm(point, die)
-        with contextlib.suppress(Crash):
-            query.run(batch)
-        crash_points.disarm()
-        query.run(batch)
+        assert query.run_until(point, batch)
+        query.finish(batch)
     assert shop.values() == all_rows(0, 1, 2, 3)
     assert present(shop) == shop.named_files()
 

@@ -9,6 +9,7 @@ action     effect at the point
 kill       SIGKILL to this process
 stop       SIGSTOP to this process, until it receives SIGCONT
 raise      :class:`InjectedFault`, an error that the toolkit does not expect
+die        :class:`InjectedFault`, but the driver cleans nothing up (:func:`vanish`), as after a kill
 drop       :class:`InjectedLoss`, a retriable error, as if a response were lost
 delay:MS   a pause of this many milliseconds
 ========== =============================================================================
@@ -19,13 +20,15 @@ workers call it if ``spark.python.daemon.module`` is ``twopc.testing.spark_daemo
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from twopc.coordinator import Coordinator
 from twopc.crash_points import OCCASIONAL, POINTS, arm, disarm, is_armed
 from twopc.errors import ConfigurationError, RetriableError
 
@@ -44,6 +47,7 @@ __all__ = [
     "arm_from_environment",
     "disarm",
     "is_armed",
+    "vanish",
 ]
 
 #: The environment variable that :func:`arm_from_environment` reads.
@@ -60,6 +64,26 @@ class InjectedLoss(RetriableError):  # noqa: N818 - not one of the product's own
     """Raised by the action ``drop``."""
 
 
+def vanish() -> None:
+    """Keep the driver that now runs in this thread from ending any transaction, because a killed process handles no error.
+
+    The driver may run inside another driver's batch. Only the inner driver vanishes.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        running = frame.f_locals.get("self")
+        if isinstance(running, Coordinator):
+            participants: Any = running.participants
+            participants.abort = participants.sweep = lambda *_: None
+            return
+        frame = frame.f_back
+
+
+def _die() -> None:
+    vanish()
+    _fail()
+
+
 def _fail() -> None:
     raise InjectedFault("an injected fault")
 
@@ -74,6 +98,7 @@ _ACTIONS: Final[dict[str, Callable[[], None]]] = {
     # milliseconds.
     "stop": lambda: signal.pthread_kill(threading.get_ident(), signal.SIGSTOP),
     "raise": _fail,
+    "die": _die,
     "drop": _drop,
 }
 _DELAY: Final = re.compile(r"delay:(\d+)")

@@ -9,7 +9,7 @@ import pytest
 from tests.live.operate.support import ask, spark_files
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE
-from tests.live.rules.schedules import Play, at, driver_of, playing, vanish
+from tests.live.rules.schedules import Play, at, die, driver_of, playing
 from tests.unit.fake_sink import FakeSink, World
 from twopc.integration.verify.deciding import GIVE_CHECKPOINT
 from twopc.testing.crash_points import InjectedFault
@@ -30,7 +30,7 @@ def join(play: Play, point: str) -> str:
     driver_of(play, [store]).process(play.batch(0), Tasks(play, ROWS, sinks=[store]))  # type: ignore[list-item]
     both = [store, play.sink]
     driver = driver_of(play, both, add_sink=play.name)  # type: ignore[arg-type]
-    with pytest.raises(InjectedFault), at(point, lambda: vanish(driver)):
+    with pytest.raises(InjectedFault), at(point, die):
         driver.process(play.batch(1), Tasks(play, ROWS, sinks=both))  # type: ignore[arg-type]
     return str(spark_files(play, finished=0, planned=1))
 

@@ -17,7 +17,7 @@ from tests.live.broker_changes import delete_topic
 from tests.live.operate.support import Said, ask, command, spark_files
 from tests.live.pipeline import Tasks, opened
 from tests.live.rules.batches import ROWS, VISIBLE
-from tests.live.rules.schedules import Play, at, playing, vanish
+from tests.live.rules.schedules import Play, at, die, playing
 from tests.live.services import KafkaService
 from tests.live.stores import named
 from twopc.coordinator import Coordinator
@@ -59,7 +59,7 @@ class Pair:
 
     def crash(self, batch: int, point: str) -> None:
         driver = self._driver()
-        with pytest.raises(InjectedFault), at(point, lambda: vanish(driver)):
+        with pytest.raises(InjectedFault), at(point, die):
             driver.process(self._batch(batch), self._tasks())
         for play in (self.first, self.second):
             play.forget_worker()

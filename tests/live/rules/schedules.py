@@ -27,7 +27,7 @@ from twopc.sinks.kafka import producer_pool
 from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 from twopc.sinks.kafka.handle import KafkaHandle, ProducerIdentity
 from twopc.sinks.kafka.transactions import TransactionClient
-from twopc.testing.crash_points import InjectedFault
+from twopc.testing.crash_points import InjectedFault, vanish
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -178,20 +178,15 @@ def at(point: str, action: Callable[[], object], *, passage: int = 1) -> Iterato
 
 
 def die() -> None:
+    """Die as a killed driver does: it handles no error, and so ends no transaction."""
+    vanish()
     raise InjectedFault("dead")
 
 
 def crash(driver: Coordinator, play: Query, batch: int, rows: Sequence[Sequence[str]], point: str) -> None:
-    """Kill the driver at ``point`` of a batch, as SIGKILL does: none of its code runs afterwards."""
-    with pytest.raises(InjectedFault), at(point, lambda: vanish(driver)):
+    """Let the driver die at ``point`` of a batch."""
+    with pytest.raises(InjectedFault), at(point, die):
         driver.process(play.batch(batch), Tasks(play, rows))
-
-
-def vanish(driver: Coordinator) -> None:
-    """Die without ending any transaction: a killed driver handles no error."""
-    outcome: Any = driver.participants
-    outcome.abort = outcome.sweep = lambda *_: None
-    die()
 
 
 def abort_in_one_partition(play: Play, handle: KafkaHandle) -> None:

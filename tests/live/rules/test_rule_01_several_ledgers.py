@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.live.rules.schedules import Play, at, driver_of, fed, vanish
+from tests.live.rules.schedules import Play, at, die, driver_of, fed
 from twopc.errors import FencedError
 from twopc.sinks.kafka.committer import KafkaCommitter
 from twopc.testing.crash_points import InjectedFault
@@ -33,7 +33,7 @@ def test_a_driver_overtaken_while_acquiring_its_sinks_ends_no_decided_transactio
         if committer.decision_log().name == second.sink.ledger:
             monkeypatch.setattr(KafkaCommitter, "acquire", really)
             newer = driver_of(first, sinks)
-            with pytest.raises(InjectedFault), at("driver.decided", lambda: vanish(newer)):
+            with pytest.raises(InjectedFault), at("driver.decided", die):
                 newer.process(first.batch(0), fed(pair, [["decided"]]))
         return really(committer, claim, seen)
 

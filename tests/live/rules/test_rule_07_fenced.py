@@ -12,7 +12,7 @@ import pytest
 
 from tests.live.pipeline import Tasks
 from tests.live.rules.batches import ROWS, VISIBLE, rows_of, seen
-from tests.live.rules.schedules import at, vanish
+from tests.live.rules.schedules import at, die
 from tests.live.rules.test_rule_07_undecided import require_nothing_open
 from twopc.attempt import Claim
 from twopc.errors import FencedError
@@ -129,7 +129,7 @@ def test_transactions_of_a_driver_that_dies_after_its_successor_starts_are_ended
 ) -> None:
     """No one else can end them: until then, or until they time out, they hold readers back (docs/protocol.md)."""
     first, second = play.driver(), play.driver()
-    with pytest.raises(InjectedFault), at("driver.confirmed", lambda: vanish(first)):
+    with pytest.raises(InjectedFault), at("driver.confirmed", die):
         first.process(play.batch(0), After(play, lambda: second.recover(play.batch(0))))
     assert len(play.open_transactions()) == len(ROWS)
     second.process(play.batch(0), Tasks(play, ROWS))

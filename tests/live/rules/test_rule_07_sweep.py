@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.batches import ROWS, VISIBLE, WithOrphan
-from tests.live.rules.schedules import Play, at, crash, die, playing, work_of, writer_of
+from tests.live.rules.schedules import Play, at, crash, playing, work_of, writer_of
 from tests.live.security_support import allow
 from tests.live.services import KafkaService, chosen
 from twopc.errors import CommitBlockedError, ConfigurationError, RetriableError
@@ -40,8 +40,12 @@ if TYPE_CHECKING:
 
 def wake_and_fail(driver: Coordinator, play: Play, batch: int) -> None:
     """Wake a paused driver and fail its next batch, so that it sweeps its attempt."""
+
+    def fail(_: int) -> None:
+        raise InjectedFault
+
     with pytest.raises(InjectedFault):
-        driver.process(play.batch(batch), Tasks(play, [["late"]], between=lambda _: die()))
+        driver.process(play.batch(batch), Tasks(play, [["late"]], between=fail))
 
 
 def test_a_fenced_driver_that_wakes_does_not_sweep_its_successors_transactions(play: Play) -> None:

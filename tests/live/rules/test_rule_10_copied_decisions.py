@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.live.pipeline import Tasks, opened
-from tests.live.rules.schedules import Play, at, until, vanish
+from tests.live.rules.schedules import Play, at, die, until
 from tests.unit.fake_sink import FakeSink, World
 from twopc.coordinator import Coordinator
 from twopc.errors import FencedError, RefusedStartError
@@ -62,7 +62,7 @@ class Added:
 
     def crash(self, batch: int, point: str) -> None:
         driver = self.driver()
-        with pytest.raises(InjectedFault), at(point, lambda: vanish(driver)):
+        with pytest.raises(InjectedFault), at(point, die):
             self.run(batch, driver=driver)
 
     def copied(self, to: Path) -> Added:
@@ -168,7 +168,7 @@ def test_a_restart_after_an_abandoned_batch_is_not_an_older_copy(query: Added, p
     for handle in lost:
         play.fence(handle.transactional_id)
     driver = query.driver(abandon=1)
-    with pytest.raises(InjectedFault), at("driver.confirmed", lambda: vanish(driver)):
+    with pytest.raises(InjectedFault), at("driver.confirmed", die):
         query.run(2, driver=driver)
     query.run(2, 3)
     seen = play.visible()

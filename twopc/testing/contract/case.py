@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from twopc.testing.crash_points import vanish
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
@@ -19,11 +21,12 @@ class Crash(BaseException):
 
 
 def die() -> None:
-    """Simulate the death of this process.
+    """Simulate the death of this process: the driver ends none of its transactions (:func:`~twopc.testing.crash_points.vanish`).
 
     Raises:
         Crash: always.
     """
+    vanish()
     raise Crash
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from twopc.crash_points import crash_point
 from twopc.engine import Write
 from twopc.files import LocalFiles
 from twopc.records import TaskReport
+from twopc.testing import crash_points
+from twopc.testing.contract.case import Crash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from twopc.engine import Work
+    from twopc.observation import Observation
     from twopc.settings import Settings
     from twopc.sink import TwoPhaseCommitSink
     from twopc.testing.contract.case import Case
@@ -109,10 +113,12 @@ class Engine:
         self._case = case
         self._before_tasks = before_tasks
         self.evaluated = 0
+        self.handles: list[Any] = []  #: of the last attempt
 
     def prepare(self, work: Work) -> list[TaskReport]:
         """See :class:`twopc.engine.Engine`."""
         self._before_tasks()
+        self.handles = []
         return [self._task(work, partition, rows) for partition, rows in enumerate(rows_of(work.batch.batch_id))]
 
     def evaluate(self) -> None:
@@ -124,7 +130,9 @@ class Engine:
         handles = {}
         if is_wanted(work, sink.name, partition):
             handle = run_task(sink, attempt_of(work, sink.name, partition), self._case.rows(rows))
-            handles = {} if handle is None else {sink.name: sink.encode_handle(handle)}
+            if handle is not None:
+                self.handles.append(handle)
+                handles = {sink.name: sink.encode_handle(handle)}
         return TaskReport(partition=partition, rows=len(rows), checksum=sum(rows), handles=handles)
 
 
@@ -137,6 +145,12 @@ def run_task(sink: TwoPhaseCommitSink[Any], task: TaskAttempt, rows: pa.RecordBa
     writer.hand_over()
     writer.close()
     return handle
+
+
+def observed(case: Case, decided: Sequence[Any], scan_start: Mapping[str, Any]) -> Observation | None:
+    """Return what an operator sees in the sink's store; None if the sink does not show it."""
+    with contextlib.closing(case.sink.create_committer()) as committer:
+        return committer.observe(decided, scan_start)
 
 
 def rows_of(batch: int) -> list[list[int]]:
@@ -194,6 +208,26 @@ class Query:
         for batch in batches:
             coordinator.process(batch_of(batch, self._query_id), engine)
         return engine
+
+    def run_until(self, point: str, *batches: int, settings: Settings | None = None) -> bool:
+        """Start a run that crashes at a crash point. Return False if it does not pass the point, and so does not crash."""
+
+        def crash() -> None:
+            crash_points.vanish()
+            self._case.crash()
+
+        crash_points.arm(point, crash)
+        with contextlib.suppress(Crash):
+            self.run(*batches, settings=settings)
+        is_crashed = not crash_points.is_armed(point)
+        crash_points.disarm()
+        return is_crashed
+
+    def finish(self, *batches: int) -> None:
+        """Start a run and process these batches. Check that nothing is left of the transactions of earlier runs."""
+        engine = self.run(*batches)
+        found = observed(self._case, engine.handles, {})
+        assert found is None or found.leftovers == ()
 
     def copied(self, directory: Path) -> Query:
         """Return a query on a copy of the current checkpoint."""

@@ -15,15 +15,13 @@ import pytest
 
 from twopc.attempt import Evidence
 from twopc.errors import FencedError, RetriableError
-from twopc.testing.contract.drivers import Driver
+from twopc.testing.contract.drivers import Driver, observed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from multiprocessing.connection import Connection
 
     import pyarrow as pa
 
-    from twopc.observation import Observation
     from twopc.sink import TwoPhaseCommitSink
     from twopc.testing.contract.case import Case
 
@@ -217,13 +215,13 @@ class TransactionContract:
         driver = Driver(case.sink)
         scan_start = driver.begin()
         handle, lost = driver.prepare(case.rows(ROWS)), driver.prepare(case.rows(OTHERS), partition=1)
-        before = _observed(case, [handle], scan_start)
+        before = observed(case, [handle], scan_start)
         if before is None:
             pytest.skip("this sink does not show the state of its store (SinkCommitter.observe)")
         assert (before.evidence, len(before.leftovers)) == ({handle: Evidence.UNKNOWN}, 1)
         driver.committer.abort([lost])
         assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
-        after = _observed(case, [handle, lost], scan_start)
+        after = observed(case, [handle, lost], scan_start)
         assert after is not None
         assert after.evidence == {handle: Evidence.COMMITTED, lost: Evidence.ABORTED}
         assert (after.bound, after.leftovers) == (driver.committer.binding(), ())
@@ -235,15 +233,10 @@ class TransactionContract:
         scan_start = driver.begin()
         handle = driver.prepare(case.rows(ROWS))
         driver.commit([handle], scan_start)
-        seen = _observed(case, [], {})
+        seen = observed(case, [], {})
         if seen is None:
             pytest.skip("this sink does not show the state of its store (SinkCommitter.observe)")
         assert seen.is_ahead
-
-
-def _observed(case: Case, decided: Sequence[Any], scan_start: Mapping[str, Any]) -> Observation | None:
-    with contextlib.closing(case.sink.create_committer()) as committer:
-        return committer.observe(decided, scan_start)
 
 
 def _prepare_and_die(sink: TwoPhaseCommitSink[Any], rows: pa.RecordBatch, to: Connection) -> None:
