@@ -14,7 +14,6 @@ from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
 from tests.live.spark_support import spark
 from twopc import exactly_once
 from twopc.sinks.delta import DeltaSink
-from twopc.testing import crash_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,19 +83,9 @@ def test_two_sinks_of_a_query_write_to_the_same_table_even_if_the_query_crashes_
 
 def test_readers_see_all_rows_of_a_batch_or_none(spark: SparkSession, tmp_path: Path) -> None:
     sink = created(tmp_path, COLUMNS)
-    query = Query(spark, tmp_path, (sink,), plan=lambda frame: frame.repartition(3))
-    for some in BATCHES:
-        query.feed(*some)
-    seen: list[int] = []
-    for passage in range(1, 4):
-        crash_points.arm("driver.committing", lambda: seen.append(len(rows(sink))), passage=passage)
-    try:
-        query.run()
-    finally:
-        crash_points.disarm()
+    query = Query(spark, tmp_path, (sink,), {"write_by": "tasks"}, plan=lambda frame: frame.repartition(3))
+    query.require_whole_batches(lambda: len(rows(sink)))
     assert rows(sink) == ROWS
-    totals = {sum(map(len, BATCHES[:number])) for number in range(len(BATCHES) + 1)}
-    assert seen and set(seen) <= totals
 
 
 @pytest.mark.parametrize("write_by", ["driver", "tasks"])
