@@ -263,8 +263,8 @@ def test_a_restart_proves_an_in_doubt_decision_even_if_the_replaced_coordinator_
 def test_nodes_killed_or_paused_at_any_step_lose_and_duplicate_nothing(
     cluster: LocalKafkaCluster, tmp_path: Path, add_summary: Callable[[str], None]
 ) -> None:
-    """`TWOPC_BROKER_ROUNDS` sets the number of rounds, `TWOPC_SEED` their order."""
-    rounds = int(os.environ.get("TWOPC_BROKER_ROUNDS", "1"))
+    """`TWOPC_BROKER_ROUNDS` sets the number of rounds, `TWOPC_SEED` their order. Each kill is followed by a pause."""
+    rounds = int(os.environ.get("TWOPC_BROKER_ROUNDS", "2"))
     seed = int(os.environ.get("TWOPC_SEED", str(random.SystemRandom().randrange(1 << 32))))
     schedules = [(role, point) for role in ROLES for point in STEPS]
     random.Random(seed).shuffle(schedules)

@@ -148,12 +148,12 @@ class World:
             for _ in range(self.rng.choice([1, 2, 3])):
                 rows = [next(self.numbers) for _ in range(2)] if is_decided else [-next(self.numbers)]
                 tasks[prepare(driver, self.sink, *rows, batch=batch, attempt=attempt)] = rows
-            if self.rng.random() < 0.2:
+            if not self.calm and self.rng.random() < 0.2:
                 self.foreign()
             if is_decided:
                 driver.committer.confirm(list(tasks), 0)
                 self.decision, self.is_settled = Decision(batch, scan_start, tasks), False
-                if self.rng.random() < 0.7:
+                if self.calm or self.rng.random() < 0.7:
                     self.settle(driver, driver.committer.commit)
                 if self.is_settled and driver is self.drivers[-1]:
                     driver.committer.recover_and_abort(list(self.decision.tasks))
@@ -231,6 +231,10 @@ class World:
             self.deliver()
         self.start()
         assert self.is_settled, self.drivers[-1].committer.blockers()
+        self.check()
+        batch = self.decision.batch
+        self.write()
+        assert (self.decision.batch, self.is_settled) == (batch + 1, True)
         self.check()
 
 

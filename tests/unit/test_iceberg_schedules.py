@@ -72,7 +72,9 @@ class Schedule:
             self.restart(is_calm=True)
             self.check()
         assert self._is_proven
+        number = self._batch
         self.batch(is_calm=True)
+        assert (self._batch, self._is_proven) == (number + 1, True)
         self.check()
 
     def batch(self, *, is_calm: bool = False) -> None:

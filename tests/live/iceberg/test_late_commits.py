@@ -159,6 +159,7 @@ def test_the_tag_alone_prevents_a_late_commit_to_a_table_without_a_main_branch(s
 
     crash_points.arm("driver.fenced", arrive)
     stage.successor.run(1)
+    assert not crash_points.is_armed("driver.fenced")
     stage.disturb()
     stage.successor.run(2)
     stage.check(1, 2, next_batch=3)

@@ -141,6 +141,7 @@ def test_a_connection_that_closed_while_it_was_idle_costs_no_attempt(
     for point in ("driver.fenced", "driver.recovered", "driver.prepared", "driver.decided", "driver.committed"):
         crash_points.arm(point, lambda: end_sessions(connection))
     query.run(0, 1)
+    assert not any(map(crash_points.is_armed, crash_points.POINTS))
     assert case.visible() == all_rows(0, 1)
 
 

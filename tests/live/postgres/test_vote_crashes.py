@@ -39,16 +39,19 @@ def test_a_killed_server_keeps_the_vote(
     point: str, local_postgres: LocalPostgres, database: str, tmp_path: Path
 ) -> None:
     case = prepared_of(database)
+    struck: list[str] = []
 
     def kill() -> None:
         local_postgres.kill()
         local_postgres.start()
+        struck.append(point)
 
     query = Query(case, tmp_path)
     query.run(0)
     crash_points.arm(point, kill)
     query.run(1)
     query.run(2)
+    assert struck == [point]
     assert case.visible() == all_rows(0, 1, 2)
 
 
