@@ -16,7 +16,7 @@ import pytest
 from tests.live.broker_changes import delete_topic
 from tests.live.pipeline import Tasks, checksum_of, create_topic, record_batch
 from tests.live.rules.batches import ROWS, VISIBLE
-from tests.live.rules.schedules import Play, abort_in_one_partition, at, crash, playing, until, vanish
+from tests.live.rules.schedules import Play, abort_in_one_partition, at, crash, die, playing, until
 from tests.reader import consumer_of, read_to_end
 from tests.tasks import attempt_of, prepare, prepare_all
 from twopc.records import Repair, TaskReport
@@ -76,7 +76,7 @@ def test_a_restart_writes_rows_again_whose_partitions_no_longer_exist(kafka: Kaf
     """
     with playing(kafka, tmp_path / "checkpoint", topic=None, timeout_ms=5_000) as play:
         driver = play.driver()
-        with pytest.raises(InjectedFault), at("driver.decided", lambda: vanish(driver)):
+        with pytest.raises(InjectedFault), at("driver.decided", die):
             driver.process(play.batch(0), ByColumn(play, [["a"], ["b"], ["c"]]))
         assert any(f"{play.topic}:0" not in one.topic_partitions() for one in play.decided(0)), "no row can be lost"
         recreate(play, partitions=1)

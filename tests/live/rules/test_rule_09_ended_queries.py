@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.live.pipeline import opened
-from tests.live.rules.schedules import Play, at, fed, vanish
+from tests.live.rules.schedules import Play, at, die, fed
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.files import LocalFiles
@@ -38,7 +38,7 @@ def kill_decided(play: Play, query_id: str, root: Path) -> None:
     """Let a query with one sink die when its batch 1 is decided, but not visible."""
     driver = start(root / query_id, [play.sink])
     driver.process(batch(query_id, 0), fed([play], [["0"]]))
-    with pytest.raises(InjectedFault), at("driver.decided", lambda: vanish(driver)):
+    with pytest.raises(InjectedFault), at("driver.decided", die):
         driver.process(batch(query_id, 1), fed([play], [["1"]]))
     play.forget_worker()
 
@@ -64,7 +64,7 @@ def test_a_query_that_replaces_two_queries_completes_the_last_batches_of_both(
         kill_decided(play, query_id, tmp_path)
     sinks = [play.sink for play in pair]
     first = start(tmp_path / "new", sinks, "one", "two")
-    with pytest.raises(InjectedFault), at(point, lambda: vanish(first)):
+    with pytest.raises(InjectedFault), at(point, die):
         first.process(batch("new", 0), fed(pair, [["never"]]))
     if point == "driver.acquired":  # an operator must not take the decided transactions for undecided ones
         with closing(Cluster(pair[1].sink)) as cluster:
