@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from twopc.attempt import Known
 from twopc.errors import RefusedStartError
+from twopc.other_logs import scan_starts_of_others
 from twopc.recovery import Outcome
 from twopc.refusals import lost_decision, lost_repair, replaced
 
@@ -80,8 +81,11 @@ def require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) ->
     mine = batch.query_id
     for name, committer in setup.participants.committers.items():
         # A sink that is not in the newest decision was added after it. If such a sink's store contains a decision, that
-        # decision is newer.
-        if owners[name] == mine and committer.has_newer_decision(view.scan_start.get(name, {})):
+        # decision is newer. But this query may have completed the decision of a query that it has replaced, in another log.
+        known = view.scan_start.get(name, {})
+        if owners[name] == mine and committer.has_newer_decision(known):
+            if not known and not all(map(committer.has_newer_decision, scan_starts_of_others(setup, name))):
+                continue
             raise _older_copy(name, batch) if setup.decides_in_checkpoint else _lost(setup, view, batch, name)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from twopc.errors import ConfigurationError
 
@@ -86,14 +86,14 @@ class Overrides:
         adopt_query_id: see :class:`AdoptQuery`.
         end_query_ids: see :class:`EndQuery`.
         resume_at: see :class:`ResumeAt`.
-        abandon: see :class:`Abandon`.
+        abandoned: see :class:`Abandon`.
         add_sink: see :class:`AddSink`.
     """
 
     adopt_query_id: str | None = None
     end_query_ids: AbstractSet[str] = frozenset()
     resume_at: ResumeAt | None = None
-    abandon: Abandon | None = None
+    abandoned: AbstractSet[Abandon] = frozenset()
     add_sink: str | None = None
 
     @classmethod
@@ -101,19 +101,35 @@ class Overrides:
         """Collect the user's overrides.
 
         Raises:
-            ConfigurationError: a value is not an override, or two overrides have the same kind, and it is not EndQuery.
+            ConfigurationError: a value is not an override, or two overrides have the same kind, and it is neither EndQuery nor
+                Abandon.
         """
-        found: dict[str, str | ResumeAt | Abandon] = {}
-        ended: set[str] = set()
+        found: dict[str, str | ResumeAt] = {}
+        ended, abandoned = set[str](), set[Abandon]()
         for one in given if isinstance(given, Sequence) and not isinstance(given, str) else (given,):
             if isinstance(one, EndQuery) and isinstance(one.query_id, str):
                 ended.add(one.query_id)
                 continue
             field, value = _field_of(one)
+            if isinstance(value, Abandon):
+                abandoned.add(value)
+                continue
             if field in found:
-                raise ConfigurationError(f"override={given!r}: pass each kind of override only once, except EndQuery")
+                raise ConfigurationError(
+                    f"override={given!r}: pass each kind of override only once, except EndQuery and Abandon"
+                )
             found[field] = value
-        return cls(end_query_ids=ended, **found)  # type: ignore[arg-type]  # the values were checked one by one
+        return cls(end_query_ids=ended, abandoned=abandoned, **found)  # type: ignore[arg-type]  # checked one by one
+
+    def in_code(self, *added: Override) -> str:
+        """Return these overrides and the added ones as a user writes them, beginning with ``override=``."""
+        given: list[Override] = [EndQuery(one) for one in sorted(self.end_query_ids)]
+        given += [] if self.adopt_query_id is None else [AdoptQuery(self.adopt_query_id)]
+        given += [] if self.add_sink is None else [AddSink(self.add_sink)]
+        given += [] if self.resume_at is None else [self.resume_at]
+        given += sorted(self.abandoned, key=str)
+        texts = [_in_code(one) for one in dict.fromkeys([*given, *added])]
+        return f"override={texts[0]}" if len(texts) == 1 else f"override=[{', '.join(texts)}]"
 
     def resumes_at(self, query_id: str, batch_id: int, ended: Collection[str]) -> bool:
         """Whether the user lets this query continue at this batch, after a gap. ``ended``: see :attr:`LogView.ended`."""
@@ -121,7 +137,12 @@ class Overrides:
 
     def abandons(self, query_id: str, batch_id: int, ended: Collection[str]) -> bool:
         """Whether the user abandons this query's batch. ``ended``: see :attr:`LogView.ended`."""
-        return _means(self.abandon, query_id, batch_id, ended)
+        return any(_means(one, query_id, batch_id, ended) for one in self.abandoned)
+
+
+def _in_code(one: Override) -> str:
+    values = (value for value in astuple(one) if value is not None)
+    return f"{type(one).__name__}({', '.join(map(repr, values))})"
 
 
 def _means(one: ResumeAt | Abandon | None, query_id: str, batch_id: int, ended: Collection[str]) -> bool:
@@ -140,7 +161,7 @@ def _field_of(one: object) -> tuple[str, str | ResumeAt | Abandon]:
         case ResumeAt(int(batch_id), str() | None) if not isinstance(batch_id, bool):
             return "resume_at", one
         case Abandon(int(batch_id), str() | None) if not isinstance(batch_id, bool):
-            return "abandon", one
+            return "abandoned", one
     raise ConfigurationError(
         f"override={one!r} is not an override. Pass EndQuery(id), AdoptQuery(id), ResumeAt(batch, id), Abandon(batch, id) or "
         "AddSink(name), with the values from the error message"

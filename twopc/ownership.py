@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from twopc.errors import RefusedStartError
 from twopc.log_reader import view_of
 from twopc.other_logs import require_completable
+from twopc.override import EndQuery
 from twopc.refusals import decides_elsewhere
 from twopc.registers import RegisterLog
 
@@ -81,8 +82,7 @@ def _is_on(cluster: str, last: Acquired) -> bool:
 
 def _name_in_use(setup: Setup, what: str, last: str, batch: Batch, *, completes: bool = False) -> RefusedStartError:
     """Build the error. With ``completes``, the start itself would complete the last batch of the query ``last``."""
-    named = [f"EndQuery({one!r})" for one in (*sorted(setup.settings.overrides.end_query_ids), last)]
-    ending = f"override={named[0]}" if len(named) == 1 else f"override=[{', '.join(named)}]"
+    ending = setup.settings.overrides.in_code(EndQuery(last))
     if completes:
         way_out = f", pass all of its sinks and {ending}: this start then completes its last batch"
     else:

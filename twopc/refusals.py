@@ -8,6 +8,7 @@ from twopc.attempt import Evidence
 from twopc.batch import Position
 from twopc.counted import counted
 from twopc.errors import CommitBlockedError, DecisionLogDamagedError, InDoubtError, RefusedStartError
+from twopc.override import Abandon
 from twopc.recovery import Step
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from twopc.attempt import TaskKey
     from twopc.batch import Batch
     from twopc.log_view import LogView
+    from twopc.override import Overrides
     from twopc.participants import Handles
     from twopc.records import Decision
     from twopc.recovery import Case
@@ -164,19 +166,17 @@ def lost_repair(log: str, sink: str, decision: Decision) -> RefusedStartError:
     )
 
 
-def left_out(log: str, decision: Decision, sinks: Sequence[str], this_query_id: str) -> RefusedStartError:
-    """Build the error for a start that does not pass all sinks of the last decided batch."""
+def left_out(log: str, decision: Decision, sinks: Sequence[str], overrides: Overrides) -> RefusedStartError:
+    """Build the error for a start, with these overrides, that does not pass all sinks of the last decided batch."""
     batch_id, query_id = decision.batch_id, decision.query_id
-    abandon = f"Abandon({batch_id}, {query_id!r})"
-    overrides = abandon if query_id == this_query_id else f"[EndQuery({query_id!r}), {abandon}]"
     return RefusedStartError(
         f"sink left out: batch {batch_id} of query {query_id} is the last decided batch in {log}, and it has transactions in "
         f"the sinks {list(sinks)}, which this start does not pass. So this start cannot tell whether these transactions are "
         "committed, and if they are not, their rows would be lost. Pass these sinks again under the same names. To remove "
         f"them, first start query {query_id} with its own checkpoint and all of its sinks, and stop it when it is idle. Check "
         "with `twopc status` that nothing is left to do. Then restart this query with "
-        f"override={overrides}. The batch's visible rows stay visible, and rows that are not visible are "
-        "abandoned: docs/several-sinks.md#adding-and-removing-a-sink. Nothing was written",
+        f"{overrides.in_code(Abandon(batch_id, query_id))}. The batch's visible rows stay visible, and rows that are not visible "
+        "are abandoned: docs/several-sinks.md#adding-and-removing-a-sink. Nothing was written",
         case=SINK_LEFT_OUT,
     )
 

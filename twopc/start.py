@@ -93,7 +93,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     _require_still_startable(setup, view, batch, owners)
     decision = view.decision
     handles = setup.participants.decode_decided(decision)
-    complete_others(setup, batch)  # before the sweep, which would end their transactions
+    complete_others(setup, view, batch)  # before the sweep, which would end their transactions
     evidence = setup.participants.recover(handles, view.scan_start)
     crash_point("driver.recovered")
     run = DriverRun(setup, bound, log_epoch, driver_epochs, view, handles, evidence)

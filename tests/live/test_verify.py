@@ -247,7 +247,7 @@ def test_an_abandoned_batch_is_neither_lost_nor_missing(play: Play) -> None:
     lost, kept = play.decided(0)
     play.fence(lost.transactional_id)
     assert until(lambda: play.end(kept, commit=True) == "NONE")
-    given_up = Settings(overrides=Overrides(abandon=Abandon(0)))
+    given_up = Settings(overrides=Overrides(abandoned={Abandon(0)}))
     play.driver(given_up).process(play.batch(1), Tasks(play, [["c"]]))
     report = report_of(play, record_checks=RecordChecks(key=parse("key")), sole_writer=True)
     assert kinds(report) == [Kind.ABANDONED]
@@ -259,7 +259,7 @@ def test_an_abandoned_batch_hides_neither_an_extra_record_nor_a_lost_one(play: P
     lost, kept = play.decided(0)
     play.fence(lost.transactional_id)
     assert until(lambda: play.end(kept, commit=True) == "NONE")
-    given_up = Settings(overrides=Overrides(abandon=Abandon(0)))
+    given_up = Settings(overrides=Overrides(abandoned={Abandon(0)}))
     play.driver(given_up).process(play.batch(1), Tasks(play, [["4"], ["6"]]))  # the source also had a 5
     producer = Producer({"bootstrap.servers": play.bootstrap_servers, "log_level": 0})
     producer.produce(play.topic, b"7", b"7", partition=0)

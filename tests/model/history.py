@@ -131,7 +131,7 @@ class History:
         self._is_merged = self._is_replaced and random.Random(f"merged {seed}").random() < _MERGED
         if chance.random() < (_LEFT_FOR_THE_NEXT if self._is_replaced else _LEFT_IN_CODE):
             left = chance.randrange(self.shape.batches)
-            self.query.overrides = Overrides(abandon=Abandon(left))
+            self.query.overrides = Overrides(abandoned={Abandon(left)})
             self.judge.allowed.add(Abandon(left))
         self._dies = self._is_replaced and random.Random(f"dies {seed}").random() < _DIES_DECIDED
         self._replaced: list[Checkpointed] = []
@@ -278,8 +278,11 @@ class History:
         self.nemesis.struck[Fault.RESUME] += resumes
         named = ResumeAt(batch, query_id) if resumes else Abandon(batch, query_id)
         self.judge.allowed.add(named)
-        change: dict[str, Any] = {"resume_at" if resumes else "abandon": named}
-        self.query.overrides = replace(self.query.overrides, **change)
+        overrides = self.query.overrides
+        if isinstance(named, ResumeAt):
+            self.query.overrides = replace(overrides, resume_at=named)
+        else:
+            self.query.overrides = replace(overrides, abandoned={named})
         self.simulation.trace.append(f"== the user sets {named}")
         return True
 

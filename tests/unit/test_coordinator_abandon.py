@@ -19,7 +19,7 @@ from twopc.testing.crash_points import arm
 
 
 def abandoning(batch: int, *, end: str | None = None) -> Settings:
-    return Settings(overrides=Overrides(abandon=Abandon(batch), end_query_ids={end} if end else frozenset()))
+    return Settings(overrides=Overrides(abandoned={Abandon(batch)}, end_query_ids={end} if end else frozenset()))
 
 
 def lose_some(cluster: Cluster) -> list[int]:
@@ -131,12 +131,12 @@ def test_a_setting_left_in_the_code_does_not_abandon_the_next_querys_batch_with_
 
 def test_the_next_query_may_abandon_a_batch_with_a_number_that_the_previous_query_abandoned(cluster: Cluster) -> None:
     kept = lose_some(cluster)
-    both = Overrides(abandon=Abandon(0), end_query_ids={QUERY_ID})
+    both = Overrides(abandoned={Abandon(0)}, end_query_ids={QUERY_ID})
     die_at(cluster, cluster.start(settings=Settings(overrides=both)), "driver.decided", 0, query_id=OTHER)
     cluster.store.expire(1)
     with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0, 'query-b'\)\."):
         cluster.start(settings=Settings(overrides=both)).run(1, query_id=OTHER)
-    named = Settings(overrides=replace(both, abandon=Abandon(0, OTHER)))
+    named = Settings(overrides=replace(both, abandoned={Abandon(0, OTHER)}))
     cluster.start(settings=named).run(1, query_id=OTHER)
     assert cluster.store.visible() == sorted(kept + kept + all_rows(1))
     assert abandoned(cluster) == [0, 0]

@@ -147,7 +147,7 @@ def test_a_repair_by_another_driver_during_a_start_does_not_make_its_checkpoint_
 def test_a_restart_after_an_abandoned_batch_is_not_an_older_copy(added: Cluster) -> None:
     die_at(added, start(added), "driver.committing", 1, passage=4)  # starting the query commits batch 0 again
     added.world.store("two").expire()
-    abandoning = Settings(overrides=Overrides(add_sink="two", abandon=Abandon(1)))
+    abandoning = Settings(overrides=Overrides(add_sink="two", abandoned={Abandon(1)}))
     die_at(added, start(added, abandoning), "driver.confirmed", 2)
     start(added).run(2, 3)
     assert added.world.store("two").visible() == sorted(rows_of(1)[0] + all_rows(2, 3))

@@ -388,7 +388,7 @@ def test_a_query_that_crashed_after_abandoning_a_batch_does_not_yet_count_as_an_
     """Its backup counts as an older copy once another run has continued the query."""
     die_at(owned, owned.start(), "driver.committing", 0)
     owned.store.expire(1)
-    die_at(owned, owned.start(settings=Settings(overrides=Overrides(abandon=Abandon(0)))), "driver.confirmed", 1)
+    die_at(owned, owned.start(settings=Settings(overrides=Overrides(abandoned={Abandon(0)}))), "driver.confirmed", 1)
     backup = shutil.copytree(owned.files.location, tmp_path / "backup")
     owned.start().run(1)
     with pytest.raises(RefusedStartError, check=lambda error: error.case == "older copy"):

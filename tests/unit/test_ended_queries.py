@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.unit.coordinator_support import OTHER, die_at
-from tests.unit.fake_sink import QUERY_ID, Cluster, OwnLog, all_rows
+from tests.unit.fake_sink import QUERY_ID, Cluster, FakeEngine, FakeSink, OwnLog, Query, all_rows
+from tests.unit.test_fenced_schedules import Process, Store
+from tests.unit.test_fenced_schedules import Sink as StoreSink
+from twopc.checkpoint_config import CheckpointConfig
+from twopc.checkpointing import Checkpoints
+from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, DecisionLogDamagedError, InDoubtError, RefusedStartError
 from twopc.files import LocalFiles
+from twopc.listeners import Listeners
 from twopc.override import Abandon, EndQuery, Overrides
 from twopc.records import Begin
 from twopc.settings import Settings
@@ -19,8 +25,8 @@ from twopc.testing.contract.drivers import DecidingFiles
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.unit.fake_sink import Query
     from twopc.files import Files
+    from twopc.sink import TwoPhaseCommitSink
 
 THIRD = "query-c"
 #: Each of them sorts before, or after, the sink that is called "m".
@@ -49,7 +55,11 @@ def killed(cluster: Cluster, *sinks: str, query_id: str = QUERY_ID, files: Files
 
 
 def ending(*queries: str, abandon: Abandon | None = None, add_sink: str | None = None) -> Settings:
-    return Settings(overrides=Overrides(end_query_ids={*queries}, abandon=abandon, add_sink=add_sink))
+    return Settings(
+        overrides=Overrides(
+            end_query_ids={*queries}, abandoned={abandon} if abandon else frozenset(), add_sink=add_sink
+        )
+    )
 
 
 def shown(cluster: Cluster, sink: str) -> list[int]:
@@ -153,7 +163,7 @@ def test_an_added_sink_completes_the_batch_that_the_ended_query_decided_in_its_l
     """The other query's decisions are in a's log, or in its checkpoint. Seen: the sweep aborted the decided batch."""
     killed(cluster, "b")
     cluster.start(first, files=new).run(0, query_id=OTHER)
-    with pytest.raises(RefusedStartError, match=rf"override=EndQuery\('{QUERY_ID}'\)"):
+    with pytest.raises(RefusedStartError, match=rf"override=\[AddSink\('b'\), EndQuery\('{QUERY_ID}'\)\]"):
         cluster.start(first, "b", files=new, settings=ending(add_sink="b")).run(1, query_id=OTHER)
     cluster.start(first, "b", files=new, settings=add_b()).run(1, query_id=OTHER)
     assert shown(cluster, "b") == sorted(all_rows(0, 1, 1))
@@ -276,6 +286,87 @@ def test_a_batch_that_has_lost_transactions_stops_the_start_until_the_user_aband
     merged(both, new).run(0, 1, query_id=OTHER)
     assert shown(both, "b") == sorted(all_rows(0, 0, 1, 1))
     assert len(shown(both, "p")) == len(all_rows(0, 0, 1, 1)) - 2
+
+
+# -- the new query already uses one of the ended query's sinks -----------------------------------------------------------
+
+
+@pytest.fixture
+def heir(cluster: Cluster, new: DecidingFiles) -> Query:
+    """Another query, with sink a, took over p after the last batch of the query with sinks b and p."""
+    cluster.start("b", "p").run(0, 1)
+    query = cluster.start("a", "p", files=new, settings=ending(QUERY_ID))
+    query.run(0, query_id=OTHER)
+    return query
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_added_sink_does_not_end_what_the_query_itself_has_decided(
+    at: int, cluster: Cluster, heir: Query, new: DecidingFiles
+) -> None:
+    """The next start replays the decided batch, or Spark has moved past it."""
+    die_at(cluster, heir, "driver.decided", 1, query_id=OTHER)
+    cluster.start("a", "b", "p", files=new, settings=add_b()).run(at, query_id=OTHER)
+    assert not [one for one in cluster.world.store("p").transactions.values() if one.state == "aborted"]
+    assert shown(cluster, "p") == sorted(all_rows(0, 1, 0, *range(1, at + 1)))
+
+
+def test_an_added_sink_needs_no_evidence_from_a_sink_that_the_query_took_over_before(
+    cluster: Cluster, heir: Query, new: DecidingFiles
+) -> None:
+    """The store has deleted the evidence, because newer decisions do not need it."""
+    heir.run(1, query_id=OTHER)
+    forget(cluster, "p")
+    cluster.start("a", "b", "p", files=new, settings=add_b()).run(2, query_id=OTHER)
+    assert shown(cluster, "b") == sorted(all_rows(0, 1, 2))
+
+
+def test_equal_offsets_of_another_query_do_not_show_that_a_batch_is_complete(
+    cluster: Cluster, new: DecidingFiles
+) -> None:
+    """Both queries read the same source at the same pace."""
+    killed(cluster, "b", "p")
+    cluster.start("a", files=new).run(0, 1, 2, query_id=OTHER)
+    with pytest.raises(RefusedStartError, check=lambda error: error.case == "sink left out"):
+        cluster.start("a", "b", files=new, settings=add_b()).run(3, query_id=OTHER)
+    assert cluster.world.store("p").pending()
+
+
+def test_two_ended_queries_may_each_have_a_sink_that_is_left_out(
+    cluster: Cluster, new: DecidingFiles, tmp_path: Path
+) -> None:
+    killed(cluster, "b", "p")
+    killed(cluster, "a", "x", query_id=THIRD, files=DecidingFiles(tmp_path / "third"))
+    overrides = ending(QUERY_ID, THIRD)
+    for _ in range(2):
+        with pytest.raises(RefusedStartError, check=lambda error: error.case == "sink left out") as refused:
+            cluster.start("a", "b", files=new, settings=overrides).run(0, query_id=OTHER)
+        named = re.search(r"override=(\[.*?\])\. ", str(refused.value))
+        assert named is not None
+        overrides = Settings(overrides=Overrides.of(eval(named[1])))  # noqa: S307 - as the user would copy it
+    cluster.start("a", "b", files=new, settings=overrides).run(0, query_id=OTHER)
+    assert shown(cluster, "a") == shown(cluster, "b") == twice(0, 1)
+
+
+@pytest.mark.parametrize("point", ["driver.acquired", "driver.recovered", "driver.bound", "driver.confirmed"])
+def test_a_completed_decision_of_an_ended_query_does_not_look_like_a_lost_one_of_this_query(
+    point: str, cluster: Cluster, new: DecidingFiles, tmp_path: Path
+) -> None:
+    """The store names the new query as the owner of the decision."""
+    store = Store(has_transactions=True)
+
+    def start(names: str, files: Files, *, stored: bool = True, settings: Settings | None = None) -> Query:
+        sinks: list[TwoPhaseCommitSink[Any]] = [FakeSink(cluster.world, name) for name in names]
+        sinks += [StoreSink(Process(store))] if stored else []
+        coordinator = Coordinator(sinks, files, settings=settings)
+        checkpoints = Checkpoints(CheckpointConfig(), Listeners(()), "run", lambda _: None)
+        return Query(coordinator, FakeEngine(*sinks), checkpoints)  # type: ignore[arg-type]
+
+    start("b", cluster.files).run(0, 1)
+    start("a", DecidingFiles(tmp_path / "third"), stored=False).run(0, query_id=THIRD)
+    die_at(cluster, start("ab", new, settings=ending(QUERY_ID, THIRD)), point, 0, query_id=OTHER)
+    start("ab", new, settings=ending(QUERY_ID, THIRD)).run(0, 1, query_id=OTHER)
+    assert shown(cluster, "a") == sorted(all_rows(0, 0, 1))
 
 
 def test_a_repaired_batch_is_completed_with_its_new_transactions(both: Cluster, new: DecidingFiles) -> None:

@@ -109,7 +109,7 @@ def test_a_batch_whose_repair_is_lost_is_not_repaired_again(cluster: Cluster) ->
     die_at(cluster, cluster.start(), "driver.swept", 0)
     lose(cluster)
     refused(cluster, 0, r"has lost a repair of batch 0\..*override=Abandon\(0, 'query-a'\)\.")
-    abandoning = Settings(overrides=Overrides(abandon=Abandon(0, QUERY_ID)))
+    abandoning = Settings(overrides=Overrides(abandoned={Abandon(0, QUERY_ID)}))
     cluster.start(settings=abandoning).run(0, 1)
     assert cluster.store.visible() == all_rows(0, 1)
 

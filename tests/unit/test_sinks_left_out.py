@@ -67,7 +67,7 @@ def test_a_new_query_cannot_leave_out_a_sink_until_the_old_query_has_completed_i
     killed.start("one", "two").run(1)
     assert shown(killed, "two") == all_rows(0, 1)
     refuse(without_two(killed, ENDING, new), 0, OTHER)  # the log does not show that the batch is complete
-    without_two(killed, replace(ENDING, abandon=Abandon(1, QUERY_ID)), new).run(0, query_id=OTHER)
+    without_two(killed, replace(ENDING, abandoned={Abandon(1, QUERY_ID)}), new).run(0, query_id=OTHER)
     without_two(killed, ENDING, new).run(0, 1, query_id=OTHER)
     assert (shown(killed, "one"), shown(killed, "two")) == (sorted(2 * all_rows(0, 1)), all_rows(0, 1))
 

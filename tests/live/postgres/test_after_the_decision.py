@@ -149,7 +149,7 @@ def test_rows_of_a_dropped_column_can_be_kept_although_nothing_can_publish_them(
     for number, stage in enumerate(advised.groups()):
         run(connection, f"CREATE TABLE kept{number} AS TABLE {stage}")
     assert f"override=Abandon(0, '{QUERY_ID}')" in str(blocked.value)
-    query.run(1, settings=Settings(overrides=Overrides(abandon=Abandon(0, QUERY_ID))))
+    query.run(1, settings=Settings(overrides=Overrides(abandoned={Abandon(0, QUERY_ID)})))
     assert values(database) == all_rows(1)
     run(connection, "INSERT INTO target TABLE kept0 UNION ALL TABLE kept1")
     assert values(database) == all_rows(0, 1)

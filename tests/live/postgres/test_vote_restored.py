@@ -114,5 +114,5 @@ def test_the_vote_of_an_abandoned_batch_is_rolled_back(
     with pytest.raises(CommitBlockedError):
         query.run(1)
     assert votes(connection) == doomed
-    query.run(2, settings=Settings(overrides=Overrides(abandon=Abandon(1))))
+    query.run(2, settings=Settings(overrides=Overrides(abandoned={Abandon(1)})))
     assert (votes(connection), case.visible()) == ([], all_rows(0, 2))

@@ -47,7 +47,7 @@ def test_an_older_copy_adds_nothing_twice_even_if_the_adoption_setting_is_still_
 def test_a_lost_batch_that_was_left_behind_is_abandoned_and_the_query_continues_after_a_crash(
     client: Any, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    case, given_up = redis_counters(request), Settings(overrides=Overrides(abandon=Abandon(0)))
+    case, given_up = redis_counters(request), Settings(overrides=Overrides(abandoned={Abandon(0)}))
     query = Query(case, tmp_path)
     crash_points.arm("driver.decided", case.crash)
     with pytest.raises(Crash):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def named_setting(error: object) -> Settings:
     """The override that an error names, exactly as it stands there."""
     ((batch, query_id),) = set(re.findall(r"restart with override=Abandon\((\d+), '(\S+)'\)", str(error)))
-    return Settings(overrides=Overrides(abandon=Abandon(int(batch), query_id)))
+    return Settings(overrides=Overrides(abandoned={Abandon(int(batch), query_id)}))
 
 
 def test_the_setting_in_the_error_abandons_a_lost_batch_that_was_left_behind(play: Play) -> None:
