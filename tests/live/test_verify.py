@@ -368,9 +368,12 @@ def test_the_second_sink_of_a_query_is_compared_with_the_first_sinks_ledger(play
 def test_batches_of_a_sink_that_ran_alone_are_not_compared_with_a_shared_ledger(play: Play, tmp_path: Path) -> None:
     write(play, ROWS, [["d"]])
     first = dataclasses.replace(play.sink, name=f"first-{play.name}")
-    settings = Settings(overrides=Overrides(end_query_ids={play.query_id}))
-    opened.append(Coordinator([first, play.sink], LocalFiles(tmp_path / "both"), settings=settings))
-    opened[-1].process(play.batch(0, query_id="joined"), Tasks(play, [["e"]]))
+    files = LocalFiles(tmp_path / "both")
+    opened.append(Coordinator([first], files))
+    opened[-1].process(play.batch(0, query_id="joined"), Tasks(play, [[]], sinks=[first]))
+    settings = Settings(overrides=Overrides(add_sink=play.name, end_query_ids={play.query_id}))
+    opened.append(Coordinator([first, play.sink], files, settings=settings))
+    opened[-1].process(play.batch(1, query_id="joined"), Tasks(play, [["e"]]))
     report = report_of(play)
     assert (report.ledger, report.transactions, report.visible) == (first.ledger, 1, 1)
     assert kinds(report) == [Kind.NOT_COMPARED, Kind.NOT_COMPARED]
