@@ -27,7 +27,7 @@ ALLOWED: Final = {
         r"this test needs (a broker|brokers) that it may kill",
         r"this test needs a broker with special properties",
         r"this test needs a server that it may kill and pause",
-        r"this test starts a (separate broker|broker of a chosen version)",
+        r"this test starts a (separate broker|broker of a chosen version|broker with other settings)",
         r"starts brokers of chosen versions",
     ),
     "a program, a package or a right that this machine lacks": (

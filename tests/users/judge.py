@@ -25,8 +25,8 @@ _ADVICE: Final = re.compile(
     r"(?:(?:also|either|first|instead|otherwise|then),?\s+"
     r"|(?:after|before|for|if|in|to|unless|when|with)\b(?:[^.]|\.\S)*?,\s+)?"
     r"(?:add|allow|await|call|cast|change|check|close|convert|correct|create|delete|do not|drop|fill|filter|fix|give|include|"
-    r"increase|install|join|keep|leave|let|look|lower|make|omit|pass|persist|put|raise|read|remove|rename|repeat|replace|rerun|"
-    r"restart|restore|return|run|select|set|start|stop|unset|upgrade|use|wait|wrap|write)\b",
+    r"increase|install|join|keep|leave|let|look|lower|make|move|omit|pass|persist|put|raise|read|remove|rename|repeat|replace|rerun|"
+    r"restart|restore|return|run|select|set|start|stop|synchronize|unset|upgrade|use|wait|wrap|write)\b",
     re.IGNORECASE,
 )
 #: If one run of a random program shows more rows than this, another run without any row is not chance.

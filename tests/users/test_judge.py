@@ -175,6 +175,8 @@ def test_a_program_that_fails_on_its_own_may_also_fail_with_the_product() -> Non
         ("two calls: write each batch with one call", True),
         ("If the query is over, delete the checkpoint", True),
         ("The checkpoint is gone.\n  Use a new one", True),
+        ("the clocks differ. Synchronize them", True),
+        ("The directory is full: move it", True),
         ("the read failed", False),
         ("A start of this query would write the batch again", False),
         ("If the topic is gone, its rows cannot be read", False),
