@@ -22,10 +22,11 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from twopc import register_id
+from twopc.crash_points import crash_point
 from twopc.decision_log import DecisionLog
 from twopc.errors import ConfigurationError, DecisionInDoubtError, FatalError, RetriableError, release
 from twopc.files import NotDurableError
-from twopc.records import Acquired
+from twopc.records import Acquired, Decision, Repair
 from twopc.register_reader import Own, RegisterReader, file_of, packed
 
 if TYPE_CHECKING:
@@ -149,6 +150,8 @@ class RegisterLog(DecisionLog):
         failure: Exception | None = None
         try:
             written = self._files.put_if_absent(file_of(number), data)
+            if any(isinstance(record, (Decision, Repair)) for record in records):
+                crash_point("driver.deciding")
         except FatalError:  # this error proves that nothing was written
             raise
         except Exception as error:  # noqa: BLE001 - a file system may raise anything, and the outcome is unknown

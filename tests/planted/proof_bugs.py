@@ -202,6 +202,15 @@ PROOF_BUGS: Final[tuple[Bug, ...]] = (
         model=False,
     ),
     one_edit(
+        "a decision in the checkpoint passes no crash point",
+        0,
+        "twopc/registers.py",
+        '                crash_point("driver.deciding")\n',
+        "                pass\n",
+        protocol="tests/unit/test_coordinator_crashes.py -k in_the_first_batch",
+        model=False,
+    ),
+    one_edit(
         "a start reads registers below the truncation",
         14,
         "twopc/register_reader.py",

@@ -21,12 +21,12 @@ from twopc.coordinator import Coordinator
 from twopc.crash_points import crash_point
 from twopc.engine import Publish
 from twopc.errors import RetriableError
+from twopc.files import LocalFiles
 from twopc.listeners import Listener, Listeners
 from twopc.records import TaskReport
 from twopc.registers import RegisterLog
 from twopc.sink import TwoPhaseCommitSink
 from twopc.testing.contract.case import Crash as Crash  # noqa: PLC0414 - re-exported, because it ends the fake world
-from twopc.testing.contract.drivers import DecidingFiles
 from twopc.writer import SinkWriter
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         self.world = World()
-        self.files: Files = DecidingFiles(directory)
+        self.files: Files = LocalFiles(directory)
 
     @property
     def store(self) -> Store:

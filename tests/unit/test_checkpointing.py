@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twopc.records import TaskReport
 
 UNDECIDED = ["driver.prepared", "driver.confirmed", "driver.bound"]
-#: The other points, except two that only a Kafka sink has.
+#: The other points, except one that only a Kafka sink has, and one whose failure only leaves the decision unanswered.
 OTHERS = [point for point in DRIVER_POINTS if point not in {*UNDECIDED, "driver.fenced", "driver.deciding"}]
 STAYING = [
     name

@@ -20,10 +20,10 @@ from twopc.errors import (
     InDoubtError,
     RetriableError,
 )
+from twopc.files import LocalFiles
 from twopc.override import Overrides
 from twopc.records import Decision, Repair
 from twopc.settings import Settings
-from twopc.testing.contract.drivers import DecidingFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -333,7 +333,7 @@ def test_decided_staged_rows_survive_restarts_and_failed_publications(cluster: C
 
 
 def test_staged_rows_of_a_decision_in_doubt_are_kept_for_the_restart(cluster: Cluster, tmp_path: Path) -> None:
-    class Unanswered(DecidingFiles):
+    class Unanswered(LocalFiles):
         is_cut_off = False
 
         def read(self, name: str) -> bytes | None:

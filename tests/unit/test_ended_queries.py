@@ -20,7 +20,6 @@ from twopc.listeners import Listeners
 from twopc.override import Abandon, EndQuery, Overrides
 from twopc.records import Begin
 from twopc.settings import Settings
-from twopc.testing.contract.drivers import DecidingFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,9 +41,9 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 @pytest.fixture
-def new(tmp_path: Path) -> DecidingFiles:
+def new(tmp_path: Path) -> LocalFiles:
     """Another checkpoint."""
-    return DecidingFiles(tmp_path / "new")
+    return LocalFiles(tmp_path / "new")
 
 
 def killed(cluster: Cluster, *sinks: str, query_id: str = QUERY_ID, files: Files | None = None) -> None:
@@ -82,7 +81,7 @@ def state(cluster: Cluster) -> list[object]:
 
 @pytest.mark.parametrize("extra", EXTRA)
 def test_a_new_sink_with_a_log_does_not_hide_the_ended_querys_decision(
-    extra: str, cluster: Cluster, new: DecidingFiles
+    extra: str, cluster: Cluster, new: LocalFiles
 ) -> None:
     """Seen: the first sink's empty log was taken, the sweep aborted the decided batch, and no error was raised."""
     killed(cluster, "m")
@@ -110,7 +109,7 @@ POINTS = [
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("again", [["m", "a"], ["b", "m", "a"], ["m"]], ids="+".join)
 def test_a_start_that_dies_half_way_and_changes_its_sinks_loses_no_decided_row(
-    point: str, again: list[str], cluster: Cluster, new: DecidingFiles
+    point: str, again: list[str], cluster: Cluster, new: LocalFiles
 ) -> None:
     killed(cluster, "m")
     die_at(cluster, cluster.start("a", "m", files=new, settings=ending(QUERY_ID)), point, 0, query_id=OTHER)
@@ -128,7 +127,7 @@ def test_a_start_that_dies_half_way_and_changes_its_sinks_loses_no_decided_row(
 
 
 def test_the_log_of_an_ended_query_is_found_under_another_sink_name(
-    cluster: Cluster, new: DecidingFiles, tmp_path: Path
+    cluster: Cluster, new: LocalFiles, tmp_path: Path
 ) -> None:
     """A Kafka sink may have another name, but the same ledger. The decision's transactions belong to the old name."""
     killed(cluster, "m")
@@ -146,7 +145,7 @@ def test_the_log_of_an_ended_query_is_found_under_another_sink_name(
 def both(cluster: Cluster, tmp_path: Path) -> Cluster:
     """A query has died: its batch 1 is decided in b's log, for sinks b and p. Another query, with sink a, was stopped."""
     killed(cluster, "b", "p")
-    cluster.start("a", files=DecidingFiles(tmp_path / "third")).run(0, query_id=THIRD)
+    cluster.start("a", files=LocalFiles(tmp_path / "third")).run(0, query_id=THIRD)
     return cluster
 
 
@@ -158,7 +157,7 @@ def merged(both: Cluster, new: Files, *sinks: str, abandon: bool = False) -> Que
 
 @pytest.mark.parametrize("first", ["a", "plain"])
 def test_an_added_sink_completes_the_batch_that_the_ended_query_decided_in_its_log(
-    first: str, cluster: Cluster, new: DecidingFiles
+    first: str, cluster: Cluster, new: LocalFiles
 ) -> None:
     """The other query's decisions are in a's log, or in its checkpoint. Seen: the sweep aborted the decided batch."""
     killed(cluster, "b")
@@ -182,11 +181,11 @@ def forget(cluster: Cluster, sink: str) -> None:
 @pytest.mark.parametrize("sinks", ["ab", "ba"])
 @pytest.mark.parametrize("names", [[QUERY_ID, THIRD], [THIRD, QUERY_ID]])
 def test_a_query_that_replaces_two_queries_completes_the_last_batches_of_both(
-    sinks: str, names: list[str], cluster: Cluster, new: DecidingFiles, tmp_path: Path
+    sinks: str, names: list[str], cluster: Cluster, new: LocalFiles, tmp_path: Path
 ) -> None:
     """Seen: each message named the other query, and two EndQuery were an error."""
     killed(cluster, "b")
-    killed(cluster, "a", query_id=THIRD, files=DecidingFiles(tmp_path / "third"))
+    killed(cluster, "a", query_id=THIRD, files=LocalFiles(tmp_path / "third"))
     overrides = Overrides.of([EndQuery(name) for name in names])
     cluster.start(*sinks, files=new, settings=Settings(overrides=overrides)).run(0, query_id=OTHER)
     assert shown(cluster, "a") == shown(cluster, "b") == twice(0, 1)
@@ -196,10 +195,10 @@ def test_a_query_that_replaces_two_queries_completes_the_last_batches_of_both(
 
 @pytest.mark.parametrize("passed", [[], [QUERY_ID], [THIRD]])
 def test_the_messages_lead_to_both_overrides(
-    passed: list[str], cluster: Cluster, new: DecidingFiles, tmp_path: Path
+    passed: list[str], cluster: Cluster, new: LocalFiles, tmp_path: Path
 ) -> None:
     killed(cluster, "b")
-    killed(cluster, "a", query_id=THIRD, files=DecidingFiles(tmp_path / "third"))
+    killed(cluster, "a", query_id=THIRD, files=LocalFiles(tmp_path / "third"))
     before, overrides = state(cluster), ending(*passed)
     for _ in range(2):
         with pytest.raises(RefusedStartError) as refused:
@@ -217,7 +216,7 @@ def test_the_messages_lead_to_both_overrides(
 @pytest.mark.parametrize("point", ["driver.acquired", "driver.committing", "driver.recovered", "driver.decided"])
 @pytest.mark.parametrize("heir", [OTHER, "query-d"])
 def test_a_start_that_dies_before_it_has_completed_the_batch_leaves_it_to_the_next_start(
-    point: str, heir: str, both: Cluster, new: DecidingFiles, tmp_path: Path
+    point: str, heir: str, both: Cluster, new: LocalFiles, tmp_path: Path
 ) -> None:
     """The dead start already owns the sink, so the owner does not show that a batch is incomplete."""
     die_at(both, merged(both, new), point, 0, query_id=OTHER)
@@ -227,21 +226,21 @@ def test_a_start_that_dies_before_it_has_completed_the_batch_leaves_it_to_the_ne
         assert shown(both, "b") == shown(both, "p") == twice(0, 1)
     else:
         settings = ending(OTHER) if decided else ending(OTHER, THIRD)
-        fourth = DecidingFiles(tmp_path / "fourth")
+        fourth = LocalFiles(tmp_path / "fourth")
         both.start("a", "b", "p", files=fourth, settings=settings).run(0, query_id=heir)
         assert shown(both, "b") == shown(both, "p") == sorted([*twice(0, 1), *decided])
 
 
 @pytest.mark.parametrize("point", ["driver.acquired", "driver.committing", "driver.recovered"])
 def test_the_ended_query_may_come_back_if_the_new_query_has_decided_nothing(
-    point: str, both: Cluster, new: DecidingFiles
+    point: str, both: Cluster, new: LocalFiles
 ) -> None:
     die_at(both, merged(both, new), point, 0, query_id=OTHER)
     both.start("b", "p", settings=ending(OTHER)).run(1, 2)
     assert shown(both, "b") == shown(both, "p") == all_rows(0, 1, 2)
 
 
-def test_a_start_that_dies_half_way_can_continue_without_the_override(cluster: Cluster, new: DecidingFiles) -> None:
+def test_a_start_that_dies_half_way_can_continue_without_the_override(cluster: Cluster, new: LocalFiles) -> None:
     """The override has permitted the first start to take the sink over."""
     killed(cluster, "b")
     cluster.start("a", files=new).run(0, query_id=OTHER)
@@ -254,7 +253,7 @@ def add_b() -> Settings:
     return ending(QUERY_ID, add_sink="b")
 
 
-def test_a_start_without_one_of_the_ended_querys_sinks_is_refused(both: Cluster, new: DecidingFiles) -> None:
+def test_a_start_without_one_of_the_ended_querys_sinks_is_refused(both: Cluster, new: LocalFiles) -> None:
     before = state(both)
     with pytest.raises(RefusedStartError, match="'p'", check=lambda error: error.case == "sink left out") as refused:
         merged(both, new, "a", "b").run(0, query_id=OTHER)
@@ -264,9 +263,7 @@ def test_a_start_without_one_of_the_ended_querys_sinks_is_refused(both: Cluster,
     assert shown(both, "b") == twice(0, 1)
 
 
-def test_a_batch_whose_commit_cannot_be_proven_stops_the_start_and_is_not_swept(
-    both: Cluster, new: DecidingFiles
-) -> None:
+def test_a_batch_whose_commit_cannot_be_proven_stops_the_start_and_is_not_swept(both: Cluster, new: LocalFiles) -> None:
     both.world.store("p").unreachable = True
     with pytest.raises(CommitBlockedError, match="batch 1"):
         merged(both, new).run(0, query_id=OTHER)
@@ -276,7 +273,7 @@ def test_a_batch_whose_commit_cannot_be_proven_stops_the_start_and_is_not_swept(
 
 
 def test_a_batch_that_has_lost_transactions_stops_the_start_until_the_user_abandons_it(
-    both: Cluster, new: DecidingFiles
+    both: Cluster, new: LocalFiles
 ) -> None:
     both.world.store("p").expire(1)
     for _ in range(2):
@@ -292,7 +289,7 @@ def test_a_batch_that_has_lost_transactions_stops_the_start_until_the_user_aband
 
 
 @pytest.fixture
-def heir(cluster: Cluster, new: DecidingFiles) -> Query:
+def heir(cluster: Cluster, new: LocalFiles) -> Query:
     """Another query, with sink a, took over p after the last batch of the query with sinks b and p."""
     cluster.start("b", "p").run(0, 1)
     query = cluster.start("a", "p", files=new, settings=ending(QUERY_ID))
@@ -302,7 +299,7 @@ def heir(cluster: Cluster, new: DecidingFiles) -> Query:
 
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_added_sink_does_not_end_what_the_query_itself_has_decided(
-    at: int, cluster: Cluster, heir: Query, new: DecidingFiles
+    at: int, cluster: Cluster, heir: Query, new: LocalFiles
 ) -> None:
     """The next start replays the decided batch, or Spark has moved past it."""
     die_at(cluster, heir, "driver.decided", 1, query_id=OTHER)
@@ -312,7 +309,7 @@ def test_an_added_sink_does_not_end_what_the_query_itself_has_decided(
 
 
 def test_an_added_sink_needs_no_evidence_from_a_sink_that_the_query_took_over_before(
-    cluster: Cluster, heir: Query, new: DecidingFiles
+    cluster: Cluster, heir: Query, new: LocalFiles
 ) -> None:
     """The store has deleted the evidence, because newer decisions do not need it."""
     heir.run(1, query_id=OTHER)
@@ -321,9 +318,7 @@ def test_an_added_sink_needs_no_evidence_from_a_sink_that_the_query_took_over_be
     assert shown(cluster, "b") == sorted(all_rows(0, 1, 2))
 
 
-def test_equal_offsets_of_another_query_do_not_show_that_a_batch_is_complete(
-    cluster: Cluster, new: DecidingFiles
-) -> None:
+def test_equal_offsets_of_another_query_do_not_show_that_a_batch_is_complete(cluster: Cluster, new: LocalFiles) -> None:
     """Both queries read the same source at the same pace."""
     killed(cluster, "b", "p")
     cluster.start("a", files=new).run(0, 1, 2, query_id=OTHER)
@@ -333,10 +328,10 @@ def test_equal_offsets_of_another_query_do_not_show_that_a_batch_is_complete(
 
 
 def test_two_ended_queries_may_each_have_a_sink_that_is_left_out(
-    cluster: Cluster, new: DecidingFiles, tmp_path: Path
+    cluster: Cluster, new: LocalFiles, tmp_path: Path
 ) -> None:
     killed(cluster, "b", "p")
-    killed(cluster, "a", "x", query_id=THIRD, files=DecidingFiles(tmp_path / "third"))
+    killed(cluster, "a", "x", query_id=THIRD, files=LocalFiles(tmp_path / "third"))
     overrides = ending(QUERY_ID, THIRD)
     for _ in range(2):
         with pytest.raises(RefusedStartError, check=lambda error: error.case == "sink left out") as refused:
@@ -350,7 +345,7 @@ def test_two_ended_queries_may_each_have_a_sink_that_is_left_out(
 
 @pytest.mark.parametrize("point", ["driver.acquired", "driver.recovered", "driver.bound", "driver.confirmed"])
 def test_a_completed_decision_of_an_ended_query_does_not_look_like_a_lost_one_of_this_query(
-    point: str, cluster: Cluster, new: DecidingFiles, tmp_path: Path
+    point: str, cluster: Cluster, new: LocalFiles, tmp_path: Path
 ) -> None:
     """The store names the new query as the owner of the decision."""
     store = Store(has_transactions=True)
@@ -363,13 +358,13 @@ def test_a_completed_decision_of_an_ended_query_does_not_look_like_a_lost_one_of
         return Query(coordinator, FakeEngine(*sinks), checkpoints)  # type: ignore[arg-type]
 
     start("b", cluster.files).run(0, 1)
-    start("a", DecidingFiles(tmp_path / "third"), stored=False).run(0, query_id=THIRD)
+    start("a", LocalFiles(tmp_path / "third"), stored=False).run(0, query_id=THIRD)
     die_at(cluster, start("ab", new, settings=ending(QUERY_ID, THIRD)), point, 0, query_id=OTHER)
     start("ab", new, settings=ending(QUERY_ID, THIRD)).run(0, 1, query_id=OTHER)
     assert shown(cluster, "a") == sorted(all_rows(0, 0, 1))
 
 
-def test_a_repaired_batch_is_completed_with_its_new_transactions(both: Cluster, new: DecidingFiles) -> None:
+def test_a_repaired_batch_is_completed_with_its_new_transactions(both: Cluster, new: LocalFiles) -> None:
     both.world.store("p").expire(1)
     die_at(both, both.start("b", "p"), "driver.decided", 1)  # the repair is decided
     assert both.world.store("p").pending()
@@ -377,7 +372,7 @@ def test_a_repaired_batch_is_completed_with_its_new_transactions(both: Cluster, 
     assert shown(both, "b") == shown(both, "p") == twice(0, 1)
 
 
-def test_a_damaged_log_may_hide_a_decision(both: Cluster, new: DecidingFiles) -> None:
+def test_a_damaged_log_may_hide_a_decision(both: Cluster, new: LocalFiles) -> None:
     log = both.world.logs["b"]
     log.remove(f"registers/{log.names('registers')[1]}")
     before = [one.pending() for one in both.world.stores.values()]
@@ -387,10 +382,10 @@ def test_a_damaged_log_may_hide_a_decision(both: Cluster, new: DecidingFiles) ->
 
 
 def test_a_query_that_takes_its_sink_back_completes_the_batch_that_was_decided_meanwhile(
-    both: Cluster, new: DecidingFiles, tmp_path: Path
+    both: Cluster, new: LocalFiles, tmp_path: Path
 ) -> None:
     merged(both, new).run(0, query_id=OTHER)
-    fourth = both.start("b", "p", files=DecidingFiles(tmp_path / "fourth"), settings=ending(OTHER, QUERY_ID))
+    fourth = both.start("b", "p", files=LocalFiles(tmp_path / "fourth"), settings=ending(OTHER, QUERY_ID))
     die_at(both, fourth, "driver.decided", 0, query_id="query-d")
     both.start("a", "b", "p", files=new, settings=ending("query-d")).run(0, 1, query_id=OTHER)
     assert shown(both, "b") == shown(both, "p") == sorted(all_rows(0, 0, 0, 1, 1))

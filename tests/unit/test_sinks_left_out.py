@@ -13,7 +13,6 @@ from twopc.errors import RefusedStartError
 from twopc.files import LocalFiles
 from twopc.override import Abandon, Overrides
 from twopc.settings import Settings
-from twopc.testing.contract.drivers import DecidingFiles
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,9 +34,9 @@ def killed(cluster: Cluster, tmp_path: Path) -> Cluster:
 
 
 @pytest.fixture
-def new(tmp_path: Path) -> DecidingFiles:
+def new(tmp_path: Path) -> LocalFiles:
     """Another checkpoint."""
-    return DecidingFiles(tmp_path / "new")
+    return LocalFiles(tmp_path / "new")
 
 
 def shown(cluster: Cluster, sink: str) -> list[int]:
@@ -56,7 +55,7 @@ def refuse(query: Query, batch: int, query_id: str) -> str:
 
 
 def test_a_new_query_cannot_leave_out_a_sink_until_the_old_query_has_completed_its_batch(
-    killed: Cluster, new: DecidingFiles
+    killed: Cluster, new: LocalFiles
 ) -> None:
     """Seen: the batch never became visible in the sink, without any error."""
     before = [*OwnLog(killed.world.logs["one"]).inspect().entries]
@@ -72,28 +71,28 @@ def test_a_new_query_cannot_leave_out_a_sink_until_the_old_query_has_completed_i
     assert (shown(killed, "one"), shown(killed, "two")) == (sorted(2 * all_rows(0, 1)), all_rows(0, 1))
 
 
-def test_a_new_query_with_all_sinks_completes_the_batch_itself(killed: Cluster, new: DecidingFiles) -> None:
+def test_a_new_query_with_all_sinks_completes_the_batch_itself(killed: Cluster, new: LocalFiles) -> None:
     killed.start("one", "two", settings=Settings(overrides=ENDING), files=new).run(0, query_id=OTHER)
     assert shown(killed, "two") == sorted([*all_rows(0, 1), *all_rows(0)])
 
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_a_checkpoint_that_does_not_contain_the_whole_batch_does_not_prove_it(
-    batch: int, killed: Cluster, new: DecidingFiles
+    batch: int, killed: Cluster, new: LocalFiles
 ) -> None:
     """A savepoint was restored, but the ended query had decided another batch since, or had just planned it."""
     refuse(without_two(killed, replace(ENDING, adopt_query_id=OTHER), new), batch, OTHER)
 
 
 def test_a_checkpoint_with_a_later_batch_of_another_history_does_not_prove_the_batch(
-    killed: Cluster, new: DecidingFiles
+    killed: Cluster, new: LocalFiles
 ) -> None:
     overrides = replace(ENDING, adopt_query_id=OTHER)
     with pytest.raises(RefusedStartError, check=lambda error: error.case == "sink left out"):
         without_two(killed, overrides, new).run(2, query_id=OTHER, history="another")
 
 
-def test_a_savepoint_of_the_last_batch_lets_the_new_query_leave_out_a_sink(killed: Cluster, new: DecidingFiles) -> None:
+def test_a_savepoint_of_the_last_batch_lets_the_new_query_leave_out_a_sink(killed: Cluster, new: LocalFiles) -> None:
     killed.start("one", "two").run(1)
     without_two(killed, replace(ENDING, adopt_query_id=OTHER), new).run(2, query_id=OTHER)
     assert (shown(killed, "one"), shown(killed, "two")) == (all_rows(0, 1, 2), all_rows(0, 1))
@@ -108,7 +107,7 @@ def test_the_same_query_cannot_leave_out_a_sink_if_its_binding_is_missing(killed
 
 
 def test_a_sink_without_rows_in_the_last_batch_may_be_left_out(
-    cluster: Cluster, new: DecidingFiles, tmp_path: Path
+    cluster: Cluster, new: LocalFiles, tmp_path: Path
 ) -> None:
     cluster.world.logs["one"] = LocalFiles(tmp_path / "own")
     query = cluster.start("one", "two")

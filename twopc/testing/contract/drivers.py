@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from twopc.attempt import Attempt, Claim, TaskAttempt
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
-from twopc.crash_points import crash_point
 from twopc.engine import Write
 from twopc.files import LocalFiles
 from twopc.records import TaskReport
@@ -168,17 +167,6 @@ def batch_of(batch: int, query_id: str = QUERY_ID) -> Batch:
     return Batch(query_id, batch, (f"offset-{batch}",), lambda of: (f"offset-{of}",))
 
 
-class DecidingFiles(LocalFiles):
-    """Checkpoint files that call the crash point ``driver.deciding`` as soon as they have written a decision."""
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        """See :class:`twopc.files.Files`."""
-        written = super().put_if_absent(name, data)
-        if b'"type":"decision"' in data or b'"type":"repair"' in data:
-            crash_point("driver.deciding")
-        return written
-
-
 class Query:
     """A query with one sink. Every call of :meth:`run` starts a new run with the same checkpoint."""
 
@@ -196,7 +184,7 @@ class Query:
 
     def start(self, settings: Settings | None = None) -> Coordinator:
         """Start a run that does not end by itself."""
-        coordinator = Coordinator([self._case.sink], DecidingFiles(self._directory), settings=settings)
+        coordinator = Coordinator([self._case.sink], LocalFiles(self._directory), settings=settings)
         opened.append(coordinator)
         return coordinator
 
