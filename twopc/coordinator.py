@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twopc.batch_transaction import BatchTransaction
 from twopc.binding import Binding
+from twopc.log_reader import view_of
 from twopc.participants import Participants
 from twopc.pending import Pending
 from twopc.recovery import Outcome, Step
@@ -72,6 +73,14 @@ class Coordinator:
         if self._run is None:
             raise AssertionError("recover comes first")
         return self._run.log_epoch
+
+    def last_decided(self, query_id: str) -> int | None:
+        """Read the last batch that the query has decided; None if it has decided none. This method needs no recovery.
+
+        Raises:
+            TwoPhaseCommitError: the log is damaged, or cannot be read.
+        """
+        return view_of(self.log, self.log.inspect).highest_batch_of(query_id)
 
     def is_undecided(self, batch: Batch) -> bool:
         """Whether the batch is undecided, all earlier batches are proven, and this driver's recovery is complete.

@@ -134,10 +134,12 @@ def _way_back(found: WayBack) -> list[str]:
     batch, last = found.handover.batch_id, found.decided
     if found.not_reached:
         return [
-            f"No batch is unfinished. The old sink begins with batch {batch + 1}.",
+            f"No batch is unfinished. If the transactional query has ended, the old sink begins with batch {batch + 1}.",
             (
-                f"The command cannot reach {' and '.join(found.not_reached)}, so it has not fenced the transactional query. Make "
-                "sure that this query has ended. Then start the old query, which does not need TakeOver."
+                f"The command cannot reach {' and '.join(found.not_reached)}, so it has not fenced the transactional query. If "
+                "you stopped this query before you ran this command, start the old query, which does not need TakeOver. "
+                "Otherwise, the transactional query may have begun another batch since then: stop it, and run this command "
+                "again. Do not start the old query before this command has succeeded after the transactional query has ended."
             ),
         ]
     lines = [

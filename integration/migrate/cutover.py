@@ -161,10 +161,9 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
         ConfigurationError: the new query has decided the batch, or it is unknown which batches it has decided.
         TwoPhaseCommitError: the query's decisions cannot be read.
     """
-    last = Handovers(place.own).newest()
-    # After a rollback, the old sink writes. A query binds its sinks before its first decision. So without a binding, the
-    # query has decided nothing, and the command needs no permission on the ledger.
-    if (last is not None and last.is_back) or not Binding(place.own).sinks:
+    # A query binds its sinks before its first decision. So without a binding, the query has decided nothing, and the command
+    # needs no permission on the ledger.
+    if _is_handed_over(begun, Handovers(place.own).newest()) or not Binding(place.own).sinks:
         return
     query, batch_id = begun.query_id, begun.batch_id
     try:
@@ -186,8 +185,20 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
     raise ConfigurationError(
         f"Batch {batch_id} cannot be handed over, because the new query has already decided it, and the new bounds would also "
         "contain the new query's rows. Nothing was done. No data is at risk. Start the new query, which completes the batch if "
-        "it is unfinished. To return to the old query instead, run `twopc migrate rollback`"
+        "it is unfinished. If the new query requires another hand-over, run `twopc migrate rollback`, and then this command "
+        "again. To return to the old query, run only `twopc migrate rollback`"
     )
+
+
+def _is_handed_over(begun: Handover, last: Handover | None) -> bool:
+    """Whether the newest hand-over already shows that the new query's rows of this batch do no harm.
+
+    A rollback says which part of the batch is in the output. If both the new hand-over and the last one say that the batch is
+    finished, they name the same rows.
+    """
+    if last is None or last.batch_id != begun.batch_id:
+        return False
+    return last.is_back or last.kind is begun.kind is Kind.NOTHING
 
 
 def _require_records_of_the_batch_before(

@@ -17,7 +17,7 @@ from twopc.errors import ConfigurationError
 from twopc.sealed import unseal_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from twopc.batch import Batch
     from twopc.files import Files
@@ -102,12 +102,13 @@ def newest_handover(files: Files) -> tuple[str, HandoverFacts] | None:
     return where, unseal_file(where, files.read(newest) or b"", HandoverFacts, of_format=FORMAT, remedy=REMEDY)
 
 
-def require_taken_over(files: Files, batch: Batch) -> None:
+def require_taken_over(files: Files, batch: Batch, decided: Callable[[], int | None]) -> None:
     """Check that no cut-over has handed over the batch, unless ``TakeOver`` passes on only the missing rows.
 
     Args:
         files: the directory ``<checkpoint>/twopc``.
         batch: a run's first batch, because a cut-over cannot hand over a later batch.
+        decided: finds the last batch that this query has decided; None if it has decided none.
 
     Raises:
         ConfigurationError: rows of the batch may be in the output, or the checkpoint was returned to the other sink.
@@ -119,10 +120,16 @@ def require_taken_over(files: Files, batch: Batch) -> None:
     if facts.query_id != batch.query_id:
         return  # TakeOver reports the problem
     if facts.is_back:
+        # A rollback that could not fence this query may have come too early. Only this query can finish a later batch that it has
+        # decided, and the old sink would write the batch once more.
+        highest = decided() if batch.batch_id > facts.batch_id else None
+        if highest is not None and batch.batch_id <= highest:
+            return
         raise ConfigurationError(
             f"`twopc migrate rollback` has returned this checkpoint to the old sink ({where}), and the old sink may have "
-            f"written rows of batch {batch.batch_id} since then. This run wrote nothing. Run `twopc migrate cutover "
-            "--apply` again, and restart"
+            f"written rows of batch {batch.batch_id} since then. This run wrote nothing. To stay with the old sink, start the "
+            f"old query as that command said: no row of batch {batch.batch_id} is missing then, even if this query has begun the "
+            "batch. To write with this query, run `twopc migrate cutover --apply` again, and restart"
         )
     rest = _passing.get()
     if facts.is_half_written and facts.batch_id == batch.batch_id and (rest is None or rest.batch_id != batch.batch_id):

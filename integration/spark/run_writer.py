@@ -182,18 +182,17 @@ class RunWriter:
 
     def _recovered(self, session: SparkSession, staging: Staging | None, batch: Batch, pending: Pending) -> Coordinator:
         pending.enter("connect")
-        self._coordinator = self._connect(session, staging, batch)
-        run = self._coordinator.start(batch, pending)
-        if run.adopts(batch.query_id):
-            files, own_files = (self._mode.open_files(f"{self.location}{part}") for part in ("", "/twopc"))
-            warn_of_adoption(files, own_files, batch)
-        pending.enter("check")
-        return self._coordinator
-
-    def _connect(self, session: SparkSession, staging: Staging | None, batch: Batch) -> Coordinator:
-        """Make the coordinator. A run's batches share the coordinator until a batch fails."""
         own_files = tried(self._mode.open_files(f"{self.location}/twopc"))
-        require_taken_over(own_files, batch)
+        coordinator = self._coordinator = self._connect(session, staging, own_files)
+        require_taken_over(own_files, batch, lambda: coordinator.last_decided(batch.query_id))
+        run = coordinator.start(batch, pending)
+        if run.adopts(batch.query_id):
+            warn_of_adoption(self._mode.open_files(self.location), own_files, batch)
+        pending.enter("check")
+        return coordinator
+
+    def _connect(self, session: SparkSession, staging: Staging | None, own_files: Files) -> Coordinator:
+        """Make the coordinator. A run's batches share the coordinator until a batch fails."""
         settings = Settings(
             overrides=self._options.overrides,
             max_attempts=self._options.checkpoints.max_attempts,

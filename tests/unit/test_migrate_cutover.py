@@ -131,3 +131,32 @@ def test_a_batch_returned_to_the_old_sink_may_be_handed_over_again(
     handovers.add(msgspec.structs.replace(first, is_back=True))
     decided(place, monkeypatch, 1)
     assert cutover.find(WANTED, place, SINK).handover.kind is Kind.REST
+
+
+def test_a_batch_that_the_new_query_decided_after_a_rollback_without_a_fence_cannot_be_handed_over(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handovers = Handovers(place.own)
+    first = handovers.newest()
+    assert first is not None
+    handovers.add(msgspec.structs.replace(first, is_back=True, kind=Kind.NOTHING))
+    spark_has(tmp_path, planned=2, finished=1)
+    decided(place, monkeypatch, 2)
+    with pytest.raises(ConfigurationError, match=r"Batch 2 .* decided .*Start the new query"):
+        cutover.find(WANTED, place, SINK)
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+def test_a_finished_batch_may_be_handed_over_again_and_the_ledger_is_not_read(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch, *, is_back: bool
+) -> None:
+    """A rollback and a cut-over followed each other between two batches. Then other records were written to the topic."""
+    spark_has(tmp_path, planned=1, finished=1)
+    handovers = Handovers(place.own)
+    first = handovers.newest()
+    assert first is not None
+    handovers.add(msgspec.structs.replace(first, kind=Kind.NOTHING, is_back=is_back))
+    decided(place, monkeypatch, 1)
+    monkeypatch.setattr(cutover, "decided_by", None)
+    found = cutover.find(WANTED, place, SINK).handover
+    assert (found.batch_id, found.kind, found.topics["enriched"][0].end) == (1, Kind.NOTHING, 6)

@@ -58,12 +58,27 @@ def test_after_the_way_back_the_new_query_does_not_start_again_although_it_was_n
     result = CliRunner().invoke(app, ["migrate", "rollback", *words])
     said = " ".join(result.output.split())
     assert result.exit_code == 0, said
-    assert "The old sink begins with batch 2. The command cannot reach sink 'events', so it has not fenced" in said
+    assert "the old sink begins with batch 2. The command cannot reach sink 'events', so it has not fenced" in said
+    assert "stop it, and run this command again. Do not start the old query before" in said
     newest = Handovers(place.own).newest()
     assert newest is not None
     assert (newest.batch_id, newest.kind, newest.is_back) == (1, Kind.NOTHING, True)
     with pytest.raises(ConfigurationError, match="has returned this checkpoint to the old sink"):
-        require_taken_over(place.own, Batch(QUERY, 2, ("o",), lambda _: None))
+        require_taken_over(place.own, Batch(QUERY, 2, ("o",), lambda _: None), lambda: 1)
+
+
+def test_a_way_back_that_came_too_early_is_repeated_after_the_new_query_has_finished_its_batch(
+    place: Place, tmp_path: Path
+) -> None:
+    """The new query was still running, and was killed after it had decided batch 2. The old query would duplicate the batch."""
+    bind(place)
+    roll_back(place, SINK)
+    (tmp_path / "offsets" / "2").write_text('v1\n{}\n{"in":{"0":0}}')
+    with pytest.raises(ConfigurationError, match=r"batch 2 is unfinished.*Start the transactional query again"):
+        roll_back(place, SINK)
+    require_taken_over(place.own, Batch(QUERY, 2, ("o",), lambda _: None), lambda: 2)
+    (tmp_path / "commits" / "2").write_text("v1\n{}")
+    assert roll_back(place, SINK).handover.batch_id == 2
 
 
 def test_an_unfinished_batch_cannot_be_returned_without_a_fence(place: Place, tmp_path: Path) -> None:

@@ -24,6 +24,10 @@ def batch(number: int, query_id: str = "query") -> Batch:
     return Batch(query_id, number, ("5",), lambda _: None)
 
 
+def unread() -> int | None:
+    raise AssertionError("a start without a rollback must not read the log twice")
+
+
 def files_with(root: Path, *handovers: dict[str, Any]) -> LocalFiles:
     files = LocalFiles(root)
     for facts in handovers:
@@ -46,7 +50,7 @@ def files_with(root: Path, *handovers: dict[str, Any]) -> LocalFiles:
 def test_a_batch_that_has_not_begun_needs_no_take_over(
     handovers: list[dict[str, Any]], number: int, tmp_path: Path
 ) -> None:
-    require_taken_over(files_with(tmp_path, *handovers), batch(number))
+    require_taken_over(files_with(tmp_path, *handovers), batch(number), unread)
 
 
 @pytest.mark.parametrize("passed", [None, 6])
@@ -61,24 +65,37 @@ def test_a_batch_that_another_sink_has_begun_is_refused_unless_its_rest_is_passe
         passing,
         pytest.raises(ConfigurationError, match=r"another sink began to write batch 7.*handover-000010.*TakeOver"),
     ):
-        require_taken_over(files, batch(7))
+        require_taken_over(files, batch(7), unread)
     with passing_the_rest(7, ()):
-        require_taken_over(files, batch(7))
+        require_taken_over(files, batch(7), unread)
 
 
+@pytest.mark.parametrize("decided", [None, 6, 7])
 @pytest.mark.parametrize("kind", list(Kind))
 def test_a_checkpoint_returned_to_the_old_sink_is_refused_until_it_is_handed_over_again(
-    kind: Kind, tmp_path: Path
+    kind: Kind, decided: int | None, tmp_path: Path
 ) -> None:
     files = files_with(tmp_path, {"kind": kind, "is_back": True})
-    with passing_the_rest(7, ()), pytest.raises(ConfigurationError, match=r"rollback.*batch 7 since.*cutover --apply"):
-        require_taken_over(files, batch(7))
+    for number in (7, 8):
+        with (
+            passing_the_rest(7, ()),
+            pytest.raises(ConfigurationError, match=rf"rollback.*batch {number} since.*old query.*cutover --apply"),
+        ):
+            require_taken_over(files, batch(number), lambda: decided)
+
+
+def test_after_a_rollback_without_a_fence_the_query_finishes_only_the_batch_that_it_has_decided(tmp_path: Path) -> None:
+    """The old sink would write the decided batch again. But it may have written any later batch."""
+    files = files_with(tmp_path, {"kind": Kind.NOTHING, "is_back": True})
+    require_taken_over(files, batch(8), lambda: 8)
+    with pytest.raises(ConfigurationError, match="has returned this checkpoint to the old sink"):
+        require_taken_over(files, batch(9), lambda: 8)
 
 
 def test_a_damaged_handover_is_refused(tmp_path: Path) -> None:
     (tmp_path / "handover-000001.json").write_text('{"query_id": "query"')
     with pytest.raises(ConfigurationError, match=r"handover-000001\.json cannot be read"):
-        require_taken_over(LocalFiles(tmp_path), batch(7))
+        require_taken_over(LocalFiles(tmp_path), batch(7), unread)
 
 
 class TakesOver(Interceptor):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tests.unit.coordinator_support import die_at
+from tests.unit.coordinator_support import die_at, records
 from tests.unit.fake_sink import QUERY_ID, Cluster, FakeSink, all_rows, offsets_of
-from twopc.errors import SchemaError
+from twopc.errors import ConfigurationError, SchemaError
 from twopc.files import LocalFiles
 from twopc.integration.migrate.handover import Handover, Handovers, Kind
 from twopc.integration.spark import run_writer
@@ -74,12 +74,16 @@ def rejected(
         raise SchemaError("no column 'value'")
 
     monkeypatch.setattr(run_writer, "arrange", arrange)
+    with pytest.raises(SchemaError, match="no column 'value'") as error:
+        write(cluster, location, batch_id, options)
+    return error.value.checkpoint
+
+
+def write(cluster: Cluster, location: Path, batch_id: int, options: Options | None = None) -> None:
     sink, run, mode = FakeSink(cluster.world), QueryRun(SomeQuery(), None), SomeMode()  # type: ignore[arg-type]
     frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf={}))
     writer = RunWriter(run, mode, str(location), [sink], options or Options())  # type: ignore[arg-type]
-    with pytest.raises(SchemaError, match="no column 'value'") as error:
-        writer.write(Call(batch_id, (SinkFrame("", frame, (sink,)),), {}))
-    return error.value.checkpoint
+    writer.write(Call(batch_id, (SinkFrame("", frame, (sink,)),), {}))
 
 
 @pytest.mark.parametrize("batch_id", [0, 1], ids=["the decided batch", "the next batch"])
@@ -152,3 +156,21 @@ def test_a_query_that_was_adopted_before_logs_nothing(
     die_at(cluster, cluster.start(settings=Settings(overrides=adopting)), "driver.confirmed", 1)
     rejected(cluster, tmp_path, 1, monkeypatch, Options(overrides=adopting))
     assert not [record for record in caplog.records if "AdoptQuery" in record.getMessage()]
+
+
+@pytest.mark.parametrize("point", ["driver.decided", "driver.confirmed"])
+def test_a_query_that_ran_on_after_a_rollback_finishes_a_decided_batch_and_fences_nobody_otherwise(
+    point: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rollback could not fence it. Nothing of an undecided batch is visible, so the old sink may write that batch."""
+    cluster.start().run(0)
+    Handovers(cluster.files).add(Handover(**OLD, batch_id=0, kind=Kind.NOTHING, is_back=True))
+    die_at(cluster, cluster.start(), point, 1)
+    if point == "driver.decided":
+        rejected(cluster, tmp_path, 1, monkeypatch)
+        assert cluster.store.visible() == all_rows(0, 1)
+        return
+    before = records(cluster, object)
+    with pytest.raises(ConfigurationError, match="has returned this checkpoint to the old sink"):
+        write(cluster, tmp_path, 1)
+    assert (records(cluster, object), cluster.store.visible()) == (before, all_rows(0))

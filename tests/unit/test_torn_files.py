@@ -163,7 +163,7 @@ def test_a_damaged_handover_is_never_mistaken_for_another_one() -> None:
         files.remove("handover-000001.json")
         files.put_if_absent("handover-000001.json", data)
         with pytest.raises(ConfigurationError, match=r"cannot be read|left the batch half-written"):
-            require_taken_over(files, batch)
+            require_taken_over(files, batch, lambda: None)
         said = _error_of(lambda: _require_equal(Handovers(files).newest(), kept))
         assert said is None or re.search(r"handover-000001\.json cannot be read.*`twopc migrate cutover` again", said)
 
