@@ -49,12 +49,21 @@ SELECT c.oid::regclass::text AS name, c.relkind::text AS kind,
     WHERE a.attrelid = c.oid AND a.attgenerated <> ''
     AND CASE WHEN %(locked)s THEN pg_get_expr(d.adbin, d.adrelid) <> pg_get_expr(e.adbin, e.adrelid) ELSE false END
   ) AS computes_otherwise,
-  CASE WHEN %(locked)s THEN pg_get_expr(p.partexprs, c.oid) END AS expressions,
+  p.partexprs IS NOT NULL AS has_expressions, key.expressions,
+  CASE WHEN %(locked)s THEN pg_get_partition_constraintdef( -- including the bounds of the tables above it
+    CASE -- all its siblings evaluate the same expressions
+      WHEN count(*) OVER (PARTITION BY i.inhparent, key.expressions) = count(*) OVER (PARTITION BY i.inhparent)
+      THEN i.inhparent ELSE c.oid
+    END
+  ) END AS bounds,
   ARRAY(
-    SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum IN (
-      SELECT found[1]::int FROM regexp_matches(p.partexprs::text, ':varattno (\d+)', 'g') found
-    ) ORDER BY a.attnum
-  ) AS expression_columns,
+    SELECT DISTINCT a.attname::text
+    FROM pg_partition_ancestors(c.oid) above(oid) JOIN pg_partitioned_table k ON k.partrelid = above.oid
+    JOIN pg_attribute a ON a.attrelid = above.oid
+    WHERE (a.attnum = ANY(k.partattrs) AND above.oid <> c.oid) OR a.attnum IN (
+      SELECT found[1]::int FROM regexp_matches(k.partexprs::text, ':varattno (\d+)', 'g') found
+    ) ORDER BY 1
+  ) AS routing_columns,
   (
     SELECT min(CASE -- as the server itself decides for each publication
       WHEN c.relreplident <> 'f' AND identity.columns = '{}' THEN 'no identity'
@@ -88,6 +97,8 @@ SELECT c.oid::regclass::text AS name, c.relkind::text AS kind,
     )
   ) AS update_obstacle
 FROM tree JOIN pg_class c ON c.oid = tree.oid LEFT JOIN pg_partitioned_table p ON p.partrelid = c.oid
+LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND c.oid <> %(oid)s::oid
+CROSS JOIN LATERAL (SELECT CASE WHEN %(locked)s THEN pg_get_expr(p.partexprs, c.oid) END AS expressions) key
 ORDER BY 1
 """
 COLUMNS: Final = """

@@ -5,6 +5,9 @@ generated columns, indexes, and CHECK and NOT NULL constraints, and evaluates th
 any of them would reject. The sink rejects everything that depends on other rows or on code, unless the driver publishes before it
 votes (``vote="prepared"``). In a CHECK or an index, the table's owner must not use a function whose result depends on other rows,
 on the time, or on the session. The owner must also not change the table while the query runs.
+
+One objection is found only by the first task: a partition that computes a generated column by another expression. To read such an
+expression, PostgreSQL locks the table, and a start must not wait for locks (see ``locked`` in :func:`read_table`).
 """
 
 from __future__ import annotations
@@ -337,4 +340,6 @@ def _partitioned(publishing: Publishing) -> Iterator[str]:
         )
     for route in table.routes:
         if late := _late(route.columns, publishing):
-            yield f"the partition key of {route.table} {late}, or write to a table with another partition key"
+            yield (
+                f"the choice of a row's partition in {route.table} {late}, or write to a table with another partition key"
+            )

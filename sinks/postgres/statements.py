@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
     from twopc.sinks.postgres.publishing import Publishing
-    from twopc.sinks.postgres.target import Table
+    from twopc.sinks.postgres.target import Route, Table
 
 _OBJECTS: Final = (
     "CREATE TABLE IF NOT EXISTS {schema}.control (sink text PRIMARY KEY, record bytea NOT NULL)",
@@ -105,8 +105,8 @@ class Statements:
         if is_last_check:  # these definitions come from the server itself
             for definition in staged_indexes(publishing.table):
                 yield sql.SQL("CREATE INDEX ON {} USING ").format(stage) + sql.SQL(definition)
-            for route in publishing.table.routes:  # this check is always true, but to evaluate it may fail
-                yield sql.SQL("ALTER TABLE {} ADD CHECK (num_nulls({}) >= 0)").format(stage, sql.SQL(route.expressions))
+            if routes := publishing.table.routes:
+                yield sql.SQL("ALTER TABLE {} ").format(stage) + sql.SQL(", ").join(_evaluations(routes))
 
     def copy(self, txn: str, columns: Sequence[str]) -> sql.Composed:
         """Copy rows into the stage. The client sends the text from :meth:`RowFormat.copy_text`."""
@@ -287,6 +287,19 @@ def lock_table(name: str) -> sql.Composed:
 def place(table: Table) -> sql.Identifier:
     """Return the table name, qualified with the schema."""
     return sql.Identifier(table.schema, table.name)
+
+
+def _evaluations(routes: Sequence[Route]) -> Iterator[sql.SQL]:
+    """Evaluate partition keys as the table does. Each check is always true, but it fails if an expression fails.
+
+    A row may make the key of a partition fail into which the row does not go. So CASE ensures that the bounds are tested first.
+    """
+    conditions: dict[str, dict[str, None]] = {}
+    for route in routes:
+        conditions.setdefault(route.expressions, {})[f"({route.bounds or 'true'})"] = None
+    for expressions, bounds in conditions.items():
+        check = f"CASE WHEN {' OR '.join(bounds)} THEN num_nulls({expressions}) >= 0 ELSE true END"
+        yield sql.SQL(f"ADD CHECK ({check})")
 
 
 def _names(names: Sequence[str]) -> sql.Composed:

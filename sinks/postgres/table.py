@@ -77,9 +77,9 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         stricter=tuple(row["name"] for row in partitions if row["is_stricter"]),
         computing_otherwise=tuple(row["name"] for row in partitions if row["computes_otherwise"]),
         routes=tuple(
-            Route(row["name"], row["expressions"] or "", tuple(row["expression_columns"]))
+            Route(row["name"], row["expressions"] or "", row["bounds"] or "", tuple(row["routing_columns"]))
             for row in partitions
-            if row["expression_columns"]
+            if row["has_expressions"]
         ),
         foreign=tuple(row["name"] for row in partitions if row["kind"] == "f"),
         unlogged=tuple(row["name"] for row in partitions if row["is_unlogged"]),

@@ -163,11 +163,13 @@ class Route:
     Attributes:
         table: the name of the partitioned table: the sink's table, or one of its partitions.
         expressions: the expressions in SQL, separated by commas; empty if they were not read.
-        columns: the names of the columns in the expressions.
+        bounds: a condition in SQL. The expressions are evaluated only for rows that fulfill it. Empty means every row.
+        columns: the names of the columns that decide whether the expressions are evaluated, and with what result.
     """
 
     table: str
     expressions: str
+    bounds: str
     columns: tuple[str, ...]
 
 

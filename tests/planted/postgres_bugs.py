@@ -62,9 +62,30 @@ POSTGRES_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a partition key's expression is evaluated only by the publish",
         "statements.py",
-        "            for route in publishing.table.routes:",
-        "            for route in publishing.table.routes[:0]:",
+        "            if routes := publishing.table.routes:",
+        "            if routes := publishing.table.routes[:0]:",
         f"{_OBJECTIONS} -k fails_before_the_vote",
+    ),
+    _bug(
+        "a stage rejects a row because of the key of a partition to which the row does not go",
+        "statements.py",
+        "CASE WHEN {' OR '.join(bounds)} THEN",
+        "CASE WHEN true THEN",
+        f"{_OBJECTIONS} -k only_for_the_rows_in_it",
+    ),
+    _bug(
+        "a late number decides whether a partition's key is evaluated",
+        "catalog_queries.py",
+        "    WHERE (a.attnum = ANY(k.partattrs) AND above.oid <> c.oid) OR a.attnum IN (\n",
+        "    WHERE a.attnum IN (\n",
+        f"{_OBJECTIONS} -k test_a_table_that_can_reject",
+    ),
+    _bug(
+        "a stage evaluates a key again for each partition",
+        "catalog_queries.py",
+        "THEN i.inhparent ELSE c.oid\n",
+        "THEN c.oid ELSE c.oid\n",
+        f"{_OBJECTIONS} -k all_partitions_share",
     ),
     _bug(
         "a partition may compute a column differently from the stage",

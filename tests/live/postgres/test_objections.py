@@ -122,7 +122,16 @@ _DANGEROUS = [
             "CREATE TABLE p PARTITION OF target DEFAULT PARTITION BY LIST ((10 / (n - 1)))",
             "CREATE TABLE q PARTITION OF p DEFAULT",
         ],
-        "the partition key of p uses the identity column 'n', which receives its value only after the decision",
+        "the choice of a row's partition in p uses the identity column 'n', which receives its value only after the decision",
+    ),
+    (
+        [
+            f"{_TARGET}, n int GENERATED ALWAYS AS IDENTITY) PARTITION BY LIST (n)",
+            "CREATE TABLE p PARTITION OF target FOR VALUES IN (1, 2, 3) PARTITION BY LIST ((10 / (v - 5)))",
+            "CREATE TABLE q PARTITION OF p DEFAULT",
+            "CREATE TABLE rest PARTITION OF target DEFAULT",
+        ],
+        "the choice of a row's partition in p uses the identity column 'n', which receives its value only after the decision",
     ),
     (
         [
@@ -274,6 +283,47 @@ def test_the_stage_accepts_every_row_for_which_the_partition_key_can_be_computed
     assert len(content(typed)) == 2
 
 
+def test_the_stage_evaluates_the_key_of_a_partition_only_for_the_rows_in_it(typed: Connection) -> None:
+    """The expression would fail for rows that go elsewhere: in the next partition, in a deeper one, and without a bound."""
+    run(
+        typed,
+        *_ORDERS.split("; "),
+        "CREATE TABLE large PARTITION OF orders FOR VALUES FROM (10) TO (100) PARTITION BY LIST ((1 / (payload->>'d')::int))",
+        "CREATE TABLE large_rest PARTITION OF large DEFAULT",
+        "CREATE TABLE hashed PARTITION OF target FOR VALUES IN ('hash') PARTITION BY HASH (payload)",
+        "CREATE TABLE h PARTITION OF hashed FOR VALUES WITH (MODULUS 1, REMAINDER 0) PARTITION BY LIST ((payload->>'y'))",
+        "CREATE TABLE h_rest PARTITION OF h DEFAULT",
+    )
+    kept = {
+        "other": '{"n": "x"}', "order": '{"n": "1", "d": "0"}', "hash": '{"n": "x"}', None: '{"n": "x"}',
+    }  # fmt: skip
+    rows = batch(kind=pa.array(list(kept)), payload=pa.array(list(kept.values())))
+    assert objections(typed, rows) == []
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), rows))
+    staging.publish(staging.stage(rows))
+    assert len(content(typed)) == len(kept)
+    for payload in ('{"n": "50", "d": "0"}', '{"n": "x", "d": "1"}'):
+        with pytest.raises(psycopg.Error):
+            staging.stage(batch(kind=pa.array(["order"]), payload=pa.array([payload])))
+
+
+def test_a_key_that_all_partitions_share_is_evaluated_once(typed: Connection) -> None:
+    run(typed, f"{_TARGET}) PARTITION BY LIST (id)")
+    for number, bounds in enumerate(("FOR VALUES IN (0)", "FOR VALUES IN (1)", "DEFAULT")):
+        run(
+            typed,
+            f"CREATE TABLE p{number} PARTITION OF target {bounds} PARTITION BY LIST ((10 / (v - 5)))",
+            f"CREATE TABLE q{number} PARTITION OF p{number} DEFAULT",
+        )
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), _ROWS))
+    txn = staging.stage(batch(id=pa.array([1]), v=pa.array([6])))
+    stage = staging.statements.stage(txn).as_string()
+    checks = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = %s::regclass AND contype = 'c'"
+    [(check,)] = typed.execute(checks, [stage]).fetchall()
+    assert check.count("v - 5") == 1
+    assert "id" not in check
+
+
 @pytest.mark.parametrize(
     ("constraint", "name"),
     [
@@ -327,6 +377,13 @@ _WIDE_ROWS = batch(id=pa.array([1]), v=pa.array([_WIDE]))
 
 _NESTED = f"{_TARGET}) PARTITION BY LIST (id); CREATE TABLE p PARTITION OF target DEFAULT PARTITION BY HASH (v, (10 / (v - 5)))"
 
+#: A table in which only one partition has a key that some rows make fail.
+_ORDERS = (
+    "CREATE TABLE target (kind text, payload jsonb) PARTITION BY LIST (kind); CREATE TABLE rest PARTITION OF target DEFAULT; "
+    "CREATE TABLE orders PARTITION OF target FOR VALUES IN ('order') PARTITION BY RANGE (((payload->>'n')::int)); "
+    "CREATE TABLE orders_rest PARTITION OF orders DEFAULT"
+)
+
 #: Tables for which the stage finds every row that the table would reject, each with such a row.
 _SAFE = [
     (f"{_TARGET}, CHECK (v < 5))", _ROWS),
@@ -344,6 +401,7 @@ _SAFE = [
     (f"{_TARGET}, CHECK (v < 5)) PARTITION BY LIST (v); CREATE TABLE p PARTITION OF target DEFAULT", _ROWS),
     (f"{_TARGET}) PARTITION BY RANGE (abs(v), (10 / (v - 5))); CREATE TABLE p PARTITION OF target DEFAULT", _ROWS),
     (f"{_NESTED}; CREATE TABLE q PARTITION OF p FOR VALUES WITH (MODULUS 1, REMAINDER 0)", _ROWS),
+    (_ORDERS, batch(kind=pa.array(["order"]), payload=pa.array(['{"n": "x"}']))),
 ]  # fmt: skip
 
 
