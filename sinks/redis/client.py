@@ -15,7 +15,7 @@ from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, Sl
 from tenacity import wait_exponential
 
 from twopc.retry import retrying
-from twopc.sinks.redis.errors import FAILURES, REMEDIES, NotReplicatedError, SlotMovingError, is_transient
+from twopc.sinks.redis.errors import FAILURES, REMEDIES, SILENCES, NotReplicatedError, SlotMovingError, is_transient
 from twopc.sinks.staged.client import StoreClient
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class RedisClient(StoreClient[Call]):
     system = "Redis"
     oldest = "Redis 6.2, Valkey 7.2"
     failures = FAILURES
+    silences = SILENCES
     remedies = REMEDIES
     #: The maximum weight of the commands to send before a response is read. While Redis executes the commands from one
     #: read of a socket, it serves no other client.

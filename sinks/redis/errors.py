@@ -13,6 +13,8 @@ from twopc.sinks.staged.client import remedies
 
 #: All errors that redis-py raises. With a cluster, some errors do not derive from RedisError.
 FAILURES: Final = (RedisError, exceptions.RedisClusterException, OSError)
+#: The errors that redis-py raises if a server cannot be reached, or responds too late.
+SILENCES: Final = (exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 #: The advice by error message, because an error inside a script has no class.
 REMEDIES: Final = remedies(
     (

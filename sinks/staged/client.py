@@ -39,6 +39,7 @@ class StoreClient(ABC, Generic[CallT]):
         system: the store's name, for error messages.
         oldest: the oldest supported versions, for error messages.
         failures: every error that a call may raise or receive as its response.
+        silences: the failures that mean that no response arrived.
         remedies: the advice for the errors in ``failures``.
         limits: the maximum total sizes of calls that are sent together, in the units of :meth:`_sizes`.
         backoff: the pauses between retries.
@@ -47,6 +48,7 @@ class StoreClient(ABC, Generic[CallT]):
     system: ClassVar[str]
     oldest: ClassVar[str]
     failures: ClassVar[tuple[type[Exception], ...]]
+    silences: ClassVar[tuple[type[Exception], ...]] = (OSError,)
     remedies: ClassVar[Sequence[Remedy]]
     limits: ClassVar[Sequence[int]]
     backoff: ClassVar[wait_base]
@@ -132,7 +134,7 @@ class StoreClient(ABC, Generic[CallT]):
         """Describe a failure that stops a decided batch."""
         if remedy := self._remedy_of(error):
             return f"{text_of(error)}. {remedy[1]}"
-        if self.is_transient(error):
+        if isinstance(error, self.silences):
             return f"{self.system} does not respond: {text_of(error)}"
         return text_of(error)
 

@@ -2419,6 +2419,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_staged_client.py -k after_the_decision",
     ),
     one_edit(
+        "Redis, HBase: a busy store that rejects a call for now is reported as silent",
+        0,
+        "sinks/staged/client.py",
+        "        if isinstance(error, self.silences):\n",
+        "        if self.is_transient(error):\n",
+        model=False,
+        protocol="tests/unit/test_staged_client.py -k after_the_decision",
+    ),
+    one_edit(
         "Redis: chunks wait until the timeout for an earlier chunk that failed",
         0,
         "sinks/redis/committer.py",

@@ -136,14 +136,21 @@ def test_a_failure_cleared_by_a_retry_keeps_no_reference_to_its_caller() -> None
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("client", "error", "reason"),
     [
-        (exceptions.OutOfMemoryError("used memory > 'maxmemory'"), r"used memory > 'maxmemory'\. .*raise maxmemory"),
-        (exceptions.TimeoutError("too late"), "Redis does not respond: too late"),
-        (exceptions.ResponseError("unknown command"), "unknown command"),
+        (REDIS, exceptions.OutOfMemoryError("used memory > 'maxmemory'"), r"used memory > 'maxmemory'\. .*raise maxmemory"),
+        (REDIS, exceptions.TimeoutError("too late"), "Redis does not respond: too late"),
+        (REDIS, exceptions.ConnectionError("Connection closed by server."), "Redis does not respond: Connection closed.*"),
+        (REDIS, ConnectionRefusedError("refused"), "Redis does not respond: refused"),
+        (REDIS, exceptions.ResponseError("unknown command"), "unknown command"),
+        (REDIS, exceptions.ClusterDownError("CLUSTERDOWN The cluster is down"), "CLUSTERDOWN The cluster is down"),
+        (REDIS, exceptions.ResponseError("MISCONF Redis cannot save"), "MISCONF Redis cannot save"),
+        (HBASE, TimeoutError(), "HBase does not respond: TimeoutError"),
+        (HBASE, RemoteError("o.a.h.RegionTooBusyException", "o.a.h.RegionTooBusyException: full\n at x"), "o.*TooBusy.*: full"),
+        (HBASE, RemoteError("o.a.h.RegionTooBusyException", ""), "o.a.h.RegionTooBusyException"),
     ],
-)
-def test_only_a_store_that_may_respond_later_is_reported_as_silent_after_the_decision(
-    error: Exception, reason: str
+)  # fmt: skip
+def test_only_a_store_that_does_not_respond_is_reported_as_silent_after_the_decision(
+    client: StoreClient[object], error: Exception, reason: str
 ) -> None:
-    assert re.fullmatch(reason, REDIS.reason(error))
+    assert re.fullmatch(reason, client.reason(error))
