@@ -53,6 +53,21 @@ def require_not_ahead(sink: str, *, here_ms: int, server_ms: int) -> None:
         )
 
 
+def require_not_behind(sink: str, *, here_ms: int, server_ms: int) -> None:
+    """Check that HBase's clock is not far ahead of this host's clock, because a new sink's timestamps begin at HBase's time.
+
+    Raises:
+        ConfigurationError: it is.
+    """
+    if (behind_ms := server_ms - here_ms) > _TOLERANCE_MS:
+        raise ConfigurationError(
+            f"sink {sink!r}: this host's clock is {_seconds(behind_ms)} s behind the clock of one of HBase's region servers, at "
+            "whose time a new sink begins. If the region server's clock is wrong, the sink's cells would hide later writes of "
+            "other clients. No data is at risk: nothing was written to the data table. Synchronize the clocks of this host and "
+            "of the region servers (NTP). Then restart the query"
+        )
+
+
 def warn_if_ahead(sink: str, *, version: int, server_ms: int, table: str, own_table: str) -> None:
     """Warn if the sink's newest version is far ahead of HBase's clock, because a driver's clock was once ahead."""
     if (ahead_ms := version - server_ms) > _TOLERANCE_MS:

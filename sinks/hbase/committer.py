@@ -97,6 +97,8 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
             self._highest_version = max(self._highest_version, server_ms)
         if self._operation not in MARKED:  # otherwise, the rows' cells carry the servers' time
             clock.require_not_ahead(self.name, here_ms=here_ms, server_ms=server_ms)
+            if not version:
+                clock.require_not_behind(self.name, here_ms=control.now_ms(), server_ms=server_ms)
             clock.warn_if_ahead(
                 self.name, version=version, server_ms=server_ms, table=self._data_table, own_table=self._table
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pytest
 from twopc import control
 from twopc.attempt import Claim, Owner
 from twopc.errors import ConfigurationError
-from twopc.sinks.hbase import HBaseSink, Increment, clock
+from twopc.sinks.hbase import Delete, HBaseSink, Increment, Put, clock
 from twopc.sinks.hbase.client import HBaseClient
 from twopc.sinks.hbase.cluster import Cluster, Region
 from twopc.sinks.hbase.committer import HBaseCommitter
@@ -22,6 +23,7 @@ from twopc.sinks.staged.committer import StagedCommitter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twopc.sinks.hbase.mappings import Mapping
     from twopc.sinks.hbase.row_ops import Op
 
 SCHEMAS_HIDDEN = RemoteError("org.apache.hadoop.hbase.security.AccessDeniedException", "Insufficient permissions")
@@ -83,12 +85,15 @@ def test_a_record_that_a_deletion_hides_is_reported_with_the_way_to_remove_the_d
 # -- a start ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def committer() -> HBaseCommitter:
-    mapping = Increment("{id}", {"d:v": "n"})
+def committer_of(mapping: Mapping) -> HBaseCommitter:
     return HBaseSink(
         name="s", zookeeper="h:1", table="data", mapping=mapping, timeout_ms=300, user="u"
     ).create_committer()
+
+
+@pytest.fixture
+def committer() -> HBaseCommitter:
+    return committer_of(Increment("{id}", {"d:v": "n"}))
 
 
 @pytest.mark.parametrize(("version", "highest"), [(0, 7_000), (5_000, 0)])
@@ -102,6 +107,29 @@ def test_the_first_version_of_a_sink_is_above_hbases_clock(
     monkeypatch.setattr(StagedCommitter, "acquire", lambda *_: 1)
     committer.acquire(Claim("q", "r", "registers"), Owner(None, 0))
     assert committer._highest_version == highest
+
+
+@pytest.mark.parametrize("mapping", [Put("{id}", {"d:v": "n"}), Delete("{id}", ["d:v"])])
+@pytest.mark.parametrize(
+    ("version", "server_ms", "is_refused"), [(0, 1_060_001, True), (0, 1_060_000, False), (1, 1_060_001, False)]
+)
+def test_a_new_sink_does_not_start_at_the_time_of_a_server_whose_clock_is_ahead(
+    version: int, server_ms: int, mapping: Mapping, monkeypatch: pytest.MonkeyPatch, *, is_refused: bool
+) -> None:
+    """The clock of the other region servers may be right, and the sink's cells would hide what clients write there."""
+
+    def read_slowly(*_: object, **__: object) -> int:
+        monkeypatch.setattr(control, "now_ms", lambda: 1_000_000)
+        return server_ms
+
+    monkeypatch.setattr(control, "now_ms", lambda: 900_000)
+    monkeypatch.setattr(clock, "read_server_clock", read_slowly)
+    monkeypatch.setattr(HBaseCommitter, "_create_table", lambda _: None)
+    monkeypatch.setattr(HBaseCommitter, "_read", lambda *_: control.Control(version=version))
+    monkeypatch.setattr(StagedCommitter, "acquire", lambda *_: 1)
+    refused = pytest.raises(ConfigurationError, match=r"this host's clock is 60 s behind.*nothing was written")
+    with refused if is_refused else contextlib.nullcontext():
+        committer_of(mapping).acquire(Claim("q", "r", "registers"), Owner(None, 0))
 
 
 class Master:
