@@ -170,7 +170,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         published = step.view.outcome
         if control.decode(self.load(step)).decided == version and version >= published.version:
             if published.version != version:
-                published = Published(version=version)
+                published = Published(version=version, former_lists=published.lists)
             # A repair may contain files from several drivers. The newest directory counts, because a sweep treats later files
             # as orphans.
             places = ((driver_epoch_of(one.transaction, self.name) or 0, one.batch) for one in handles)

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from twopc.attempt import Evidence
+from twopc.sinks.lake.layout import directory_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,8 +27,9 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
         batch: the batch id.
         attempts: the number of settled transactions for each attempt at the batch. A repair may cover several attempts.
         lost: the settled transactions that will never be in the table.
-        has_lists: whether some tasks' lists of files are in files (see :class:`LakeHandle`). They are deleted when a later
-            decision is in the table, because a machine crash may lose the newest commit.
+        lists: the directories that contain tasks' lists of files (see :class:`LakeHandle`). These files are deleted when a
+            later decision is in the table, because a machine crash may lose the newest commit.
+        former_lists: the previous decision's ``lists``. A driver that died may not have deleted these files.
     """
 
     version: int = 0
@@ -35,16 +37,18 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
     batch: int = -1
     attempts: dict[str, int] = {}
     lost: tuple[str, ...] = ()
-    has_lists: bool = False
+    lists: tuple[str, ...] = ()
+    former_lists: tuple[str, ...] = ()
 
 
 def settle(published: Published, found: Mapping[HandleT, object | None]) -> Published:
     """Compute the outcome after a commit settles these transactions. ``found`` maps each lost transaction to None."""
+    lists = {directory_of(handle.entries_file) for handle in found if handle.entries_file}
     return replace(
         published,
         attempts={**published.attempts, **Counter(handle.attempt for handle in found)},
         lost=(*published.lost, *(handle.transaction for handle, entries in found.items() if entries is None)),
-        has_lists=published.has_lists or any(handle.entries_file for handle in found),
+        lists=tuple(sorted({*published.lists, *lists})),
     )
 
 

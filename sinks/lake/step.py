@@ -9,9 +9,8 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from twopc.control import decode
 from twopc.sinks.lake.errors import StoreError
-from twopc.sinks.lake.layout import directory, is_entries_file
+from twopc.sinks.lake.layout import is_entries_file
 from twopc.sinks.lake.view import View
 
 if TYPE_CHECKING:
@@ -93,19 +92,19 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _delete_lists(self) -> None:
-        """After a new decision's commit, delete the lists of files that the previous decision's tasks wrote.
+        """After a new decision's commit, delete the lists of files that earlier decisions' tasks wrote.
 
         The previous decision's commit can no longer be the only one that a machine crash loses.
         """
         if self.published is None:
             return
         before, files = self.view.outcome, self.view.files
-        if before.version == self.published.version or not before.has_lists:
+        if before.version == self.published.version:
             return
-        where = directory(self.view.root(decode(self.view.stored).id), before.epoch, before.batch)
         with contextlib.suppress(StoreError):
-            for name in filter(is_entries_file, files.listed(where)):
-                files.delete(f"{where}/{name}")
+            for where in (*before.lists, *before.former_lists):
+                for name in filter(is_entries_file, files.listed(where)):
+                    files.delete(f"{where}/{name}")
 
     # -- implemented for each format --------------------------------------------------------------------------------------
 

@@ -102,16 +102,34 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             "a list of files is deleted although a crash may undo the commit of its batch",
             "step.py",
             "        before, files = self.view.outcome, self.view.files\n"
-            "        if before.version == self.published.version or not before.has_lists:\n",
-            "        before, files = self.published, self.view.files\n        if not before.has_lists:\n",
+            "        if before.version == self.published.version:\n",
+            "        before, files = self.published, self.view.files\n        if not before.lists:\n",
             **_both("restored.py::test_a_lost_commit_is_repeated_if_it_was_the_newest", "10"),
         ),
         _bugs(
             "the lists of files stay forever",
             "published.py",
-            "has_lists=published.has_lists or any(handle.entries_file for handle in found)",
-            "has_lists=False",
+            "lists=tuple(sorted({*published.lists, *lists})),",
+            "lists=(),",
             **_both("sweep.py::test_a_file_with_entries_stays_until_the_next_batch_with_rows_is_in_the_table", "True"),
+        ),
+        _bugs(
+            "lists of files stay forever if a driver dies before it deletes them",
+            "committer.py",
+            "Published(version=version, former_lists=published.lists)",
+            "Published(version=version)",
+            **_both(
+                "sweep.py::test_files_with_entries_that_a_dead_driver_should_have_deleted_are_deleted_after_the_next_batch"
+            ),
+        ),
+        _bugs(
+            "a repair forgets the lists of files of the drivers before it",
+            "published.py",
+            "sorted({*published.lists, *lists})",
+            "sorted(lists)",
+            **_both(
+                "sweep.py::test_files_with_entries_of_several_drivers_are_deleted_after_the_batch_that_follows_their_repair"
+            ),
         ),
         _bugs(
             "a commit fails at once if the table cannot be read",

@@ -13,6 +13,7 @@ from twopc.attempt import Evidence
 from twopc.sinks.lake import writer as writer_module
 from twopc.sinks.lake.layout import copied_ms, data_file, new_copy, original_of, transaction_of
 from twopc.sinks.lake.orphans import Orphans
+from twopc.sinks.lake.step import LakeStep
 from twopc.testing.contract import Case, numbers
 from twopc.testing.contract.drivers import Driver, Query, all_rows
 
@@ -309,3 +310,44 @@ def test_a_file_with_entries_stays_until_the_next_batch_with_rows_is_in_the_tabl
     successor.committer.commit([prepare(successor, shop.sink, 9)], successor.begin())
     assert handles[0].transaction not in {path.stem for path in shop.files("*.entries")}
     assert shop.values() == [0, 1, 2, 9]
+
+
+def test_files_with_entries_that_a_dead_driver_should_have_deleted_are_deleted_after_the_next_batch(
+    shop: LakeShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "_MOST_INLINE", 10)
+    driver = Driver(shop.sink)
+    handles = [prepare(driver, shop.sink, 0)]
+    driver.committer.commit(handles, driver.begin())
+    handles.append(prepare(driver, shop.sink, 1, batch=1))
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeStep, "_delete_lists", lambda _: None)
+        scan_start = driver.begin()
+        driver.committer.commit(handles[1:], scan_start)
+    assert {path.stem for path in shop.files("*.entries")} == {handle.transaction for handle in handles}
+    driver = Driver(shop.sink)
+    driver.committer.initialize_state(handles[1:], scan_start)
+    last = prepare(driver, shop.sink, 2, batch=2)
+    driver.committer.commit([last], driver.begin())
+    assert {path.stem for path in shop.files("*.entries")} == {last.transaction}
+
+
+def test_files_with_entries_of_several_drivers_are_deleted_after_the_batch_that_follows_their_repair(
+    shop: LakeShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "_MOST_INLINE", 10)
+    first = Driver(shop.sink)
+    scan_start = first.begin()
+    lost, kept = prepare(first, shop.sink, 1), prepare(first, shop.sink, 2)
+    for file in shop.files(f"{lost.transaction}*"):
+        file.unlink()
+    first.committer.commit([lost, kept], scan_start)
+    second = Driver(shop.sink)
+    second.committer.initialize_state([lost, kept], scan_start)
+    repaired = prepare(second, shop.sink, 1)
+    second.committer.commit([kept, repaired], scan_start)
+    assert {path.stem for path in shop.files("*.entries")} == {kept.transaction, repaired.transaction}
+    last = prepare(second, shop.sink, 3, batch=1)
+    second.committer.commit([last], second.begin())
+    assert {path.stem for path in shop.files("*.entries")} == {last.transaction}
+    assert shop.values() == [1, 2, 3]
