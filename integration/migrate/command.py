@@ -137,9 +137,9 @@ def _way_back(found: WayBack) -> list[str]:
             f"No batch is unfinished. If the transactional query has ended, the old sink begins with batch {batch + 1}.",
             (
                 f"The command cannot reach {' and '.join(found.not_reached)}, so it has not fenced the transactional query. If "
-                "you stopped this query before you ran this command, start the old query, which does not need TakeOver. "
-                "Otherwise, the transactional query may have begun another batch since then: stop it, and run this command "
-                "again. Do not start the old query before this command has succeeded after the transactional query has ended."
+                "this query had ended before you ran this command, start the old query, which does not need TakeOver. Otherwise, "
+                "do not start the old query yet, because the transactional query may have begun another batch since then, which "
+                "the old query would write again. Stop the transactional query, and run this command again."
             ),
         ]
     lines = [

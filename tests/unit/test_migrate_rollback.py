@@ -59,7 +59,9 @@ def test_after_the_way_back_the_new_query_does_not_start_again_although_it_was_n
     said = " ".join(result.output.split())
     assert result.exit_code == 0, said
     assert "the old sink begins with batch 2. The command cannot reach sink 'events', so it has not fenced" in said
-    assert "stop it, and run this command again. Do not start the old query before" in said
+    assert (
+        "do not start the old query yet" in said and "Stop the transactional query, and run this command again." in said
+    )
     newest = Handovers(place.own).newest()
     assert newest is not None
     assert (newest.batch_id, newest.kind, newest.is_back) == (1, Kind.NOTHING, True)
