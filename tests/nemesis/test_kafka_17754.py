@@ -12,8 +12,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from tests.live.pipeline import Tasks, create_topic
 from tests.live.rules.batches import rows_of, seen
@@ -173,14 +173,22 @@ def half_published(play: Play, proxy: KafkaProxy, elsewhere: ThreadPoolExecutor,
     waiting.wait()
     if parts_written:
         written.wait().wait()
+    end = end_of_ledger(play)
     held.release()
     assert late.answer() == NONE
+    assert until(lambda: end_of_ledger(play) > end)  # the late commit writes no marker after the next part
     waiting.release()
     assert isinstance(deciding.exception(60), DecisionInDoubtError)
     successor = play.driver()
     assert process(successor, play, 1) == ((1, 0) if verifies(play) else (0, 1))
     process(successor, play, 2)
     assert play.visible() == seen(3)
+
+
+def end_of_ledger(play: Play) -> int:
+    admin = AdminClient({"bootstrap.servers": play.sink.bootstrap_servers, "log_level": 0})
+    place = TopicPartition(play.sink.ledger, 0)
+    return int(admin.list_offsets({place: OffsetSpec.latest()})[place].result().offset)
 
 
 def verifies(play: Play) -> bool:
