@@ -8,7 +8,7 @@ UV := .uv/bin/uv
 BIN := .venv/bin
 ARGS ?=
 # pytest processes. Each has its own broker and Spark session, and mostly waits.
-WORKERS ?= 3
+WORKERS ?= 4
 TRIALS ?= 10
 MINUTES ?= 10
 SEED ?=
