@@ -12,6 +12,7 @@ from twopc.log_reader import view_of
 from twopc.participants import Participants
 from twopc.pending import Pending
 from twopc.recovery import Outcome, Step
+from twopc.refusals import damaged
 from twopc.registers import RegisterLog, require_atomic
 from twopc.settings import Settings, Setup
 from twopc.start import recover
@@ -80,7 +81,10 @@ class Coordinator:
         Raises:
             TwoPhaseCommitError: the log is damaged, or cannot be read.
         """
-        return view_of(self.log, self.log.inspect).highest_batch_of(query_id)
+        view = view_of(self.log, self.log.inspect)
+        if view.damage is not None:
+            raise damaged(view, self.log.name)
+        return view.highest_batch_of(query_id)
 
     def is_undecided(self, batch: Batch) -> bool:
         """Whether the batch is undecided, all earlier batches are proven, and this driver's recovery is complete.

@@ -5,9 +5,9 @@ the decision, the sweep would end the decided transactions. So a start commits t
 record, so that later starts need not prove the commit again: by then, the evidence may be deleted. If the start dies in between,
 the log is still open for the next start, although the sink has a new owner.
 
-This query may have taken over one of the ended query's sinks earlier, without the sink that has the log. Then the ended query's
-transactions in the former sink were committed or ended at that time, and the store may no longer have the evidence. So this start
-leaves such a sink alone: a sweep would end the transactions that this query itself has decided there.
+This query may already have used one of the ended query's sinks, without the sink that has the log. The store may then have no
+evidence for the ended query's transactions there, and a sweep could end those that this query itself has decided. So the start is
+refused, unless the user abandons the batch. It then leaves such a sink alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from twopc.offsets import is_same
 from twopc.records import Begin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from twopc.attempt import TaskKey
     from twopc.batch import Batch
@@ -35,19 +35,38 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def require_completable(setup: Setup, log: DecisionLog, view: LogView, batch: Batch) -> None:
+def used_before(sink: str, decided: LogView, batch: Batch) -> frozenset[str]:
+    """Return the sinks in which this query has decided before it used the sink of another log.
+
+    Args:
+        sink: the name of the sink that has the other log.
+        decided: the view of the deciding log.
+        batch: this query's batch.
+    """
+    is_own = decided.decision is not None and decided.decision.query_id == batch.query_id
+    # If this query has used the log's sink, it closed the log then, so the decision in the log is newer than its own.
+    return frozenset() if not is_own or sink in decided.scan_start else frozenset(decided.scan_start)
+
+
+def require_completable(setup: Setup, log: DecisionLog, view: LogView, batch: Batch, used: Collection[str]) -> None:
     """Check that this start can complete the last decision in another log. This check only reads.
+
+    ``used`` is the result of :func:`used_before`.
 
     Raises:
         DecisionLogDamagedError: the log is damaged, so it may have lost another query's decision.
-        RefusedStartError: the decision has transactions in a sink that this start does not pass.
+        RefusedStartError: the decision has transactions in a sink that this start does not pass, or that this query has
+            already used.
         ConfigurationError: a sink cannot read its handles.
     """
     is_ours = view.acquired is not None and view.acquired.query_id == batch.query_id
     if view.damage is not None and not is_ours:
         raise refusals.damaged(view, log.name)
     require_all_sinks(setup, log, view, batch)
-    setup.participants.decode_decided(view.decision)
+    last, overrides = view.decision, setup.settings.overrides
+    shared = sorted({sink for sink, _ in setup.participants.decode_decided(last)} & set(used))
+    if last is not None and shared and not overrides.abandons(last.query_id, last.batch_id, view.ended):
+        raise refusals.used_already(log.name, last, shared, overrides)
 
 
 def require_all_sinks(setup: Setup, log: DecisionLog, view: LogView, batch: Batch) -> None:
@@ -89,31 +108,27 @@ def complete_others(setup: Setup, view: LogView, batch: Batch) -> None:
         InDoubtError: a decision has lost transactions, and the user has not abandoned its batch.
         TwoPhaseCommitError: a log could not be read or closed. A restart tries again.
     """
-    is_own = view.decision is not None and view.decision.query_id == batch.query_id
-    used = view.scan_start.keys() if is_own else frozenset[str]()
-    for name, committer in setup.participants.committers.items():
-        log = committer.decision_log()
-        if log is None or log is setup.log:
+    for sink, log in setup.participants.logs().items():
+        if log is setup.log:
             continue
-        other = view_of(log, log.read)
-        require_completable(setup, log, other, batch)
-        # If this query has used the log's sink, it closed the log then, so this decision is newer than its own.
-        settled = frozenset[str]() if name in used else used
-        decoded = setup.participants.decode_decided(other.decision)
-        handles = {key: handle for key, handle in decoded.items() if key[0] not in settled}
+        other, used = view_of(log, log.read), used_before(sink, view, batch)
+        require_completable(setup, log, other, batch, used)
         if other.decision is not None:
-            log.append([_completed(setup, other, other.decision, handles, batch)])
+            log.append([_completed(setup, other, other.decision, batch, used)])
 
 
-def _completed(setup: Setup, view: LogView, last: Decision, handles: Handles, batch: Batch) -> Begin:
-    """Commit these transactions of a decision. Return the record that closes its log."""
-    evidence = setup.participants.recover(handles, view.scan_start, only_its_sinks=True)
+def _completed(setup: Setup, view: LogView, last: Decision, batch: Batch, used: Collection[str]) -> Begin:
+    """Commit a decision's transactions, except in the used sinks. Return the record that closes the log."""
+    handles = setup.participants.decode_decided(last)
+    others = {key: handle for key, handle in handles.items() if key[0] not in used}
+    evidence = dict.fromkeys(handles, Evidence.UNKNOWN)
+    evidence |= setup.participants.recover(others, view.scan_start, only_its_sinks=True)
     rest = [handles[key].transaction for key, found in evidence.items() if found is not Evidence.COMMITTED]
     if rest and not setup.settings.overrides.abandons(last.query_id, last.batch_id, view.ended):
         raise _unproven(setup, last, handles, evidence, batch)
     if rest:
         logger.warning(
-            "override=Abandon(%d, %r) abandons this batch's transactions that are not visible: %s",
+            "override=Abandon(%d, %r) abandons this batch's transactions that are not proven visible: %s",
             last.batch_id,
             last.query_id,
             ", ".join(rest),

@@ -63,9 +63,14 @@ class Participants:
         """Whether a decided transaction of any sink may expire, even if the sink's settings have changed since the decision."""
         return any(sink.transactions_expire for sink in self.sinks.values())
 
+    def logs(self) -> dict[str, DecisionLog]:
+        """Map the name of each sink that provides a decision log to the log."""
+        found = ((name, committer.decision_log()) for name, committer in self.committers.items())
+        return {name: log for name, log in found if log is not None}
+
     def decision_logs(self) -> list[DecisionLog]:
         """List the decision logs that the sinks provide."""
-        return [log for committer in self.committers.values() if (log := committer.decision_log()) is not None]
+        return list(self.logs().values())
 
     def are_fenced_by(self, log: DecisionLog) -> bool:
         """Whether the acquisition of this log by itself fences the previous driver in every sink."""

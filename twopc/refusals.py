@@ -181,6 +181,19 @@ def left_out(log: str, decision: Decision, sinks: Sequence[str], overrides: Over
     )
 
 
+def used_already(log: str, decision: Decision, sinks: Sequence[str], overrides: Overrides) -> RefusedStartError:
+    """Build the error for a start, with these overrides, whose query has used sinks of another log's last decided batch."""
+    batch_id, query_id = decision.batch_id, decision.query_id
+    return RefusedStartError(
+        f"sink used already: batch {batch_id} of query {query_id} is the last decided batch in {log}, and it has transactions in "
+        f"the sinks {list(sinks)}, in which this query has decided batches of its own. So this start cannot tell whether these "
+        f"transactions are committed. Check the rows of batch {batch_id} in these sinks, and insert the rows that are missing. "
+        f"Then restart this query with {overrides.in_code(Abandon(batch_id, query_id))}. The batch's rows in other sinks still "
+        "become visible. Nothing was written",
+        case="sink used already",
+    )
+
+
 def decides_elsewhere(log: str, query_id: str) -> RefusedStartError:
     """Build the error for a checkpoint that is not bound to the log that contains this query's decisions."""
     return RefusedStartError(

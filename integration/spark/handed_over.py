@@ -102,7 +102,7 @@ def newest_handover(files: Files) -> tuple[str, HandoverFacts] | None:
     return where, unseal_file(where, files.read(newest) or b"", HandoverFacts, of_format=FORMAT, remedy=REMEDY)
 
 
-def require_taken_over(files: Files, batch: Batch, decided: Callable[[], int | None]) -> None:
+def require_taken_over(files: Files, batch: Batch, decided: Callable[[], int | None]) -> int | None:
     """Check that no cut-over has handed over the batch, unless ``TakeOver`` passes on only the missing rows.
 
     Args:
@@ -110,21 +110,24 @@ def require_taken_over(files: Files, batch: Batch, decided: Callable[[], int | N
         batch: a run's first batch, because a cut-over cannot hand over a later batch.
         decided: finds the last batch that this query has decided; None if it has decided none.
 
+    Returns:
+        the last batch that this run may write; None if there is no such limit.
+
     Raises:
         ConfigurationError: rows of the batch may be in the output, or the checkpoint was returned to the other sink.
     """
     found = newest_handover(files)
     if found is None:
-        return
+        return None
     where, facts = found
     if facts.query_id != batch.query_id:
-        return  # TakeOver reports the problem
+        return None  # TakeOver reports the problem
     if facts.is_back:
         # A rollback that could not fence this query may have come too early. Only this query can finish a later batch that it has
         # decided, and the old sink would write the batch once more.
         highest = decided() if batch.batch_id > facts.batch_id else None
         if highest is not None and batch.batch_id <= highest:
-            return
+            return highest
         raise ConfigurationError(
             f"`twopc migrate rollback` has returned this checkpoint to the old sink ({where}), and the old sink may have "
             f"written rows of batch {batch.batch_id} since then. This run wrote nothing. To stay with the old sink, start the "
@@ -138,3 +141,4 @@ def require_taken_over(files: Files, batch: Batch, decided: Callable[[], int | N
             f"({where}). Some of its rows may already be in the output. This run wrote nothing. To write only the "
             "missing rows, pass exactly_once(…, interceptors=[twopc.integration.migrate.TakeOver(sink)])"
         )
+    return None

@@ -69,6 +69,7 @@ class RunWriter:
         self._checkpoints: Checkpoints | None = None
         self._direct = Direct(options.write_by)
         self._last_batch: Batch | None = None
+        self._last_allowed: int | None = None  #: see require_taken_over()
 
     def write(self, call: Call) -> None:
         """Make a batch visible.
@@ -89,6 +90,8 @@ class RunWriter:
             self.close()  # so that the next call begins with recovery
             raise
         self._last_batch = batch
+        if self._last_allowed == batch.batch_id:
+            self.close()  # so that the next call begins with the check of the hand-over
 
     def other_data(self, frame: DataFrame) -> str | None:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
@@ -184,7 +187,7 @@ class RunWriter:
         pending.enter("connect")
         own_files = tried(self._mode.open_files(f"{self.location}/twopc"))
         coordinator = self._coordinator = self._connect(session, staging, own_files)
-        require_taken_over(own_files, batch, lambda: coordinator.last_decided(batch.query_id))
+        self._last_allowed = require_taken_over(own_files, batch, lambda: coordinator.last_decided(batch.query_id))
         run = coordinator.start(batch, pending)
         if run.adopts(batch.query_id):
             warn_of_adoption(self._mode.open_files(self.location), own_files, batch)

@@ -50,7 +50,7 @@ SELECT c.oid::regclass::text AS name, c.relkind::text AS kind,
     AND CASE WHEN %(locked)s THEN pg_get_expr(d.adbin, d.adrelid) <> pg_get_expr(e.adbin, e.adrelid) ELSE false END
   ) AS computes_otherwise,
   p.partexprs IS NOT NULL AS has_expressions, key.expressions,
-  CASE WHEN %(locked)s THEN pg_get_partition_constraintdef( -- including the bounds of the tables above it
+  CASE WHEN %(locked)s AND p.partexprs IS NOT NULL THEN pg_get_partition_constraintdef(
     CASE -- all its siblings evaluate the same expressions
       WHEN count(*) OVER (PARTITION BY i.inhparent, key.expressions) = count(*) OVER (PARTITION BY i.inhparent)
       THEN i.inhparent ELSE c.oid

@@ -11,6 +11,7 @@ from tests.unit.coordinator_support import OTHER, die_at
 from tests.unit.fake_sink import QUERY_ID, Cluster, FakeEngine, FakeSink, OwnLog, Query, all_rows
 from tests.unit.test_fenced_schedules import Process, Store
 from tests.unit.test_fenced_schedules import Sink as StoreSink
+from twopc import override
 from twopc.checkpoint_config import CheckpointConfig
 from twopc.checkpointing import Checkpoints
 from twopc.coordinator import Coordinator
@@ -205,7 +206,7 @@ def test_the_messages_lead_to_both_overrides(
             cluster.start("a", "b", files=new, settings=overrides).run(0, query_id=OTHER)
         named = re.search(r"override=(\[?EndQuery\(.*?\)\]?)[.:]", str(refused.value))
         assert named is not None
-        overrides = Settings(overrides=Overrides.of(eval(named[1])))  # noqa: S307 - evaluates the text as the user would copy it
+        overrides = Settings(overrides=Overrides.of(eval(named[1], vars(override))))  # noqa: S307 - evaluates the text as the user would copy it
         if len(overrides.overrides.end_query_ids) > 1:
             break
     assert state(cluster) == before
@@ -303,7 +304,16 @@ def test_an_added_sink_does_not_end_what_the_query_itself_has_decided(
 ) -> None:
     """The next start replays the decided batch, or Spark has moved past it."""
     die_at(cluster, heir, "driver.decided", 1, query_id=OTHER)
-    cluster.start("a", "b", "p", files=new, settings=add_b()).run(at, query_id=OTHER)
+    before = state(cluster)
+    with pytest.raises(
+        RefusedStartError, match=r"\['p'\]", check=lambda error: error.case == "sink used already"
+    ) as refused:
+        cluster.start("a", "b", "p", files=new, settings=add_b()).run(at, query_id=OTHER)
+    assert state(cluster) == before
+    named = re.search(r"override=(\[.*?\])\. ", str(refused.value))
+    assert named is not None
+    overrides = Settings(overrides=Overrides.of(eval(named[1], vars(override))))  # noqa: S307 - as the user would copy it
+    cluster.start("a", "b", "p", files=new, settings=overrides).run(at, query_id=OTHER)
     assert not [one for one in cluster.world.store("p").transactions.values() if one.state == "aborted"]
     assert shown(cluster, "p") == sorted(all_rows(0, 1, 0, *range(1, at + 1)))
 
@@ -311,10 +321,11 @@ def test_an_added_sink_does_not_end_what_the_query_itself_has_decided(
 def test_an_added_sink_needs_no_evidence_from_a_sink_that_the_query_took_over_before(
     cluster: Cluster, heir: Query, new: LocalFiles
 ) -> None:
-    """The store has deleted the evidence, because newer decisions do not need it."""
+    """The store has deleted the evidence, because newer decisions do not need it. The user has checked the rows."""
     heir.run(1, query_id=OTHER)
     forget(cluster, "p")
-    cluster.start("a", "b", "p", files=new, settings=add_b()).run(2, query_id=OTHER)
+    settings = ending(QUERY_ID, add_sink="b", abandon=Abandon(1, QUERY_ID))
+    cluster.start("a", "b", "p", files=new, settings=settings).run(2, query_id=OTHER)
     assert shown(cluster, "b") == sorted(all_rows(0, 1, 2))
 
 
@@ -338,7 +349,7 @@ def test_two_ended_queries_may_each_have_a_sink_that_is_left_out(
             cluster.start("a", "b", files=new, settings=overrides).run(0, query_id=OTHER)
         named = re.search(r"override=(\[.*?\])\. ", str(refused.value))
         assert named is not None
-        overrides = Settings(overrides=Overrides.of(eval(named[1])))  # noqa: S307 - as the user would copy it
+        overrides = Settings(overrides=Overrides.of(eval(named[1], vars(override))))  # noqa: S307 - as the user would copy it
     cluster.start("a", "b", files=new, settings=overrides).run(0, query_id=OTHER)
     assert shown(cluster, "a") == shown(cluster, "b") == twice(0, 1)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from twopc.batch import Batch
     from twopc.progress import Checkpoint
 
 
@@ -80,10 +81,18 @@ def rejected(
 
 
 def write(cluster: Cluster, location: Path, batch_id: int, options: Options | None = None) -> None:
-    sink, run, mode = FakeSink(cluster.world), QueryRun(SomeQuery(), None), SomeMode()  # type: ignore[arg-type]
+    sink = FakeSink(cluster.world)
+    run_writer_of(sink, location, options).write(call(sink, batch_id))
+
+
+def run_writer_of(sink: FakeSink, location: Path, options: Options | None = None) -> RunWriter:
+    run, mode = QueryRun(SomeQuery(), None), SomeMode()  # type: ignore[arg-type]
+    return RunWriter(run, mode, str(location), [sink], options or Options())  # type: ignore[arg-type]
+
+
+def call(sink: FakeSink, batch_id: int) -> Call:
     frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf={}))
-    writer = RunWriter(run, mode, str(location), [sink], options or Options())  # type: ignore[arg-type]
-    writer.write(Call(batch_id, (SinkFrame("", frame, (sink,)),), {}))
+    return Call(batch_id, (SinkFrame("", frame, (sink,)),), {})
 
 
 @pytest.mark.parametrize("batch_id", [0, 1], ids=["the decided batch", "the next batch"])
@@ -156,6 +165,32 @@ def test_a_query_that_was_adopted_before_logs_nothing(
     die_at(cluster, cluster.start(settings=Settings(overrides=adopting)), "driver.confirmed", 1)
     rejected(cluster, tmp_path, 1, monkeypatch, Options(overrides=adopting))
     assert not [record for record in caplog.records if "AdoptQuery" in record.getMessage()]
+
+
+def test_a_run_that_finishes_decided_batches_after_a_rollback_checks_the_next_batch_again(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check belongs to a run's first batch, but here the run may write only the batches that were decided before."""
+    cluster.start().run(0)
+    sink, checked = FakeSink(cluster.world), list[int]()
+
+    def check(_files: object, batch: Batch, _decided: object) -> int:
+        checked.append(batch.batch_id)
+        return 0
+
+    monkeypatch.setattr(run_writer, "require_taken_over", check)
+    monkeypatch.setattr(
+        RunWriter,
+        "_attempt",
+        lambda self, _files, _call, _found, batch, pending, **_: (
+            self._recovered(SimpleNamespace(conf={}), None, batch, pending) if self._coordinator is None else None
+        ),
+    )
+    writer = run_writer_of(sink, tmp_path)
+    for batch_id in (0, 1):
+        writer.write(call(sink, batch_id))
+    writer.close()
+    assert checked == [0, 1]
 
 
 @pytest.mark.parametrize("point", ["driver.decided", "driver.confirmed"])
