@@ -8,7 +8,7 @@ from typing import Final
 from redis import exceptions
 from redis.exceptions import RedisError
 
-from twopc.errors import BadRecordError, ConfigurationError, RetriableError
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError, UnavailableError
 from twopc.sinks.staged.client import remedies
 
 #: All errors that redis-py raises. With a cluster, some errors do not derive from RedisError.
@@ -35,6 +35,9 @@ REMEDIES: Final = remedies(
             "grant the commands that docs/redis.md lists"
         ),
     ),
+    # redis-py takes these two answers for lost connections.
+    ("BusyLoading", UnavailableError, "Wait until the server has loaded its data"),
+    ("max number of clients", UnavailableError, "Raise maxclients"),
     (r"\bOOM\b|maxmemory", RetriableError, "Staged rows need memory in addition to the data: raise maxmemory"),
     (
         r"proto-max-bulk-len|invalid bulk length|exceeds maximum allowed size",

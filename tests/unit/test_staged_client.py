@@ -142,6 +142,8 @@ def test_a_failure_cleared_by_a_retry_keeps_no_reference_to_its_caller() -> None
         (REDIS, exceptions.TimeoutError("too late"), "Redis does not respond: too late"),
         (REDIS, exceptions.ConnectionError("Connection closed by server."), "Redis does not respond: Connection closed.*"),
         (REDIS, ConnectionRefusedError("refused"), "Redis does not respond: refused"),
+        (REDIS, exceptions.BusyLoadingError("Redis is loading"), r"Redis is loading\. Wait until .*"),
+        (REDIS, exceptions.ConnectionError("max number of clients reached"), r"max number of .*\. Raise maxclients"),
         (REDIS, exceptions.ResponseError("unknown command"), "unknown command"),
         (REDIS, exceptions.ClusterDownError("CLUSTERDOWN The cluster is down"), "CLUSTERDOWN The cluster is down"),
         (REDIS, exceptions.ResponseError("MISCONF Redis cannot save"), "MISCONF Redis cannot save"),
