@@ -63,10 +63,10 @@ def require_completable(setup: Setup, log: DecisionLog, view: LogView, batch: Ba
     if view.damage is not None and not is_ours:
         raise refusals.damaged(view, log.name)
     require_all_sinks(setup, log, view, batch)
-    last, overrides = view.decision, setup.settings.overrides
+    last = view.decision
     shared = sorted({sink for sink, _ in setup.participants.decode_decided(last)} & set(used))
-    if last is not None and shared and not overrides.abandons(last.query_id, last.batch_id, view.ended):
-        raise refusals.used_already(log.name, last, shared, overrides)
+    if last is not None and shared and not _is_abandoned(setup, view, last):
+        raise refusals.used_already(log.name, last, shared, setup.settings.overrides)
 
 
 def require_all_sinks(setup: Setup, log: DecisionLog, view: LogView, batch: Batch) -> None:
@@ -78,7 +78,7 @@ def require_all_sinks(setup: Setup, log: DecisionLog, view: LogView, batch: Batc
     they are equal. The binding refuses the start first if it names the sink. A new checkpoint has no binding yet.
     """
     last, overrides = view.decision, setup.settings.overrides
-    if last is None or overrides.abandons(last.query_id, last.batch_id, view.ended):
+    if last is None or _is_abandoned(setup, view, last):
         return
     continues = batch.query_id in {last.query_id, overrides.adopt_query_id}
     prior = batch.offsets_of(last.batch_id) if continues and batch.batch_id > last.batch_id else None
@@ -93,8 +93,8 @@ def scan_starts_of_others(setup: Setup, sink: str) -> Iterator[Mapping[str, Any]
     Raises:
         TwoPhaseCommitError: a log could not be read.
     """
-    for log in setup.participants.decision_logs():
-        if log is not setup.log and (found := view_of(log, log.inspect).scan_start.get(sink)):
+    for log in setup.other_logs.values():
+        if found := view_of(log, log.inspect).scan_start.get(sink):
             yield found
 
 
@@ -108,9 +108,7 @@ def complete_others(setup: Setup, view: LogView, batch: Batch) -> None:
         InDoubtError: a decision has lost transactions, and the user has not abandoned its batch.
         TwoPhaseCommitError: a log could not be read or closed. A restart tries again.
     """
-    for sink, log in setup.participants.logs().items():
-        if log is setup.log:
-            continue
+    for sink, log in setup.other_logs.items():
         other, used = view_of(log, log.read), used_before(sink, view, batch)
         require_completable(setup, log, other, batch, used)
         if other.decision is not None:
@@ -124,7 +122,7 @@ def _completed(setup: Setup, view: LogView, last: Decision, batch: Batch, used: 
     evidence = dict.fromkeys(handles, Evidence.UNKNOWN)
     evidence |= setup.participants.recover(others, view.scan_start, only_its_sinks=True)
     rest = [handles[key].transaction for key, found in evidence.items() if found is not Evidence.COMMITTED]
-    if rest and not setup.settings.overrides.abandons(last.query_id, last.batch_id, view.ended):
+    if rest and not _is_abandoned(setup, view, last):
         raise _unproven(setup, last, handles, evidence, batch)
     if rest:
         logger.warning(
@@ -135,6 +133,10 @@ def _completed(setup: Setup, view: LogView, last: Decision, batch: Batch, used: 
         )
     # The record does not end the query, because this query has not decided anything yet, and its first batch may be rejected.
     return Begin(query_id=last.query_id, first_batch=last.batch_id + 1, prior_offsets=last.offsets, abandons=bool(rest))
+
+
+def _is_abandoned(setup: Setup, view: LogView, last: Decision) -> bool:
+    return setup.settings.overrides.abandons(last.query_id, last.batch_id, view.ended)
 
 
 def _unproven(

@@ -58,6 +58,11 @@ class Setup:
     driver_run_id: str
 
     @property
+    def other_logs(self) -> dict[str, DecisionLog]:
+        """The logs in which this query does not decide, by the name of the sink that provides the log."""
+        return {name: log for name, log in self.participants.logs().items() if log is not self.log}
+
+    @property
     def decides_in_checkpoint(self) -> bool:
         """Whether the decisions are in the checkpoint. Then a copy of the checkpoint has its own decisions."""
         return self.log not in self.participants.decision_logs()

@@ -22,7 +22,7 @@ from twopc.sinks.kafka.ledger_topic import describe
 from twopc.sinks.kafka.reader import offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from confluent_kafka import Message
 
@@ -160,12 +160,7 @@ def kept(sink: KafkaSink, handover: Handover) -> Handover:
     Raises:
         TwoPhaseCommitError: the brokers do not respond.
     """
-    admin = quiet_admin(sink)
-    topics = {}
-    for topic, partitions in handover.topics.items():
-        first = offsets(admin, topic, partitions, OffsetSpec.earliest(), timeout_ms=sink.timeout_ms)
-        topics[topic] = {number: bounds.since(first[number]) for number, bounds in partitions.items()}
-    return msgspec.structs.replace(handover, topics=topics)
+    return _with_bounds(sink, handover, OffsetSpec.earliest(), lambda bounds, first: bounds.since(first))
 
 
 def afterward(sink: KafkaSink, handover: Handover) -> Handover:
@@ -174,14 +169,27 @@ def afterward(sink: KafkaSink, handover: Handover) -> Handover:
     Raises:
         TwoPhaseCommitError: the brokers do not respond.
     """
+
+    def after(bounds: Bounds, end: int) -> Bounds:
+        return Bounds(start=bounds.end, exact=bounds.end, end=end)
+
+    return _with_bounds(sink, handover, OffsetSpec.latest(), after, committed=True)
+
+
+def _with_bounds(
+    sink: KafkaSink,
+    handover: Handover,
+    spec: OffsetSpec,
+    new: Callable[[Bounds, int], Bounds],
+    *,
+    committed: bool = False,
+) -> Handover:
+    """Return the hand-over with new bounds, each computed from the old ones and from the partition's offset."""
     admin = quiet_admin(sink)
     topics = {}
     for topic, partitions in handover.topics.items():
-        ends = offsets(admin, topic, partitions, OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)
-        topics[topic] = {
-            number: Bounds(start=bounds.end, exact=bounds.end, end=ends[number])
-            for number, bounds in partitions.items()
-        }
+        found = offsets(admin, topic, partitions, spec, timeout_ms=sink.timeout_ms, committed=committed)
+        topics[topic] = {number: new(bounds, found[number]) for number, bounds in partitions.items()}
     return msgspec.structs.replace(handover, topics=topics)
 
 

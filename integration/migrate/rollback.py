@@ -105,6 +105,6 @@ def _not_reached(what: Sequence[str], batch_id: int, sink: KafkaSink) -> Configu
         f"it connects only to the Kafka cluster {sink.bootstrap_servers}. So the command cannot complete the batch. Nothing "
         "was done. Start the transactional query again with trigger(availableNow=True), and wait until that query ends on its "
         "own. Then no batch is unfinished. Run this command again, and start the old query. If the transactional query refuses "
-        "to start because an earlier rollback has returned the checkpoint to the old sink, it has not decided the batch: then "
-        "start the old query at once"
+        "to start because an earlier rollback has returned the checkpoint to the old sink, it has not decided the batch. In "
+        "that case, start the old query"
     )

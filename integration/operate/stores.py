@@ -150,9 +150,10 @@ def _observed(sink: TwoPhaseCommitSink[Any], view: LogView, query_id: str) -> Ob
 
 
 def _is_replaced(sink: TwoPhaseCommitSink[Any], seen: Observation | None, view: LogView, query_id: str) -> bool:
+    if seen is None or view.decision is None or view.decision.query_id != query_id:
+        return False
     scan_start = view.scan_start.get(sink.name)
-    is_own = view.decision is not None and view.decision.query_id == query_id
-    return seen is not None and is_own and bool(scan_start) and is_replaced(seen.record, query_id, scan_start or {})
+    return bool(scan_start and is_replaced(seen.record, query_id, scan_start))
 
 
 def _decided_rows(sink: TwoPhaseCommitSink[Any], history: History) -> dict[int, tuple[int, int]]:

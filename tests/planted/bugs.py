@@ -1944,8 +1944,8 @@ BUGS: Final = (
         "a lost batch in another sink's log is passed over",
         9,
         "twopc/other_logs.py",
-        "    if rest and not setup",
-        "    if False and not setup",
+        "    if rest and not _is_abandoned",
+        "    if False and not _is_abandoned",
         protocol="tests/unit/test_ended_queries.py -k lost_transactions",
     ),
     _bug(

@@ -1721,7 +1721,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "a start waits for records that retention has deleted",
         0,
         "integration/migrate/output.py",
-        "bounds.since(first[number])",
+        "bounds.since(first)",
         "bounds",
         model=False,
         protocol="tests/unit/test_migrate_output.py -k deleted",

@@ -51,8 +51,8 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "status offers EndQuery to a query that was replaced",
         _STORES,
-        "return seen is not None and is_own and bool(scan_start)",
-        "return seen is None and is_own and bool(scan_start)",
+        "return bool(scan_start and is_replaced(seen.record, query_id, scan_start))",
+        "return False",
         "tests/unit/test_stores.py -k another_query_has_replaced",
     ),
     _bug(
