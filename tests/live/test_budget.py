@@ -60,9 +60,9 @@ DRIVER = {
         BYTES: size,
         PYTHON: calls,
     }
-    # The bounds on size and calls leave room for one more request: on a busy machine, each batch may include one of the
-    # occasional requests. We counted 1,568 calls with one sink, and 2,711 with two.
-    for sinks, size, calls in ((1, 2_700, 1_720), (2, 4_250, 3_020))
+    # A wait repeats its request, and each repetition costs about 150 calls. On a busy machine every batch may wait, so the
+    # bounds leave room for two repetitions. We counted 1,660 calls with one sink, and 2,894 with two.
+    for sinks, size, calls in ((1, 2_700, 1_960), (2, 4_250, 3_200))
 }
 #: The requests of each task, which writes to two partitions of its output and to one marker partition. The task's
 #: producer is made in the background, so these are averages.
@@ -78,14 +78,14 @@ TASK = {
 }
 #: What ``exactly_once`` costs in the driver, by who writes the batch and by the number of DataFrames in one decision. Each
 #: DataFrame goes to a different sink. With several DataFrames, ten calls for each of them pin the clock. The entries cost,
-#: in this order: 6,367; 12,534; 3,403; and 7,380 Python calls. A wait that repeats its request adds about 145 calls, and
-#: on a busy machine each batch may wait: the bounds leave room for one such wait for each DataFrame. In earlier runs on
-#: an idle machine, the last count varied by 170, and a wait for the status store added five calls of the JVM.
+#: in this order: 6,584; 13,053; 3,531; and 7,680 Python calls. As above, the bounds leave room for two repetitions. In
+#: earlier runs on an idle machine, the last count varied by 170, and a wait for the status store added five calls of the
+#: JVM.
 SPARK = {
-    ("tasks", 1): {JVM: 72, PYTHON: 6_700},  # three get the number of writers and group partitions
-    ("tasks", 2): {JVM: 180, PYTHON: 13_060},
-    ("driver", 1): {JVM: 37, PYTHON: 3_560},
-    ("driver", 2): {JVM: 122, PYTHON: 7_860},
+    ("tasks", 1): {JVM: 72, PYTHON: 6_890},  # three get the number of writers and group partitions
+    ("tasks", 2): {JVM: 180, PYTHON: 13_360},
+    ("driver", 1): {JVM: 37, PYTHON: 3_840},
+    ("driver", 2): {JVM: 122, PYTHON: 7_980},
 }
 #: The partitions of a pipeline's output.
 OUTPUT = 4
