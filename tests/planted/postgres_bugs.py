@@ -18,6 +18,13 @@ def _bug(name: str, path: str, old: str, new: str, test: str) -> Bug:
 
 POSTGRES_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
+        "statements are prepared in a session that a pooler may give to another client",
+        "options.py",
+        "                prepare_threshold=None,\n",
+        "                prepare_threshold=5,\n",
+        "tests/live/postgres/test_session_settings.py -k pooler",
+    ),
+    _bug(
         "a worker and the driver compute different fingerprints of the same table",
         "table.py",
         'events = tuple(event for bit, event in _EVENTS.items() if row["events"] & bit)',

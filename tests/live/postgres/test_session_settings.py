@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.live.one_task import apply, batch
 from tests.live.postgres.support import new_role, run, sink_of
 from twopc.attempt import Evidence
+from twopc.sinks.postgres.options import Address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,3 +71,10 @@ def test_the_settings_of_a_role_or_a_database_change_no_stored_value(
     run(connection, *(f"ALTER {of} {name} SET {setting} = {value!r}" for setting, value in _SETTINGS.items()))
     assert apply(sink_of(role, vote=vote), _ROWS) == [Evidence.COMMITTED]
     assert connection.execute("TABLE target ORDER BY ctid").fetchall() == _STORED
+
+
+def test_no_statement_is_prepared_in_a_session_because_a_pooler_may_use_another_session_next(database: str) -> None:
+    with contextlib.closing(Address(database).connect("orders", timeout_ms=5_000)) as connection:
+        for _ in range(10):
+            connection.execute("SELECT %s::int", [1])
+        assert connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
