@@ -1,7 +1,7 @@
 """Run Delta Lake's own implementation in a separate Spark, which executes a statement for each line of its input.
 
-Each input line is a statement, and each output line contains its rows, both as JSON. An existing session cannot load
-jars, so this is a separate process.
+Each input line is a statement with its number, and each output line contains the statement's rows, both as JSON. An
+existing session cannot load jars, so this is a separate process.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class DeltaSpark:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
+        self._count = 0
 
     def sql(self, statement: str) -> list[dict[str, Any]]:
         """Execute a statement; return its rows. Values that JSON cannot represent are returned as text.
@@ -36,9 +37,12 @@ class DeltaSpark:
             RuntimeError: Spark has refused it.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(statement) + "\n")
+        self._count += 1
+        self._process.stdin.write(json.dumps([self._count, statement]) + "\n")
         self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        answer: dict[str, Any] = {"number": 0}
+        while answer["number"] != self._count:  # a test that took too long has left an answer behind
+            answer = json.loads(self._process.stdout.readline())
         if "error" in answer:
             raise RuntimeError(answer["error"])
         rows: list[dict[str, Any]] = answer["rows"]
@@ -82,11 +86,12 @@ def main() -> None:
         )
         spark = builder.getOrCreate()
         for line in sys.stdin:
+            number, statement = json.loads(line)
+            answer: dict[str, Any] = {"number": number}
             try:
-                rows = [row.asDict(recursive=True) for row in spark.sql(json.loads(line)).collect()]
-                answer = {"rows": rows}
+                answer["rows"] = [row.asDict(recursive=True) for row in spark.sql(statement).collect()]
             except Exception as error:  # noqa: BLE001 - the parent raises it
-                answer = {"error": str(error)}  # type: ignore[dict-item]
+                answer["error"] = str(error)
             answers.write(json.dumps(answer, default=str) + "\n")
             answers.flush()
 
