@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.live.delta.delta_spark import DeltaSpark
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(900)]
 
 COMMITTED = Evidence.COMMITTED
 UTC = dt.timezone.utc
