@@ -57,8 +57,8 @@ class ProducerPool:
         self._timeout_ms = timeout_ms
         self._worker = uuid.uuid4().hex
         self._ready: list[ReadyProducer] = []
-        self._making: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._making: threading.Thread | None = None  # until it has ended
+        self._changed = threading.Condition()  # a producer is ready, or no more are being made
         self._served: dict[int, int] = {}  # by sequence number, the batch that the id last served
         self._first_batch: int | None = None
         self._in_use_batch = -1
@@ -77,10 +77,9 @@ class ProducerPool:
         if batch != self._in_use_batch:
             self._in_use_batch, self._used = batch, 0
         self._used += 1
-        # Waiting for a producer that is being created is never slower than creating another one.
-        if not self._ready and self._making is not None:
-            self._making.join()
-        with self._lock:
+        with self._changed:
+            # Waiting for the producer that is being created is never slower than creating another one.
+            self._changed.wait_for(lambda: self._ready or self._making is None)
             ready = self._ready.pop() if self._ready else None
         if ready is None:
             ready = self._make(next(self._free_sequences(committed_through)))
@@ -88,7 +87,10 @@ class ProducerPool:
         return ready
 
     def replenish(self, committed_through: int) -> None:
-        """In the background, prepare as many producers as the last batch used. A task calls this method when it ends.
+        """In the background, prepare producers for the next tasks. A task calls this method when it ends.
+
+        A worker runs one task at a time. So however many tasks and attempts a batch has, one producer for the next task and one
+        for the task after it are enough.
 
         Do nothing unless this worker has lived from one batch to the next. Spark stops a worker that is idle for a minute. If
         each batch has new workers, a prepared producer is never used, but the brokers keep its id for days.
@@ -96,9 +98,9 @@ class ProducerPool:
         self._last_use = time.monotonic()
         if self._in_use_batch == self._first_batch:
             return
-        if self._is_closed or (self._making is not None and self._making.is_alive()):
+        if self._is_closed or self._making is not None:
             return
-        missing = max(1, self._used) - len(self._ready)
+        missing = min(max(1, self._used), _MOST_AHEAD) - len(self._ready)
         if missing <= 0:
             return
         sequences = list(islice(self._free_sequences(committed_through), missing))
@@ -111,7 +113,7 @@ class ProducerPool:
         """Read the librdkafka events for the ready producers, and drop producers that have been idle for a long time."""
         if time.monotonic() - self._last_use > _KEEP_S:
             self.drop_ready()
-        with self._lock:
+        with self._changed:
             for ready in self._ready:
                 with suppress(*SERVING):  # a failed producer reports its error to the task that takes it
                     ready.producer.poll(0)
@@ -127,7 +129,7 @@ class ProducerPool:
         The next batch prepares no producers, as in a new pool, because they could be dropped unused again.
         """
         self._first_batch = None
-        with self._lock:
+        with self._changed:
             dropped, self._ready = self._ready, []
         dropped.clear()  # outside the lock, because a client that ends waits for its threads
 
@@ -147,22 +149,26 @@ class ProducerPool:
         return make_ready(self._config, tid, sequence, topics, timeout_ms=self._timeout_ms)
 
     def _make_ahead(self, sequences: list[int], batch: int) -> None:
-        for sequence in sequences:
-            try:
+        try:
+            for sequence in sequences:
                 ready = self._make(sequence)
-            except Exception as error:  # noqa: BLE001 - the task that needs a producer tries again and raises the error
-                # Log the text only. If a log handler kept the error, its client would live on, and keep requesting the id.
-                logger.warning(
-                    "no producer could be prepared in advance. No data is at risk: the next task creates its own "
-                    "producer. Cause: %s",
-                    str(error),
-                )
-                return
-            with self._lock:
-                self._served[sequence] = batch
-                if self._is_closed:
-                    return
-                self._ready.append(ready)
+                with self._changed:
+                    self._served[sequence] = batch
+                    if self._is_closed:
+                        return
+                    self._ready.append(ready)
+                    self._changed.notify_all()
+        except Exception as error:  # noqa: BLE001 - the task that needs a producer tries again and raises the error
+            # Log the text only. If a log handler kept the error, its client would live on, and keep requesting the id.
+            logger.warning(
+                "no producer could be prepared in advance. No data is at risk: the next task creates its own "
+                "producer. Cause: %s",
+                str(error),
+            )
+        finally:
+            with self._changed:
+                self._making = None
+                self._changed.notify_all()
 
 
 def _serve_all() -> None:
@@ -191,6 +197,8 @@ def _keep_serving_idle(pid: int) -> None:
 _pools: dict[Place, ProducerPool] = {}
 #: The lock is needed because a driver has a thread for each of its queries.
 _pools_lock: Final = threading.Lock()
+#: The number of ready producers in a pool. A batch usually has at most two tasks for each worker.
+_MOST_AHEAD: Final = 2
 #: The number of pools that keep their ready producers. Each idle producer costs some threads and megabytes.
 _MOST_READY: Final = 64
 #: The number of pools. A driver drops the pools of queries that have stopped, but a worker outlives many queries. A pool

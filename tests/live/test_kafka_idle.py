@@ -86,8 +86,8 @@ def test_workers_that_live_for_one_batch_leave_one_id_for_each_task(kafka: Kafka
     sink = sink_of(kafka)
     for batch in range(3):
         pool = run_task(sink, batch)
-        if pool._making is not None:
-            pool._making.join()
+        if (making := pool._making) is not None:
+            making.join()
         del producer_pool._pools[sink.place]  # as if the worker had ended
     ids = {name for name in transactional_ids(kafka.bootstrap_servers) if name.startswith(f"{sink.name}.")}
     assert len(ids) == 3

@@ -60,23 +60,21 @@ class Threads:
         class Thread:
             def __init__(self, *, target: Callable[..., None], args: tuple[object, ...], **_: object) -> None:
                 self._work = lambda: target(*args)
-                self._runs: Callable[[], bool] = lambda: False
 
             def start(self) -> None:
-                self._runs = outer().spawn(self._work)
+                outer().spawn(self._work)
 
-            def is_alive(self) -> bool:
-                return self._runs()
-
-            def join(self) -> None:
-                outer().wait(lambda: not self._runs())
-
-        class Lock:
-            """Does nothing: greenlets switch only at requests, and no request is made under this lock."""
+        class Condition:
+            """Its lock does nothing: greenlets switch only at requests, and no request is made under this lock."""
 
             def __enter__(self) -> None: ...
 
             def __exit__(self, *_: object) -> None: ...
 
+            def wait_for(self, predicate: Callable[[], object]) -> None:
+                outer().wait(lambda: bool(predicate()))
+
+            def notify_all(self) -> None: ...
+
         self.Thread = Thread
-        self.Lock = Lock
+        self.Condition = Condition

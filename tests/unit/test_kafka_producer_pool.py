@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from twopc.sinks.kafka import KafkaSink, batch_size, producer_pool
 from twopc.sinks.kafka.batch_size import batch_size_of
 from twopc.sinks.kafka.producer import ReadyProducer
-from twopc.sinks.kafka.producer_pool import PoolKey, drop_pool, pool_for
+from twopc.sinks.kafka.producer_pool import PoolKey, ProducerPool, drop_pool, pool_for
 from twopc.sinks.kafka.settings import Place
 
 
@@ -104,32 +104,62 @@ def test_an_ended_driver_leaves_no_idle_producers_behind_and_drops_none_of_a_lat
     drop_pool(key_of("s").place, 0)
 
 
-def test_a_worker_prepares_producers_only_after_it_has_lived_from_one_batch_to_the_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A worker that is new in each batch would leave a second id for each task, and never use it."""
-    pool = pool_for(key_of("s"), timeout_ms=1)
-    made: list[int] = []
+class FakePool(ProducerPool):
+    """Makes producers without a broker. ``made`` has their numbers."""
 
-    def make(sequence: int) -> ReadyProducer:
-        made.append(sequence)
+    def __init__(self) -> None:
+        super().__init__(key_of("s"), timeout_ms=1)
+        self.made: list[int] = []
+
+    def _make(self, sequence: int) -> ReadyProducer:
+        self.made.append(sequence)
         return ReadyProducer(cast("Any", None), str(sequence), sequence, {})
 
-    monkeypatch.setattr(pool, "_make", make)
+    def run(self, batch: int, tasks: int = 1) -> None:
+        """Run tasks, one after another. Each finds the producers that were being made when it began."""
+        for _ in range(tasks):
+            self.take(batch, batch - 1)
+            self.replenish(batch - 1)
+            if (making := self._making) is not None:
+                making.join()
 
-    def run(batch: int) -> None:
-        pool.take(batch, batch - 1)
-        pool.replenish(batch - 1)
-        if pool._making is not None:
-            pool._making.join()
 
-    run(5)
-    run(5)
-    assert made == [0, 1]
-    run(6)
-    assert made == [0, 1, 0, 1]
-    run(7)
-    assert made == [0, 1, 0, 1, 0]
+def test_a_worker_prepares_producers_only_after_it_has_lived_from_one_batch_to_the_next() -> None:
+    """A worker that is new in each batch would leave a second id for each task, and never use it."""
+    pool = FakePool()
+    pool.run(5)
+    pool.run(5)
+    assert pool.made == [0, 1]
+    pool.run(6)
+    assert pool.made == [0, 1, 0, 1]
+    pool.run(7)
+    assert pool.made == [0, 1, 0, 1, 0]
+
+
+def test_attempts_at_one_batch_leave_one_id_each_and_a_bounded_number_of_idle_producers() -> None:
+    """A batch may be retried for hours. Each attempt left one more idle producer, with its threads and sockets."""
+    pool = FakePool()
+    pool.run(0)
+    for _ in range(300):
+        pool.run(1)
+        assert 1 <= len(pool._ready) <= 2
+    assert len(set(pool.made)) <= 300 + 3
+    for batch in range(2, 5):
+        pool.run(batch)
+    assert len(pool._ready) == 1
+
+
+def test_a_worker_with_many_tasks_in_a_batch_keeps_as_few_idle_producers_as_one_with_two() -> None:
+    """Every task still finds a producer that was prepared while the task before it ended."""
+    pool = FakePool()
+    pool.run(0, tasks=50)
+    for batch in range(1, 4):
+        pool.run(batch, tasks=50)
+        assert len(pool._ready) == 2
+    by_itself = len(pool.made)
+    pool.take(4, 3)
+    pool.take(4, 3)
+    assert len(pool.made) == by_itself
 
 
 def test_idle_producers_are_polled_and_those_in_use_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,3 +194,51 @@ def test_a_forked_process_keeps_none_of_its_parents_pools() -> None:
     childs = pool_for(dataclasses.replace(key_of("s"), pid=-1), timeout_ms=1)
     assert childs is not parents
     assert childs._worker != parents._worker
+
+
+def test_a_task_waits_only_until_the_first_of_the_producers_in_the_making_is_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Batches may follow so quickly that the producers of the next one are still being made when its first task begins."""
+    pool = FakePool()
+    pool.run(0, tasks=2)
+    for _ in range(2):
+        pool.take(1, 0)
+    may_go_on = threading.Event()
+    make = pool._make
+
+    def make_slowly(sequence: int) -> ReadyProducer:
+        if len(pool.made) == 5:
+            assert may_go_on.wait(30)
+        return make(sequence)
+
+    monkeypatch.setattr(pool, "_make", make_slowly)
+    pool.replenish(0)
+    taking = threading.Thread(target=pool.take, args=(2, 1), daemon=True)
+    taking.start()
+    taking.join(30)
+    assert not taking.is_alive()
+    may_go_on.set()
+
+
+def test_a_task_makes_its_own_producer_if_none_could_be_made_in_advance(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = FakePool()
+    pool.run(0)
+    pool.take(1, 0)
+    make, may_fail = pool._make, threading.Event()
+
+    def fail(_: int) -> ReadyProducer:
+        monkeypatch.setattr(pool, "_make", make)
+        assert may_fail.wait(30)
+        raise RuntimeError("away")
+
+    monkeypatch.setattr(pool, "_make", fail)
+    pool.replenish(0)
+    taking = threading.Thread(target=pool.take, args=(2, 1), daemon=True)
+    taking.start()
+    may_fail.set()
+    taking.join(30)
+    assert not taking.is_alive()
+    assert "no producer could be prepared in advance" in caplog.text

@@ -61,8 +61,8 @@ class Play(Query):
         """Make the next task run in another Python worker, which shares no producers with this worker."""
         for place in [place for place in producer_pool._pools if place.sink == self.name]:
             pool = producer_pool._pools.pop(place)
-            if pool._making is not None:
-                pool._making.join()
+            if (making := pool._making) is not None:
+                making.join()
 
     def visible(self) -> Counter[str]:
         """As :meth:`Query.visible`, but over one connection for the whole test, which saves half a second each time."""
