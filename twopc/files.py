@@ -94,6 +94,13 @@ class LocalFiles:
         except FileNotFoundError:
             return None
 
+    def modified_ms(self, name: str) -> int | None:
+        """Return when the file was last written, in ms since 1970 UTC. Return None if the file does not exist."""
+        try:
+            return (self._root / name).stat().st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return None
+
     def names(self, directory: str) -> list[str]:
         """See :class:`Files`."""
         try:

@@ -105,8 +105,10 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} contains no record of the earlier batches. If another writer wrote "
             f"them, make sure that it has not begun batch {at}, because this sink writes the complete batch: start that writer "
-            "again, and stop it when no batch is unfinished (the newest files in offsets/ and commits/ have the same number). A "
-            "Kafka output can also take over a half-written batch (`twopc migrate cutover`). Then pass "
+            "again, and stop it when no batch is unfinished (the newest files in offsets/ and commits/ have the same number). In "
+            "real-time mode, with trigger(continuous=…) and with asyncProgressTrackingEnabled, these numbers do not show it: let "
+            "that writer first finish a batch without them (docs/migration.md). A Kafka output can also take over a half-written "
+            "batch (`twopc migrate cutover`). Then pass "
             f"override=AdoptQuery({mine!r}). If the sink was renamed, restore its previous "
             "name. If the function did not call the exactly_once object for these batches, fix the function, and start with "
             "a new checkpoint. This sink has written nothing yet"

@@ -14,7 +14,14 @@ from twopc.errors import ConfigurationError
 from twopc.integration.migrate.deciding import UnreadDecisionsError, decided_by, sinks_of
 from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
 from twopc.integration.migrate.output import Tally, bounds_of, has_record_since, tally
-from twopc.integration.spark.checkpoint import offsets_by_source, planning_time_ms, query_id, source_offsets
+from twopc.integration.migrate.unrecorded import ASYNCHRONOUS, finished_ms, require_all_recorded
+from twopc.integration.spark.checkpoint import (
+    offsets_by_source,
+    planning_time_ms,
+    query_id,
+    require_planned,
+    source_offsets,
+)
 from twopc.integration.verify.expressions import parse
 
 if TYPE_CHECKING:
@@ -77,24 +84,28 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         kind=Kind.NOTHING if is_finished else Kind.REST,
     )
     _require_not_begun(begun, place, sink)
-    planned_ms = planning_time_ms(files, batch_id) if batch_id >= 0 else 0
+    if batch_id >= 0:
+        require_planned(files, batch_id)
     if unnamed := wanted.starts.keys() - set(wanted.topics):
         raise ConfigurationError(
             f"--start-offsets names {', '.join(sorted(unnamed))}, but --topic does not. Nothing was done. Correct one of the "
             "two options"
         )
+    since_ms = finished_ms(files, batch_id) if is_finished else planning_time_ms(files, batch_id)
     topics = {
-        topic: bounds_of(sink, topic, planned_ms, wanted.clock_skew_ms, wanted.starts.get(topic))
+        topic: bounds_of(sink, topic, since_ms, wanted.clock_skew_ms, wanted.starts.get(topic))
         for topic in wanted.topics
     }
     if is_finished:  # only the ends of the bounds matter, because no program may write beyond them
+        if not wanted.other_writers:
+            require_all_recorded(files, msgspec.structs.replace(begun, topics=topics), sink)
         finished = msgspec.structs.replace(begun, topics=_ends(topics), other_writers=wanted.other_writers)
         return _found(place, finished, None, Tally())
     handover = msgspec.structs.replace(
         begun,
         topics=topics,
         key=wanted.key,
-        planned_ms=planned_ms,
+        planned_ms=since_ms,
         clock_skew_ms=wanted.clock_skew_ms,
         other_writers=wanted.other_writers,
     )
@@ -149,8 +160,8 @@ def last_batch(files: Files) -> tuple[int, bool]:
 def _incomplete(files: Files, what: str) -> ConfigurationError:
     return ConfigurationError(
         f"{files.location}: {what}. Either files are missing, or asyncProgressTrackingEnabled is set, so that Spark "
-        "records only some batches. Nothing was done. Restore the files, or run the old query without that option "
-        "until the query ends on its own"
+        f"records only some batches. Nothing was done. Restore the files. Or, if the option is set: {ASYNCHRONOUS}. Then run "
+        "this command again"
     )
 
 

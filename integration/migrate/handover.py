@@ -19,6 +19,10 @@ had been acknowledged, and no row of batch N had been sent. ``exact`` is the off
 The clocks of the driver and the executors may differ, so ``start`` is found in the same way, but for a time
 ``clock_skew_ms`` earlier, and is at most ``exact``. ``end`` is the partition's end offset at the time of the hand-over.
 
+In real-time mode, with a continuous trigger and with asynchronous progress tracking, Spark records a batch only after its rows,
+or not at all. So even if every recorded batch is finished, the output may contain rows of a later batch. These rows are newer
+than ``commits/N``. ``twopc migrate cutover`` refuses such an output (``twopc.integration.migrate.unrecorded``).
+
 A rollback uses the same file with a different ``kind``. For example, ``kind`` is ``whole`` if the transactional sink has made
 all of the batch visible.
 """

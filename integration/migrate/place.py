@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from twopc.errors import ConfigurationError, missing_extra
-from twopc.files import LocalFiles
+from twopc.files import Files, LocalFiles
 from twopc.integration.local_paths import is_elsewhere, local_path
 from twopc.tried_files import tried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from twopc.files import Files
+
+class DatedFiles(Files, Protocol):
+    """Files that also show when they were written."""
+
+    def modified_ms(self, name: str) -> int | None:
+        """Return when the file was last written, in ms since 1970 UTC. Return None if the file does not exist."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Place:
         own: the toolkit's directory ``twopc`` in the checkpoint.
     """
 
-    files: Files
+    files: DatedFiles
     own: Files
 
     def writable(self) -> Files:

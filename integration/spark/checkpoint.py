@@ -62,8 +62,9 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
         raise ConfigurationError(
             f"{files.location}/offsets contains no entry for batch {batch_id}, so the toolkit could not recognize a replay "
             "of the batch. No part of the batch was written. Remove .option('asyncProgressTrackingEnabled', …) from the "
-            "query, because with this option, Spark records offsets only for some batches. Or pass this query's checkpoint "
-            "to exactly_once(). Then restart"
+            "query, because with this option, Spark records offsets only for some batches. If another sink has already run "
+            "with this option, that sink must finish first: docs/migration.md#do-you-need-to-migrate. Or pass this query's "
+            "checkpoint to exactly_once(). Then restart"
         )
     return Batch(query_id, batch_id, offsets, offsets_of=lambda other: source_offsets(files, other))
 
@@ -123,11 +124,37 @@ def planning_time_ms(files: Files, batch_id: int) -> int:
     """Return when Spark began to plan the batch, in milliseconds since 1970. The file ``offsets/<batch_id>`` must exist.
 
     Raises:
-        ConfigurationError: the file cannot be read.
+        ConfigurationError: the file cannot be read, or is of a continuous trigger.
+    """
+    require_planned(files, batch_id)
+    name = f"offsets/{batch_id}"
+    with decoding(files, name):
+        return int(json.loads(_lines(files, name)[1])["batchTimestampMs"])
+
+
+def require_planned(files: Files, batch_id: int) -> None:
+    """Check that Spark planned the batch, and that the batch is not an epoch of a continuous trigger.
+
+    Spark records an epoch only after its rows, and without metadata (``ContinuousExecution.addOffset``). So after a stop, the
+    output usually contains rows that the checkpoint does not record.
+
+    Raises:
+        ConfigurationError: the batch is such an epoch, or ``offsets/<batch_id>`` cannot be read.
     """
     name = f"offsets/{batch_id}"
     with decoding(files, name):
-        return int(json.loads((files.read(name) or b"").decode().splitlines()[1])["batchTimestampMs"])
+        _version, metadata, *_ = _lines(files, name)
+    if not metadata:
+        raise ConfigurationError(
+            f"{files.location}/{name} was written by a query with trigger(continuous=…), which records rows only after it has "
+            "written them. So the output may contain rows that the checkpoint does not record, and another writer would write "
+            "them again. Nothing was done. Start the old query with trigger(availableNow=True), and let it finish a batch. Like "
+            "each of its restarts, this run writes the unrecorded rows again"
+        )
+
+
+def _lines(files: Files, name: str) -> list[str]:
+    return (files.read(name) or b"").decode().splitlines()
 
 
 def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from twopc.integration.spark.checkpoint import decoding, planning_time_ms
+from twopc.integration.spark.checkpoint import decoding, planning_time_ms, require_planned
 from twopc.integration.spark.handed_over import newest_handover
 from twopc.sealed import unseal
 
@@ -77,6 +77,20 @@ def last_expected(log: str, decided: int | None, *, bound: str | None, former: i
         return None
     # After a rollback, the old sink writes on. A second cut-over is then ahead of the query's last decision.
     return former if decided is None or former is None else max(decided, former)
+
+
+def require_adoptable(files: Files, batch: Batch) -> None:
+    """Check that the former writer of a query that is to be adopted has recorded what it wrote, as far as the checkpoint tells.
+
+    Args:
+        files: the checkpoint.
+        batch: the batch with which the run begins.
+
+    Raises:
+        ConfigurationError: the former writer wrote the batch before it with a continuous trigger.
+    """
+    if batch.batch_id > 0 and batch.offsets_of(batch.batch_id - 1) is not None:
+        require_planned(files, batch.batch_id - 1)
 
 
 def warn_of_adoption(files: Files, own: Files, batch: Batch) -> None:

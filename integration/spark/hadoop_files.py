@@ -10,13 +10,15 @@ from weakref import WeakKeyDictionary
 from py4j.protocol import Py4JJavaError
 
 from twopc.errors import ConfigurationError
-from twopc.files import Files, LocalFiles
+from twopc.files import LocalFiles
 from twopc.integration.spark.java_errors import is_java_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark import SparkContext
+
+    from twopc.files import Files
 
 _T = TypeVar("_T")
 #: File systems whose ``FileContext.rename`` without overwrite is atomic. s3a and gs copy instead.
@@ -36,7 +38,7 @@ _ABSENT: Final = "FileNotFoundException"
 _local: Final[WeakKeyDictionary[SparkContext, dict[str, LocalFiles]]] = WeakKeyDictionary()
 
 
-def open_files(context: SparkContext, location: str) -> Files:
+def open_files(context: SparkContext, location: str) -> LocalFiles | HadoopObjects:
     """Open the directory ``location``, resolved as Spark resolves it.
 
     Raises:
@@ -118,6 +120,11 @@ class HadoopObjects:
         """See :class:`Files`."""
         path = self._path(name)
         return _if_present(lambda: self._read(path, self._file_system.getFileStatus(path).getLen() - size))
+
+    def modified_ms(self, name: str) -> int | None:
+        """See :class:`twopc.files.LocalFiles`."""
+        path = self._path(name)
+        return _if_present(lambda: int(self._file_system.getFileStatus(path).getModificationTime()))
 
     def names(self, directory: str) -> list[str]:
         """See :class:`Files`."""

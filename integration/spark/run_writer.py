@@ -10,7 +10,7 @@ from twopc.errors import CheckpointExpiredError
 from twopc.integration.history.writer import writer_for
 from twopc.integration.spark import checkpoint
 from twopc.integration.spark.direct import BatchInput, Direct, Way
-from twopc.integration.spark.former_writers import warn_of_adoption
+from twopc.integration.spark.former_writers import require_adoptable, warn_of_adoption
 from twopc.integration.spark.frame import arrange
 from twopc.integration.spark.handed_over import require_taken_over
 from twopc.integration.spark.jobs import is_of_cluster, slow_batch_advice
@@ -188,6 +188,8 @@ class RunWriter:
         own_files = tried(self._mode.open_files(f"{self.location}/twopc"))
         coordinator = self._coordinator = self._connect(session, staging, own_files)
         self._last_allowed = require_taken_over(own_files, batch, lambda: coordinator.last_decided(batch.query_id))
+        if self._options.overrides.adopt_query_id == batch.query_id:
+            require_adoptable(self._mode.open_files(self.location), batch)
         run = coordinator.start(batch, pending)
         if run.adopts(batch.query_id):
             warn_of_adoption(self._mode.open_files(self.location), own_files, batch)

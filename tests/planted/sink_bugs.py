@@ -7,6 +7,7 @@ from typing import Final
 from tests.planted.bug import Bug, Edit, one_edit
 
 _POOL: Final = "sinks/kafka/producer_pool.py"
+_UNRECORDED: Final = "tests/unit/test_migrate_unrecorded.py"
 
 SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
@@ -1828,6 +1829,51 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "    return last.is_back\n",
         model=False,
         protocol="tests/unit/test_migrate_cutover.py -k finished_batch",
+    ),
+    one_edit(
+        "a cut-over trusts a checkpoint that ends before the output",
+        0,
+        "integration/migrate/cutover.py",
+        "        if not wanted.other_writers:\n",
+        "        if False:\n",
+        model=False,
+        protocol=f"{_UNRECORDED} -k newer_than",
+    ),
+    one_edit(
+        "the end marker of a transaction looks like a row of the old query",
+        0,
+        "integration/migrate/unrecorded.py",
+        "    if found is None:\n",
+        "    if found is None and not any(at.exact < at.end for one in handover.topics.values() for at in one.values()):\n",
+        model=False,
+        protocol=f"{_UNRECORDED} -k end_marker",
+    ),
+    one_edit(
+        "the time of an object store's file cuts off the last second of a batch",
+        0,
+        "integration/migrate/unrecorded.py",
+        "    return at + _SECOND_MS if at % _SECOND_MS == 0 else at + 1\n",
+        "    return at + 1\n",
+        model=False,
+        protocol=f"{_UNRECORDED} -k whole_second",
+    ),
+    one_edit(
+        "an epoch of a continuous trigger counts as a finished batch",
+        0,
+        "integration/spark/checkpoint.py",
+        "    if not metadata:\n",
+        "    if False:\n",
+        model=False,
+        protocol=f"{_UNRECORDED} -k continuous",
+    ),
+    one_edit(
+        "a query with a continuous trigger is adopted",
+        0,
+        "integration/spark/run_writer.py",
+        "        if self._options.overrides.adopt_query_id == batch.query_id:\n",
+        "        if False:\n",
+        model=False,
+        protocol="tests/unit/test_spark_run_writer.py -k continuous",
     ),
     one_edit(
         "a rollback without a fence strands the batch that the query decided afterward",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -158,5 +159,5 @@ def test_a_finished_batch_may_be_handed_over_again_and_the_ledger_is_not_read(
     handovers.add(msgspec.structs.replace(first, kind=Kind.NOTHING, is_back=is_back))
     decided(place, monkeypatch, 1)
     monkeypatch.setattr(cutover, "decided_by", None)
-    found = cutover.find(WANTED, place, SINK).handover
+    found = cutover.find(replace(WANTED, other_writers=True), place, SINK).handover
     assert (found.batch_id, found.kind, found.topics["enriched"][0].end) == (1, Kind.NOTHING, 6)

@@ -157,6 +157,16 @@ def test_an_adoption_logs_when_its_first_batch_was_planned(
     assert not logged or "begins with batch 1, which Spark planned at 2025-11-28T16:00:00+00:00" in logged[0]
 
 
+def test_a_query_whose_last_batch_is_an_epoch_of_a_continuous_trigger_is_not_adopted(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Its files in offsets/ and commits/ always have the same numbers, although the running epoch is already in the output."""
+    (tmp_path / "offsets/0").write_text("\n".join(["v1", "", *offsets_of(0)]))
+    with pytest.raises(ConfigurationError, match=r"trigger\(continuous=…\).*trigger\(availableNow=True\)"):
+        write(cluster, tmp_path, 1, Options(overrides=Overrides(adopt_query_id=QUERY_ID)))
+    assert not [name for name in cluster.files.names("") if name.startswith("binding")]
+
+
 def test_a_query_that_was_adopted_before_logs_nothing(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
