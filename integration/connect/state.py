@@ -101,6 +101,10 @@ class ConnectState:
         self._is_cached = is_cached
         self._is_whole = False
 
+    def begin(self) -> None:
+        """See :class:`~twopc.integration.spark.mode.StateCheck`."""
+        self._is_whole = False
+
     @contextlib.contextmanager
     def watching(self, frame: Any) -> Iterator[None]:
         """See :class:`~twopc.integration.spark.mode.StateCheck`."""

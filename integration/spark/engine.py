@@ -138,6 +138,8 @@ class SparkEngine:
         stages: set[int] = set()
         tag = f"twopc-{uuid.uuid4().hex}"
         self.shuffles.begin()
+        if self.state is not None:
+            self.state.begin()
         with self._cancelled_after(tag, limit.timeout_ms) as is_cancelled:
             for rows in self._jobs(work):
                 task = self._task(rows, work, limit, first_task=len(reports))
@@ -153,19 +155,22 @@ class SparkEngine:
                 if is_cancelled():  # a canceled job may still have finished
                     raise _expired(work, limit, reports)
                 stages |= {result.stage for result in results if result.stage is not None}
-            if self.state is not None and not isinstance(work.mode, Publish):
-                try:
-                    is_evaluated = self.state.complete()
-                except Exception as error:
-                    if is_cancelled():
-                        raise _expired(work, limit, reports) from error
-                    raise
-                if is_evaluated:  # the state must be computed from the same shuffles as the rows
-                    self.shuffles.look(tag)
+            try:
+                self._complete_state(work, tag)
+            except Exception as error:
+                if is_cancelled():
+                    raise _expired(work, limit, reports) from error
+                raise
         self.shuffles.check(tag, stages, self.kept_since_ms)
         if self.staging is not None:
             self.staging.require_visible([report.staged for report in reports if report.staged is not None])
         return reports
+
+    def _complete_state(self, work: Work, tag: str) -> None:
+        if self.state is None or isinstance(work.mode, Publish):
+            return
+        if self.state.complete():  # the state must be computed from the same shuffles as the rows
+            self.shuffles.look(tag)
 
     def _limit(self, work: Work) -> _Limit:
         known = ((self.timeout_ms, _SETTING), (work.timeout_ms, _EXPIRY))

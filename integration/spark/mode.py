@@ -86,6 +86,9 @@ class ShuffleCheck(Protocol):
 class StateCheck(Protocol):
     """Ensures that one batch of a stateful query writes all of its state before the batch is decided."""
 
+    def begin(self) -> None:
+        """Forget what the previous attempt at the batch has shown: rule 6 may have rejected its shuffles, and so its state."""
+
     def watching(self, frame: Any) -> AbstractContextManager[None]:
         """Check whether the body writes all of the state. The body runs one job over a DataFrame."""
 

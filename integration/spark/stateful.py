@@ -14,12 +14,12 @@ import itertools
 import logging
 import operator
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 
 from twopc.errors import ConfigurationError
+from twopc.integration.spark.operators import operator_at
 from twopc.integration.spark.plan_text import OMITTED, is_cut_short
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from twopc.integration.spark.operators import Operator
     from twopc.integration.spark.running import RunningQuery
 
     #: Reports a message at most once per run.
@@ -34,15 +35,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The metric that counts the stores committed by a stateful operator's tasks. A task that fails or ends early adds
-#: nothing to it.
-_COMMITTED: Final = "numStateStoreInstances"
-#: A join of two streams, and the number of stores of each of its tasks
-#: (``SymmetricHashJoinStateManager.allStateStoreNames``). Since this version of the state's format, each task instead
-#: has a single store with four column families.
-_JOIN: Final = "StreamingSymmetricHashJoin"
-_JOIN_STORES: Final = 4
-_ONE_STORE_SINCE: Final = 3
 #: The errors that a different version of Spark may cause: py4j treats a missing class as a package, and a missing plan is
 #: None.
 _UNLIKE: Final = (Py4JError, TypeError, ValueError, AttributeError)
@@ -111,10 +103,10 @@ class StatefulOperators:
 
     def _operators(self, plan: Any) -> list[Operator]:
         """Find the operators in a batch's plan. Search the whole plan only if the operators have moved."""
-        found = {place: _operator(plan.apply(place)) for place in self._places or ()}
+        found = {place: operator_at(plan.apply(place)) for place in self._places or ()}
         if self._places is None or None in found.values():
             nodes = iter(map(plan.apply, itertools.count()).__next__, None)
-            found = {place: operator for place, node in enumerate(nodes) if (operator := _operator(node)) is not None}
+            found = {place: operator for place, node in enumerate(nodes) if (operator := operator_at(node)) is not None}
             self._places = tuple(found)
         return [operator for operator in found.values() if operator is not None]
 
@@ -127,25 +119,6 @@ def _unfit_format(batch_id: int, state_format: int) -> ConfigurationError:
         "query. If Spark cannot read the checkpoint's state with this setting, use a new checkpoint that begins at the "
         "offsets after the last visible batch (see docs/migration.md). Otherwise, rows may be written twice"
     )
-
-
-@dataclass(frozen=True)
-class Operator:
-    """A stateful operator of a batch's plan.
-
-    Attributes:
-        name: Spark's name for the operator.
-        stores: the number of stores that the operator's tasks commit if each task runs to its end exactly once.
-        metric: Spark's count of the stores that the operator's tasks have committed.
-    """
-
-    name: str
-    stores: int
-    metric: Any
-
-    def committed(self) -> int:
-        """Return the total number of stores that tasks have committed for this batch, across all jobs."""
-        return int(self.metric.value())
 
 
 class BatchState:
@@ -163,6 +136,10 @@ class BatchState:
         self._execution = execution
         self._operators = operators
         self._tell = tell
+        self._is_whole = False
+
+    def begin(self) -> None:
+        """See :class:`~twopc.integration.spark.mode.StateCheck`."""
         self._is_whole = False
 
     @contextlib.contextmanager
@@ -191,8 +168,9 @@ class BatchState:
             "the written rows. To avoid this, either pass the batch itself to exactly_once(), or persist and count the "
             "batch before you take a part of it. This run logs this warning only once"
         )
+        before = self._committed()
         self._execution.toRdd().count()
-        missing = [one.name for one in self._operators if one.committed() < one.stores]
+        missing = self._missing(before, self._committed())
         if missing:
             raise incomplete(
                 self._batch_id,
@@ -205,6 +183,15 @@ class BatchState:
 
     def _committed(self) -> list[int]:
         return [one.committed() for one in self._operators]
+
+    def _missing(self, before: Sequence[int], after: Sequence[int]) -> list[str]:
+        """Name the operators of which one evaluation did not commit every store.
+
+        Several jobs that skip the same partitions may commit as many stores as one complete job, so only a stage that the
+        evaluation skipped may count earlier jobs.
+        """
+        counts = zip(self._operators, before, after, strict=True)
+        return [one.name for one, old, new in counts if one.stores > (old if old == new else new - old)]
 
     def _is_all(self, before: Sequence[int], after: Sequence[int]) -> bool:
         """Whether every store was committed, by the job itself or in a skipped stage whose shuffle was complete."""
@@ -260,29 +247,6 @@ def incomplete(batch_id: int, missing: str, cause: str, *, is_visible: bool) -> 
         f"for example because of a join with an empty table. {risk}. Move that part of the plan into the foreachBatch "
         "function, and restart"
     )
-
-
-def _operator(node: Any) -> Operator | None:
-    if node is None or not node.metrics().contains(_COMMITTED):
-        return None
-    name = str(node.nodeName())
-    return Operator(name, _partitions(node) * _stores(node, name), node.longMetric(_COMMITTED))
-
-
-def _stores(node: Any, name: str) -> int:
-    """Return how many stores each task of an operator has."""
-    has_several = name == _JOIN and int(node.stateFormatVersion()) < _ONE_STORE_SINCE
-    return _JOIN_STORES if has_several else 1
-
-
-def _partitions(node: Any) -> int:
-    """Return how many partitions an operator has.
-
-    An operator with a Python function has no known outputPartitioning, but its required input distribution is known. A global
-    limit has one partition, although its state contains the partition count of the query's other operators.
-    """
-    demanded = node.requiredChildDistribution().apply(0).requiredNumPartitions()
-    return int(demanded.get() if demanded.isDefined() else node.getStateInfo().numPartitions())
 
 
 def tell_once() -> Tell:

@@ -226,6 +226,29 @@ def _reported() -> list[TaskResult]:
     return [TaskResult(error=("BadRecordError", "row 7 is too large"))]
 
 
+def test_each_attempt_begins_the_check_of_the_state() -> None:
+    """The attempts at a batch share the engine."""
+    nothing: Any = MagicMock()
+    state = MagicMock()
+    engine = Engine(
+        batch=(),
+        sinks=(),
+        runs=nothing,
+        shuffles=nothing,
+        slots=_aborted,  # type: ignore[arg-type]
+        staging=None,
+        way=nothing,
+        budget=nothing,
+        timeout_ms=None,
+        kept_since_ms=nothing,
+        state=state,
+    )
+    for attempt in (1, 2):
+        with pytest.raises(RuntimeError):
+            engine.prepare(SimpleNamespace(pending=MagicMock(), timeout_ms=None))  # type: ignore[arg-type]
+        assert state.begin.call_count == attempt
+
+
 @pytest.mark.parametrize("results", [_aborted, _aborted_by_a_task, _reported])
 def test_a_batch_is_released_if_the_function_catches_the_error(results: Callable[[], list[TaskResult]]) -> None:
     nothing: Any = MagicMock()

@@ -9,7 +9,8 @@ import pytest
 
 from tests.unit.cut_plans import CUT_SHORT
 from twopc.errors import ConfigurationError
-from twopc.integration.spark.stateful import BatchState, Operator, StatefulOperators
+from twopc.integration.spark.operators import Operator
+from twopc.integration.spark.stateful import BatchState, StatefulOperators
 
 PARTITIONS = 5
 _COMMITTED = "numStateStoreInstances"
@@ -110,6 +111,55 @@ def test_an_evaluated_batch_has_all_of_its_state_in_every_state_format(node: Nod
     assert state is not None
     assert state.complete()
     assert query.evaluations == 1
+
+
+class Skipping(Running):
+    """A plan whose evaluations commit only some of the stores, as if the others' rows were not read."""
+
+    def __init__(self, node: Node, commits: int) -> None:
+        super().__init__(node)
+        self._commits = commits
+
+    def count(self) -> int:
+        self.evaluations += 1
+        self._node.committed += self._commits
+        return 0
+
+
+@pytest.mark.parametrize("committed", [0, 3, PARTITIONS - 1, 2 * PARTITIONS + 1])
+def test_the_stores_of_several_jobs_do_not_add_up_to_a_complete_state(committed: int) -> None:
+    """The sink's job and the second evaluation skip the same partitions. Failed attempts may have committed any number."""
+    node = Node("StreamingDeduplicate")
+    query: Any = Skipping(node, PARTITIONS - 2)
+    state = StatefulOperators().of_batch(query, 7, has_state=lambda: True)
+    assert state is not None
+    node.committed = committed
+    with pytest.raises(
+        ConfigurationError, match=r"batch 7, but StreamingDeduplicate .*No part .* is decided or visible"
+    ):
+        state.complete()
+
+
+def test_an_evaluation_may_skip_a_stage_whose_stores_an_earlier_job_has_committed() -> None:
+    """Spark reuses the shuffle behind an operator, so the operator's tasks do not run again."""
+    node = Node("StreamingDeduplicate")
+    query: Any = Skipping(node, 0)
+    state = StatefulOperators().of_batch(query, 0, has_state=lambda: True)
+    assert state is not None
+    node.committed = PARTITIONS
+    assert state.complete()
+
+
+def test_each_attempt_evaluates_the_state_again() -> None:
+    """Rule 6 may have rejected the evaluation of the attempt before, because it mixed two runs of a shuffle."""
+    query: Any = Running(Node("StreamingDeduplicate"))
+    state = StatefulOperators().of_batch(query, 0, has_state=lambda: True)
+    assert state is not None
+    for evaluations in (1, 2):
+        state.begin()
+        assert state.complete()
+        assert not state.complete()
+        assert query.evaluations == evaluations
 
 
 def test_a_state_format_that_keeps_the_first_evaluations_state_is_refused() -> None:

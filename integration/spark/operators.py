@@ -1,0 +1,59 @@
+"""Read from a batch's plan how many stores a stateful operator must commit, and how many its tasks have committed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: The metric that counts the stores committed by a stateful operator's tasks. A task that fails or ends early adds
+#: nothing to it.
+_COMMITTED: Final = "numStateStoreInstances"
+#: A join of two streams, and the number of stores of each of its tasks
+#: (``SymmetricHashJoinStateManager.allStateStoreNames``). Since this version of the state's format, each task instead
+#: has a single store with four column families.
+_JOIN: Final = "StreamingSymmetricHashJoin"
+_JOIN_STORES: Final = 4
+_ONE_STORE_SINCE: Final = 3
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A stateful operator of a batch's plan.
+
+    Attributes:
+        name: Spark's name for the operator.
+        stores: the number of stores that the operator's tasks commit if each task runs to its end exactly once.
+        metric: Spark's count of the stores that the operator's tasks have committed.
+    """
+
+    name: str
+    stores: int
+    metric: Any
+
+    def committed(self) -> int:
+        """Return the total number of stores that tasks have committed for this batch, across all jobs."""
+        return int(self.metric.value())
+
+
+def operator_at(node: Any) -> Operator | None:
+    """Return the stateful operator at a node of a plan. Return None for any other node."""
+    if node is None or not node.metrics().contains(_COMMITTED):
+        return None
+    name = str(node.nodeName())
+    return Operator(name, _partitions(node) * _stores(node, name), node.longMetric(_COMMITTED))
+
+
+def _stores(node: Any, name: str) -> int:
+    """Return how many stores each task of an operator has."""
+    has_several = name == _JOIN and int(node.stateFormatVersion()) < _ONE_STORE_SINCE
+    return _JOIN_STORES if has_several else 1
+
+
+def _partitions(node: Any) -> int:
+    """Return how many partitions an operator has.
+
+    An operator with a Python function has no known outputPartitioning, but its required input distribution is known. A global
+    limit has one partition, although its state contains the partition count of the query's other operators.
+    """
+    demanded = node.requiredChildDistribution().apply(0).requiredNumPartitions()
+    return int(demanded.get() if demanded.isDefined() else node.getStateInfo().numPartitions())
