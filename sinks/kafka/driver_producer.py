@@ -6,7 +6,9 @@ All drivers of a sink use the same transactional id, so the broker itself guaran
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -32,6 +34,7 @@ from twopc.sinks.kafka.errors import (
 )
 from twopc.sinks.kafka.handle import driver_id
 from twopc.sinks.kafka.identity import UNKNOWN, Identity
+from twopc.sinks.kafka.idle import keep_serving
 from twopc.sinks.kafka.producer import connect
 
 if TYPE_CHECKING:
@@ -75,6 +78,7 @@ class DriverProducer:
         self._identity = Identity(config, self._client_log)
         self._ended = ""  # why this producer can write no more
         self.repeats = False
+        self._using = threading.Lock()
         self._producer = Producer(
             {
                 **config,
@@ -103,6 +107,7 @@ class DriverProducer:
             connect(self._producer, self._ledger, timeout_s=self._timeout_s)
             self._producer.init_transactions(self._timeout_s)
             self._producer_id = self._read_producer_id()
+        keep_serving(self)
         crash_point("driver.fenced")
 
     @property
@@ -116,6 +121,19 @@ class DriverProducer:
         Returns:
             the first record's offset, and the last record's offset. Raises the same errors as :meth:`DecisionLog.append`.
         """
+        with self._using:
+            return self._write(values, point)
+
+    def serve_idle(self) -> None:
+        """See :class:`~twopc.sinks.kafka.idle.Idle`. A write reads the events itself."""
+        if self._using.acquire(blocking=False):
+            try:
+                with suppress(*SERVING):  # the next write reports the error
+                    self._producer.poll(0)
+            finally:
+                self._using.release()
+
+    def _write(self, values: Sequence[tuple[int, bytes]], point: str | None) -> tuple[int, int]:
         if self._ended:
             raise FatalError(self._ended)
         written: list[Message] = []

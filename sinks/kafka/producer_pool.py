@@ -16,12 +16,12 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.sinks.kafka.errors import SERVING
 from twopc.sinks.kafka.handle import task_id
+from twopc.sinks.kafka.idle import keep_serving
 from twopc.sinks.kafka.producer import ReadyProducer, make_ready
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class ProducerPool:
         self._used = 0
         self._is_closed = False
         self._last_use = time.monotonic()
+        keep_serving(self)
 
     def take(self, batch: int, committed_through: int) -> ReadyProducer:
         """Take a producer for one transaction of ``batch``. A prepared producer is available immediately.
@@ -110,7 +111,7 @@ class ProducerPool:
         self._making.start()
 
     def serve_idle(self) -> None:
-        """Read the librdkafka events for the ready producers, and drop producers that have been idle for a long time."""
+        """See :class:`~twopc.sinks.kafka.idle.Idle`. Also drop producers that have been idle for a long time."""
         if time.monotonic() - self._last_use > _KEEP_S:
             self.drop_ready()
         with self._changed:
@@ -171,28 +172,6 @@ class ProducerPool:
                 self._changed.notify_all()
 
 
-def _serve_all() -> None:
-    # Each round is a separate call, because a variable that outlived the round would keep a dropped pool's producers alive.
-    for pool in list(_pools.values()):
-        pool.serve_idle()
-
-
-def _serve_idle() -> None:
-    while True:
-        time.sleep(_SERVE_EVERY_S)
-        _serve_all()
-
-
-@cache
-def _keep_serving_idle(pid: int) -> None:
-    """Start the thread that serves this process's idle producers.
-
-    Without this thread, events (a lost broker, an expiring token) would pile up until a task takes the producers, perhaps
-    hours later.
-    """
-    threading.Thread(target=_serve_idle, args=(), name=f"twopc-idle-producers-{pid}", daemon=True).start()
-
-
 #: The pools, in the order of their last use.
 _pools: dict[Place, ProducerPool] = {}
 #: The lock is needed because a driver has a thread for each of its queries.
@@ -205,7 +184,6 @@ _MOST_READY: Final = 64
 #: without ready producers costs a few kilobytes. If the pool of a running query were dropped, its next batch would use new
 #: transactional ids, which the brokers keep for a week. So the limit is much higher than the number of sinks in a process.
 _MOST_POOLS: Final = 4096
-_SERVE_EVERY_S: Final = 5.0
 #: How long an unused producer stays ready. By then, the brokers have closed its connections (``connections.max.idle.ms``, ten
 #: minutes by default), so it would save a task little time.
 _KEEP_S: Final = 600.0
@@ -217,7 +195,6 @@ def pool_for(key: PoolKey, *, timeout_ms: float) -> ProducerPool:
     Drop the ready producers of pools that were not used recently. Drop pools that were not used for a long time, and pools
     from an earlier driver epoch or from a parent process.
     """
-    _keep_serving_idle(os.getpid())
     with _pools_lock:
         pool = previous = _pools.pop(key.place, None)
         if pool is None or pool.key != key:

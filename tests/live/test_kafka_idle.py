@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import re
 import threading
@@ -16,8 +17,10 @@ import pytest
 
 from benchmarks.counting import transactional_ids
 from tests.live.pipeline import create_topic
+from tests.nemesis.proxy import KafkaProxy
 from twopc.attempt import Attempt, TaskAttempt
-from twopc.sinks.kafka import KafkaSink, identity, librdkafka, producer_pool
+from twopc.sinks.kafka import KafkaSink, identity, idle, librdkafka, producer_pool
+from twopc.sinks.kafka.driver_producer import DriverProducer
 from twopc.sinks.kafka.producer import _warn_of_statistics, make_ready
 from twopc.sinks.kafka.producer_pool import ProducerPool, drop_pool
 
@@ -99,8 +102,8 @@ def test_no_resources_are_left_of_a_dropped_pool(
 ) -> None:
     """The thread that serves idle producers has seen the pool. Caught mutation: that thread's variable keeps the pool."""
     monkeypatch.setattr("twopc.sinks.kafka.producer.librdkafka.library", librdkafka.library if native else lambda: None)
-    monkeypatch.setattr(producer_pool, "_SERVE_EVERY_S", 0.01)
-    producer_pool._keep_serving_idle.cache_clear()  # so that a new thread starts, which is not asleep yet
+    monkeypatch.setattr(idle, "_EVERY_S", 0.01)
+    idle._served.cache_clear()  # so that a new thread starts, which is not asleep yet
     served, serve = threading.Semaphore(0), ProducerPool.serve_idle
 
     def serve_and_say_so(pool: ProducerPool) -> None:
@@ -158,6 +161,23 @@ def test_a_producer_unused_for_too_long_is_dropped(kafka: KafkaService, monkeypa
     eventually(lambda: clients() == before, "no client is left")
     first, second = pool.take(2, -1), pool.take(2, -1)
     assert first.transactional_id != second.transactional_id
+
+
+def test_an_idle_driver_keeps_no_log_lines_while_its_cluster_is_away(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client logged 16 lines each second, and only the next decision read them."""
+    sink = sink_of(kafka)
+    with KafkaProxy(kafka.bootstrap_servers) as proxy:
+        driver = DriverProducer(dataclasses.replace(sink, bootstrap_servers=proxy.bootstrap_servers), {})
+    monkeypatch.setattr(idle, "_EVERY_S", 0.01)
+    producer = driver._producer
+    eventually(lambda: len(producer) > 0, "it logs that its cluster is away")  # before the thread's first round
+    idle._served.cache_clear()
+    idle.keep_serving(driver)
+    for _ in range(3):
+        eventually(lambda: len(producer) == 0, "the lines are read")
+        time.sleep(0.3)
 
 
 @BOTH

@@ -42,6 +42,10 @@ def _ledger_topic(_admin: Any, name: str, **_: Any) -> SimpleNamespace:
     )
 
 
+def _serve_nothing(_one: object) -> None:
+    """The original starts a thread that never ends. In the model, nothing piles up."""
+
+
 def install() -> None:
     """Patch the modules for the rest of this process, which runs nothing but the simulation."""
     time, names = Time(lambda: NETWORK.simulation), Names(lambda: NETWORK.simulation)
@@ -54,7 +58,7 @@ def install() -> None:
         (participants, {"time": time}),
         (scan_start, {"describe": lambda *_, **__: None}),
         (decision_log, {"AdminClient": clients.AdminClient, "time": time, "LedgerTopic": _ledger_topic}),
-        (driver_producer, {"Producer": producer.Producer, "time": time}),
+        (driver_producer, {"Producer": producer.Producer, "time": time, "keep_serving": _serve_nothing}),
         (markers, {"uuid": names}),
         (
             kafka_producer,
@@ -65,7 +69,7 @@ def install() -> None:
             {
                 "threading": Threads(lambda: NETWORK.simulation),
                 "uuid": names,
-                "_keep_serving_idle": lambda _pid: None,  # the original never returns; nothing piles up in the model
+                "keep_serving": _serve_nothing,
             },
         ),
         (acknowledged, {"time": time}),

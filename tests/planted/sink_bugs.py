@@ -1970,9 +1970,9 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         0,
         (
             Edit(
-                _POOL,
-                "        _serve_all()\n",
-                "        for pool in list(_pools.values()):\n            pool.serve_idle()\n",
+                "sinks/kafka/idle.py",
+                "            _serve(reference)\n",
+                "            one = reference()\n            one is None or one.serve_idle()\n",
             ),
             Edit(
                 _POOL, "        del _pools[place]\n    pool.close()\n", "        del _pools[place]\n"
@@ -2052,6 +2052,24 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "                pass\n",
         model=False,
         protocol="tests/unit/test_kafka_producer_pool.py -k own_producer",
+    ),
+    one_edit(
+        "the log lines of an idle driver's client pile up",
+        0,
+        "sinks/kafka/driver_producer.py",
+        "        keep_serving(self)\n",
+        "",
+        model=False,
+        protocol="tests/unit/test_kafka_driver_producer.py -k idle_driver",
+    ),
+    one_edit(
+        "the idle thread reads the reports of a write",
+        0,
+        "sinks/kafka/driver_producer.py",
+        "        with self._using:\n            return self._write(values, point)\n",
+        "        return self._write(values, point)\n",
+        model=False,
+        protocol="tests/unit/test_kafka_driver_producer.py -k idle_driver",
     ),
     one_edit(
         "a process with many sinks asks for the limits of their topics in each batch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import tracemalloc
 import weakref
 from types import SimpleNamespace
@@ -203,7 +204,7 @@ def driver_of(producer: Any) -> DriverProducer:
     driver._producer, driver._timeout_s, driver._settings = producer, 0.05, SETTINGS
     driver._ledger, driver._transactional_id, driver._client_log = SETTINGS.ledger, "s.driver", ClientLog()
     driver._identity, driver._producer_id, driver._ended = producer.identity, PRODUCER_ID, ""
-    driver.repeats = False
+    driver.repeats, driver._using = False, threading.Lock()
     return driver
 
 

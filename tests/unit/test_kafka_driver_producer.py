@@ -18,6 +18,8 @@ from twopc.sinks.kafka.settings import KafkaSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twopc.sinks.kafka.idle import Idle
+
 SETTINGS = KafkaSettings(name="s", bootstrap_servers="127.0.0.1:1", topic="t")
 
 
@@ -120,3 +122,44 @@ def test_a_driver_whose_id_was_forgotten_never_writes_again(
     with pytest.raises(FatalError, match="Another driver may have taken over"):
         driver.write([(0, b"a decision")], point=None)
     assert driver._producer.registered == registered  # type: ignore[attr-defined]
+
+
+def test_an_idle_driver_reads_its_clients_events_and_a_write_reads_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two decisions, the log lines of a cluster that is away would pile up. A write needs its own reports."""
+    polled: list[str] = []
+
+    class Written:
+        """Reports a record when the write flushes it."""
+
+        def __init__(self, *_: object, **__: object) -> None:
+            self._deliver: Callable[..., None] = lambda *_: None
+
+        def init_transactions(self, _timeout_s: float) -> None: ...
+
+        def begin_transaction(self) -> None: ...
+
+        def produce(self, *_: object, on_delivery: Callable[..., None], **__: object) -> None:
+            self._deliver = on_delivery
+
+        def poll(self, _timeout_s: float) -> int:
+            polled.append("events")
+            return 0
+
+        def flush(self, _timeout_s: float) -> int:
+            driver.serve_idle()
+            self._deliver(None, SimpleNamespace(offset=lambda: 7))
+            return 0
+
+        def commit_transaction(self, _timeout_s: float) -> None: ...
+
+    served: list[Idle] = []
+    monkeypatch.setattr(driver_producer, "keep_serving", served.append)
+    monkeypatch.setattr(driver_producer, "connect", lambda *_, **__: 1)
+    monkeypatch.setattr(driver_producer, "Producer", Written)
+    driver = DriverProducer(SETTINGS, {})
+    assert served == [driver]
+    polled.clear()
+    assert driver.write([(0, b"a decision")], point=None) == (7, 7)
+    assert polled == []
+    driver.serve_idle()
+    assert len(polled) == 1

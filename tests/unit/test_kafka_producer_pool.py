@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from twopc.sinks.kafka import KafkaSink, batch_size, producer_pool
+from twopc.sinks.kafka import KafkaSink, batch_size, idle, producer_pool
 from twopc.sinks.kafka.batch_size import batch_size_of
 from twopc.sinks.kafka.producer import ReadyProducer
 from twopc.sinks.kafka.producer_pool import PoolKey, ProducerPool, drop_pool, pool_for
@@ -21,7 +21,6 @@ from twopc.sinks.kafka.settings import Place
 @pytest.fixture(autouse=True)
 def _no_pools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer_pool, "_pools", {})
-    producer_pool._keep_serving_idle.cache_clear()
 
 
 def key_of(sink: str, servers: str = "nowhere:1") -> PoolKey:
@@ -164,7 +163,8 @@ def test_a_worker_with_many_tasks_in_a_batch_keeps_as_few_idle_producers_as_one_
 
 def test_idle_producers_are_polled_and_those_in_use_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise, their statistics pile up for as long as no batch comes. A taken one belongs to its task."""
-    monkeypatch.setattr(producer_pool, "_SERVE_EVERY_S", 0.001)
+    monkeypatch.setattr(idle, "_EVERY_S", 0.001)
+    idle._served.cache_clear()  # so that a new thread starts, which is not asleep yet
     pool = pool_for(key_of("s"), timeout_ms=1)
     served = {name: threading.Event() for name in ("failing", "idle", "taken")}
 

@@ -1,0 +1,50 @@
+"""Serve the clients of this process that wait for their next use.
+
+librdkafka queues a client's events, such as log lines, a lost broker or an expiring token, and this queue has no limit. While
+nothing uses the client, the events would pile up, perhaps for days.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from functools import cache
+from typing import Final, Protocol
+from weakref import WeakValueDictionary, ref
+
+_EVERY_S: Final = 5.0
+
+
+class Idle(Protocol):
+    """An object with clients that may be idle."""
+
+    def serve_idle(self) -> None:
+        """Read the events of the clients that nothing uses at this moment."""
+
+
+def keep_serving(one: Idle) -> None:
+    """Call ``one.serve_idle()`` every few seconds in another thread, for as long as anything else refers to ``one``."""
+    _served(os.getpid())[id(one)] = one
+
+
+@cache
+def _served(pid: int) -> WeakValueDictionary[int, Idle]:
+    """Return the objects that a thread of this process serves. A forked process has none of its parent's threads."""
+    served: WeakValueDictionary[int, Idle] = WeakValueDictionary()
+    threading.Thread(target=_serve_forever, args=(served,), name=f"twopc-idle-clients-{pid}", daemon=True).start()
+    return served
+
+
+def _serve_forever(served: WeakValueDictionary[int, Idle]) -> None:
+    while True:
+        time.sleep(_EVERY_S)
+        for reference in served.valuerefs():
+            _serve(reference)
+
+
+def _serve(reference: ref[Idle]) -> None:
+    # A separate call for each object, because a variable that outlived the call would keep a dropped object's clients alive.
+    one = reference()
+    if one is not None:
+        one.serve_idle()
