@@ -286,8 +286,8 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "Spark Connect: the client opens the port of the metrics",
         0,
         "integration/history/metrics.py",
-        "        self._serve = None if port is None else partial(prometheus.start_http_server, port, address, registry)\n",
-        "        self._serve = None if port is None else partial(prometheus.start_http_server, port, address, registry)\n"
+        "        self._serve = None if port is None else partial(serve, prometheus, port, address, registry)\n",
+        "        self._serve = None if port is None else partial(serve, prometheus, port, address, registry)\n"
         "        if self._serve:\n            self._serve()\n",
         model=False,
         protocol="tests/unit/test_history_listeners.py -k served",

@@ -16,6 +16,7 @@ from tests.unit.history_support import ended, failed
 from twopc.errors import BadRecordError, CommitBlockedError, DecisionInDoubtError, InDoubtError, UnavailableError
 from twopc.events import Phase, Triggered
 from twopc.integration.history import CheckpointLog, PrometheusMetrics
+from twopc.integration.services.ports import free_ports
 from twopc.progress import Cause
 
 if TYPE_CHECKING:
@@ -52,6 +53,12 @@ def registry() -> Any:
     return pytest.importorskip("prometheus_client").CollectorRegistry()
 
 
+def served_on(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+        text: str = response.read().decode()
+        return text
+
+
 def test_metrics_are_served_as_soon_as_the_first_checkpoint_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under Spark Connect, the client makes the object, and a copy on the server serves the metrics."""
     prometheus = pytest.importorskip("prometheus_client")
@@ -68,8 +75,98 @@ def test_metrics_are_served_as_soon_as_the_first_checkpoint_begins(monkeypatch: 
     for batch_id in range(2):
         copy.triggered(Triggered(batch_id))
         copy.ended(ended(batch_id))
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
-        assert b'twopc_checkpoints_total{outcome="completed",query="q"} 2.0' in response.read()
+    assert 'twopc_checkpoints_total{outcome="completed",query="q"} 2.0' in served_on(port)
+
+
+def test_queries_of_one_process_share_the_registry_and_a_port(registry: Any) -> None:
+    """A registry rejects a second metric of the same name, and a port a second server."""
+    [port] = free_ports(1)
+    for name in ("orders", "audit"):
+        metrics = PrometheusMetrics(name, port=port, registry=registry)
+        metrics.triggered(Triggered(0))
+        metrics.ended(ended(0))
+    text = served_on(port)
+    for name in ("orders", "audit"):
+        assert f'twopc_checkpoints_total{{outcome="completed",query="{name}"}} 1.0' in text
+
+
+def test_a_query_that_was_built_anew_in_the_same_process_continues_its_metrics(registry: Any) -> None:
+    [port] = free_ports(1)
+    before = PrometheusMetrics("q", port=port, registry=registry)
+    before.triggered(Triggered(0))
+    before.ended(failed(0, CommitBlockedError.__name__, "unproven"))
+    before.close()
+    again = PrometheusMetrics("q", port=port, registry=registry)
+    assert 'twopc_in_doubt{query="q"} 1.0' in served_on(port)
+    again.triggered(Triggered(0))
+    again.ended(ended(0))
+    text = served_on(port)
+    assert 'twopc_in_doubt{query="q"} 0.0' in text
+    for outcome in ("completed", "failed"):
+        assert f'twopc_checkpoints_total{{outcome="{outcome}",query="q"}} 1.0' in text
+
+
+def test_an_earlier_run_that_is_released_late_does_not_remove_the_state_of_the_present_run(registry: Any) -> None:
+    """Without close(), a run is released only when the next run begins."""
+    earlier, present = PrometheusMetrics("q", registry=registry), PrometheusMetrics("q", registry=registry)
+    earlier.triggered(Triggered(0))
+    earlier.ended(ended(0))
+    present.triggered(Triggered(1))
+    present.entered(Phase("commit", attempt_began=time.monotonic() - 300, transactions_live_ms=600_000.0))
+    earlier.close()
+    assert registry.get_sample_value("twopc_transaction_age_ratio", {"query": "q"}) >= 0.5
+    assert registry.get_sample_value("twopc_last_completed_batch", {"query": "q"}) == 0
+
+
+def test_a_port_that_serves_another_registry_is_refused_with_advice(registry: Any) -> None:
+    [port] = free_ports(1)
+    PrometheusMetrics("q", port=port, registry=registry).triggered(Triggered(0))
+    other = PrometheusMetrics("other", port=port, registry=type(registry)())
+    with pytest.raises(OSError, match=rf"port {port} on 127\.0\.0\.1 already serves another registry .* Pass the same"):
+        other.triggered(Triggered(0))
+
+
+#: The metrics that describe a running query.
+STATE = (
+    "checkpoint_age_seconds",
+    "transaction_age_ratio",
+    "in_doubt",
+    "last_completed_batch",
+    "last_completed_timestamp_seconds",
+)
+
+
+def test_a_query_that_has_ended_leaves_its_totals_and_no_state(registry: Any) -> None:
+    """A state of an ended query would go out of date, and would raise alerts until the process ends."""
+    ends, goes_on = PrometheusMetrics("ends", registry=registry), PrometheusMetrics("goes on", registry=registry)
+
+    def state_of(query: str) -> set[str]:
+        return {one for one in STATE if registry.get_sample_value(f"twopc_{one}", {"query": query}) is not None}
+
+    for metrics in (ends, goes_on):
+        metrics.triggered(Triggered(0))
+        metrics.ended(ended(0))
+    ends.close()
+    ends.close()
+    assert (state_of("ends"), state_of("goes on")) == (set(), set(STATE))
+    assert registry.get_sample_value("twopc_rows_total", {"query": "ends"}) == 40_000
+    ends.triggered(Triggered(1))  # it was closed between two batches
+    assert state_of("ends") == {"checkpoint_age_seconds", "transaction_age_ratio"}
+    ends.ended(ended(1))
+    assert state_of("ends") == set(STATE)
+    assert registry.get_sample_value("twopc_rows_total", {"query": "ends"}) == 80_000
+
+
+def test_the_state_of_a_query_that_has_failed_stays_until_it_completes_a_checkpoint(registry: Any) -> None:
+    """Prometheus may not have scraped it yet, and its alert must not end."""
+    metrics = PrometheusMetrics("q", registry=registry)
+    for checkpoint in (failed(5, InDoubtError.__name__, "unproven"), failed(6, UnavailableError.__name__, "away")):
+        metrics.ended(checkpoint)
+        metrics.close()
+        assert registry.get_sample_value("twopc_in_doubt", {"query": "q"}) == 1
+    metrics.ended(ended(5))
+    metrics.close()
+    assert registry.get_sample_value("twopc_in_doubt", {"query": "q"}) is None
 
 
 def test_metrics_count_outcomes_rows_and_durations_by_phase(registry: Any) -> None:
