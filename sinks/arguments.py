@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 from twopc.errors import ConfigurationError
 from twopc.sinks.sink_names import RULE, is_sink_name
@@ -38,6 +38,9 @@ class Arguments:
 
     def _require(self, is_valid: object, argument: str, advice: str) -> None:
         if not is_valid:
-            field = self.__dataclass_fields__[argument]
-            shown = repr(getattr(self, argument)) if field.repr else "…"  # the value may contain a password
-            raise ConfigurationError(f"{type(self).__name__}({argument}={shown}): {advice}")
+            self._refuse(argument, advice)
+
+    def _refuse(self, argument: str, advice: str) -> NoReturn:
+        field = self.__dataclass_fields__[argument]
+        shown = repr(getattr(self, argument)) if field.repr else "…"  # the value may contain a password
+        raise ConfigurationError(f"{type(self).__name__}({argument}={shown}): {advice}")

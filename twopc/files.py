@@ -28,6 +28,11 @@ def is_unsupported(error: object) -> bool:
     return isinstance(error, OSError) and error.errno in _UNSUPPORTED
 
 
+def is_inside(name: str) -> bool:
+    """Whether a relative name stays in its directory. A name from a file that others can write may lead out of it."""
+    return not {"", ".", ".."} & set(name.split("/")) and not set("\\\0") & set(name)
+
+
 class Files(Protocol):
     """A directory. Names are relative and use ``/``.
 

@@ -19,6 +19,8 @@ from tenacity.wait import WaitBaseT, wait_exponential
 
 from twopc.errors import ConfigurationError
 from twopc.integration.alerts.episodes import Alert
+from twopc.redaction import REMEDY, flaw_of_header, is_header_name
+from twopc.uris import is_readable, is_sendable
 
 logger: Final = logging.getLogger("twopc.alerts")
 
@@ -62,14 +64,14 @@ class Webhook:
     After ``attempts`` failed attempts, the alert is logged and dropped.
 
     Attributes:
-        url: an http or https URL. The log never shows the URL's path, because the path may be private.
-        headers: additional headers, such as ``Authorization``.
+        url: an http or https URL. The log shows only its host, because the rest may be private.
+        headers: additional headers, such as ``Authorization``. The log never shows them.
         timeout_s: the time limit for connecting and for each wait for a response, in seconds.
         attempts: the maximum number of attempts to deliver an alert.
         backoff: the pause between two attempts.
 
     Raises:
-        ConfigurationError: the URL is not valid.
+        ConfigurationError: the URL or a header is not valid. The message does not show it.
     """
 
     url: str = field(repr=False)
@@ -79,13 +81,18 @@ class Webhook:
     backoff: WaitBaseT = field(default_factory=lambda: wait_exponential(min=1, max=10), repr=False)
 
     def __post_init__(self) -> None:
-        try:
-            is_url = urllib.parse.urlsplit(self.url).scheme in {"http", "https"} and bool(self._host)
-        except ValueError:
-            is_url = False
-        if not is_url:
+        if not is_sendable(self.url):
             raise ConfigurationError(
-                "webhook.url must be http://host/… or https://host/… (the URL is not shown, because it may be private)"
+                "webhook.url must be http://host/… or https://host/…, without blanks, a comment, a user or a password (the "
+                "URL is not shown, because it may be private)"
+            )
+        for name, value in self.headers.items():
+            _require_header(name, value)
+        if self.headers and is_readable(self.url):
+            logger.warning(
+                "webhook %s: the URL begins with http://, so others on the network can read the headers, which may contain a "
+                "secret. Use https://",
+                self._host,
             )
         if self.timeout_s <= 0 or self.attempts < 1:
             raise ConfigurationError("webhook.timeout and webhook.attempts must be greater than 0")
@@ -95,7 +102,6 @@ class Webhook:
 
         Raises:
             OSError: every attempt failed, or the server rejected the alert.
-            http.client.HTTPException: every attempt failed, and the last response was not HTTP.
         """
         retrying = Retrying(
             retry=retry_if_exception(_may_pass),
@@ -108,8 +114,10 @@ class Webhook:
             retrying(self._post, msgspec.json.encode(alert))
         except urllib.error.HTTPError as error:
             raise OSError(f"webhook {self._host} responded with {error.code} {error.reason}") from None
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             raise OSError(f"webhook {self._host}: {getattr(error, 'reason', None) or error!r}") from None
+        except (http.client.HTTPException, ValueError) as error:  # the message may quote the URL or a header
+            raise OSError(f"webhook {self._host}: {type(error).__name__}") from None
 
     @property
     def _host(self) -> str:
@@ -124,6 +132,18 @@ class Webhook:
         except urllib.error.HTTPError as error:
             error.close()
             raise
+
+
+def _require_header(name: str, value: str) -> None:
+    if not is_header_name(name):
+        raise ConfigurationError(
+            "webhook.header.<name>: the name of a header may contain only letters, digits and '-' (this name is not shown, "
+            "because it may be private)"
+        )
+    if not isinstance(value, str):
+        raise ConfigurationError(f"webhook.header.{name}: the value is not a string")
+    if problem := flaw_of_header(value):
+        raise ConfigurationError(f"webhook.header.{name}: the value {problem}. {REMEDY}")
 
 
 def _may_pass(error: BaseException) -> bool:

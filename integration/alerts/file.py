@@ -67,7 +67,8 @@ def _parse(text: str) -> RuleFile:
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
         section, dot, name = key.partition(".")
-        if not equals or not section or bool(dot) is not bool(name):
+        # With a colon after the setting, an '=' in the value, such as a token's, would end the key.
+        if not equals or not section or bool(dot) is not bool(name) or ":" in key:
             raise ConfigurationError(f"line {number} is not in the form <rule>.<setting>=<value>")
         if name in sections.setdefault(section, {}):
             raise ConfigurationError(f"{key}: set twice")

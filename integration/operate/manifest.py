@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from twopc.errors import ConfigurationError
+from twopc.files import is_inside
 from twopc.integration.local_paths import local_path
 from twopc.integration.operate.durable import Copied, measure
 from twopc.sealed import unseal_file
@@ -92,8 +93,8 @@ def open_savepoint(path: Path) -> Savepoint:
     """Read a savepoint's manifest.
 
     Raises:
-        ConfigurationError: the path is not a savepoint, the savepoint was not finished, or its manifest is torn or has
-            an unsupported version.
+        ConfigurationError: the path is not a savepoint, the savepoint was not finished, or its manifest is torn, has an
+            unsupported version, or names a file outside the savepoint.
     """
     try:
         data = (path / NAME).read_bytes()
@@ -104,7 +105,14 @@ def open_savepoint(path: Path) -> Savepoint:
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     remedy = "Use another savepoint"
-    return Savepoint(path, unseal_file(f"{path}/{NAME}", data, Manifest, of_format=FORMAT, remedy=remedy))
+    manifest = unseal_file(f"{path}/{NAME}", data, Manifest, of_format=FORMAT, remedy=remedy)
+    for name in manifest.files:
+        if not is_inside(name):  # the checksums prove that nothing was altered, but not who has written the manifest
+            raise ConfigurationError(
+                f"{path}/{NAME} names the file {name!r}, which is not in the savepoint. This toolkit does not write such names, "
+                f"so somebody may have forged the savepoint. Nothing was read or written. {remedy}"
+            )
+    return Savepoint(path, manifest)
 
 
 def check(savepoint: Savepoint) -> None:

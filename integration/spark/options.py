@@ -32,7 +32,7 @@ class Options:
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     dead_letter: TwoPhaseCommitSink[Any] | None = None
     select: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    staging: bool | str = False
+    staging: bool | str = field(default=False, repr=False)  # a URI may contain a key
     write_by: WriteBy = "auto"
     listeners: Sequence[Listener] = ()
     interceptors: Sequence[Interceptor] = ()

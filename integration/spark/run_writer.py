@@ -17,7 +17,8 @@ from twopc.integration.spark.jobs import is_of_cluster, slow_batch_advice
 from twopc.integration.spark.mode import Attempt
 from twopc.integration.spark.options import Options, participants
 from twopc.integration.spark.retention import decisions_kept
-from twopc.integration.spark.staging import Staging, as_uri, below
+from twopc.integration.spark.staging import Staging
+from twopc.integration.spark.staging_location import as_uri, below
 from twopc.listeners import Listeners
 from twopc.settings import Settings
 from twopc.tried_files import tried

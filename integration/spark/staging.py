@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 import pyarrow as pa
 from pyarrow import fs
 from tenacity import stop_after_delay, wait_fixed
 
 from twopc.crash_points import crash_point
-from twopc.errors import ConfigurationError, FatalError, UnavailableError
-from twopc.files import is_unsupported, sync
+from twopc.errors import ConfigurationError, FatalError
+from twopc.files import is_inside, is_unsupported, sync
 from twopc.integration.spark.staged_file import Summed, arrow_size, is_whole
+from twopc.integration.spark.staging_location import open_location, reaching, redaction_of, shown_below
 from twopc.integration.spark.views import LETTER_MAX_BYTES, View, views_in, with_views
 from twopc.retry import repeating
 
@@ -32,48 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: A URI's path, and the options after it, such as ``?region=eu-central-1``. In a local path, ``?`` is part of a name.
-_URI: Final = re.compile(r"(?!file:)([^?#]+://[^?#]*)(.*)")
 #: NFS clients cache a directory's attributes for up to this long (``acdirmax`` in nfs(5)).
 _STALE_S: Final = 60.0
 _PAUSE_S: Final = 1.0
-
-
-def as_uri(location: str) -> str:
-    """Convert a Hadoop path to a URI for pyarrow.
-
-    A URI needs escapes, but a Hadoop path has none. A local path stays unchanged.
-    """
-    scheme, is_url, rest = location.partition("://")
-    return f"{scheme}://{quote(rest, safe='/:@')}" if is_url else location
-
-
-def below(location: str, name: str) -> str:
-    """Return the location of a file or directory below a location. A URI's options stay behind the path."""
-    uri = _URI.fullmatch(location)
-    path, options = uri.groups() if uri is not None else (location, "")
-    return f"{path.rstrip('/')}/{name}{options}"
-
-
-def open_location(location: str) -> tuple[fs.FileSystem, str]:
-    """Open the file system of a staging location, and return the file system and the path.
-
-    Raises:
-        ConfigurationError: pyarrow does not support the location's file system.
-    """
-    try:
-        if location.startswith("file:"):
-            location = "/" + location.removeprefix("file:").lstrip("/")
-        if "://" in location:
-            filesystem, path = fs.FileSystem.from_uri(location)
-        else:
-            filesystem, path = fs.LocalFileSystem(), location
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"pyarrow cannot open staging={location!r} ({error}). Set staging to a path that the driver and all workers "
-            "share, such as a POSIX path, hdfs://, s3:// or gs://"
-        ) from error
-    return filesystem, path.rstrip("/")
 
 
 class StagedFileWriter:
@@ -88,7 +48,7 @@ class StagedFileWriter:
         self._filesystem, self._root = open_location(location)
         self.name = f"{driver_epoch}/{batch_id}/{uuid.uuid4().hex}.arrow"
         self._path = f"{self._root}/{self.name}"
-        self._location = below(location, self.name)
+        self._location = location
         self._sink: Summed | None = None
         self._writer: pa.RecordBatchFileWriter | None = None
 
@@ -98,7 +58,7 @@ class StagedFileWriter:
         Raises:
             UnavailableError: the file system refuses the rows.
         """
-        with _reaching(self._location, "written"):
+        with reaching(self._location, self.name, "written"):
             if self._writer is None:
                 self._filesystem.create_dir(self._path.rpartition("/")[0], recursive=True)
                 self._sink = Summed(self._filesystem.open_output_stream(self._path))
@@ -113,7 +73,7 @@ class StagedFileWriter:
         """
         if self._writer is None or self._sink is None:
             return None
-        with _reaching(self._location, "written"):
+        with reaching(self._location, self.name, "written"):
             self._writer.close()
             self._sink.finish()
             if isinstance(self._filesystem, fs.LocalFileSystem):
@@ -138,14 +98,16 @@ class Staging:
 
     def has(self, name: str) -> bool:
         """See :class:`StagedRows`. A truncated staged file does not count. :meth:`read` detects any other damage."""
-        with _reaching(below(self.location, name), "read"):
+        with reaching(self.location, name, "read"):
             opened = self._opened(name)
             if opened is None:
                 return False
             with opened as source:
                 is_there = arrow_size(source) is not None
         if not is_there:
-            logger.warning("the staged rows in %s are ignored, because the file is torn", below(self.location, name))
+            logger.warning(
+                "the staged rows in %s are ignored, because the file is torn", shown_below(self.location, name)
+            )
         return is_there
 
     def require_visible(self, names: Collection[str]) -> None:
@@ -162,8 +124,8 @@ class Staging:
         missing = again(self._unseen, set(names))
         if missing is not None:
             raise ConfigurationError(
-                f"the driver cannot see {below(self.location, missing)}, which a task has just written, so this path must be "
-                "a different directory on the workers. No part of the batch is decided or visible. Set staging to a "
+                f"the driver cannot see {shown_below(self.location, missing)}, which a task has just written, so this path must "
+                "be a different directory on the workers. No part of the batch is decided or visible. Set staging to a "
                 "path that the driver and all workers share, such as a network file system, hdfs://, s3:// or gs://, "
                 "and restart"
             )
@@ -171,7 +133,7 @@ class Staging:
     def _unseen(self, names: set[str]) -> str | None:
         """Return one of the files that this process does not see, or None. Make one listing per directory."""
         seen = set[str]()
-        with _reaching(self.location, "read"):
+        with reaching(self.location, "", "read"):
             for directory in {name.rpartition("/")[0] for name in names}:
                 listed = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True)
                 seen |= {f"{directory}/{info.base_name}" for info in self._filesystem.get_file_info(listed)}
@@ -191,14 +153,14 @@ class Staging:
             FatalError: the staged file is missing, torn or altered. No row was returned.
             UnavailableError: the file system did not respond.
         """
-        with _reaching(below(self.location, name), "read"):
+        with reaching(self.location, name, "read"):
             yield from self._read(name, sink, letter_max_bytes)
 
     def _read(self, name: str, sink: str, letter_max_bytes: Callable[[], int]) -> Iterator[pa.RecordBatch]:
         opened = self._opened(name)
         if opened is None:  # the file existed when the driver checked
             raise FatalError(
-                f"the staged rows in {below(self.location, name)} are missing, so no staged row was written. Perhaps this "
+                f"the staged rows in {shown_below(self.location, name)} are missing, so no staged row was written. Perhaps this "
                 "driver was paused, and a newer driver has proven the batch and deleted the staged rows. In that case, "
                 "no data is at risk, and the newer driver continues. If any other process deleted the rows, the batch "
                 "is decided but incomplete. In that case, restart the query, so that Spark evaluates the batch again. "
@@ -207,7 +169,7 @@ class Staging:
         with opened as source:
             if not is_whole(source):
                 raise FatalError(
-                    f"the staged rows in {below(self.location, name)} cannot be read, because the file is torn or was "
+                    f"the staged rows in {shown_below(self.location, name)} cannot be read, because the file is torn or was "
                     "altered. No staged row was written, and the batch stays decided. Remove the file and restart, so "
                     "that Spark evaluates the batch again if that is still possible. Or restore the file from a backup"
                 )
@@ -245,7 +207,7 @@ class Staging:
                 yield deleting
         except OSError as error:
             text = "staged rows of %s in %s could not be deleted. %s will try again. Cause: %s"
-            logger.warning(text, what, self.location, who, error)
+            logger.warning(text, what, shown_below(self.location), who, redaction_of(self.location)(str(error)))
 
     def _delete(self, directory: str, kept: Collection[str] = ()) -> None:
         """Delete a directory. If it contains files in ``kept``, delete its other files."""
@@ -261,6 +223,8 @@ class Staging:
                 self._filesystem.delete_file(info.path)
 
     def _opened(self, name: str) -> pa.NativeFile | None:
+        if not is_inside(name):  # a name comes from a decision
+            return None
         with contextlib.suppress(FileNotFoundError):  # the file is absent, or a newer driver has just deleted it
             return self._filesystem.open_input_file(f"{self._root}/{name}")
         return None
@@ -284,15 +248,3 @@ def _fsync(path: str, root: str) -> None:
                 raise
         if directory == above:
             return
-
-
-@contextlib.contextmanager
-def _reaching(path: str, done: str) -> Iterator[None]:
-    """Convert the errors of the file system. Without this, a user would see an error that does not mention staging."""
-    try:
-        yield
-    except OSError as error:
-        raise UnavailableError(
-            f"staging: {path} could not be {done}: {error}. No row is lost. Make sure that the driver and all workers can "
-            "read and write in the staging directory, and that the file system has free space. Then restart the query"
-        ) from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from twopc.errors import ConfigurationError
+from twopc.redaction import flaws_in
 from twopc.sinks.arguments import Arguments
 from twopc.sinks.delta.objections import find_malformed, find_objections
 from twopc.sinks.delta.rows import fit_rows
@@ -16,6 +17,7 @@ from twopc.sinks.delta.store import Store, local_path
 from twopc.sinks.delta.table import definition_of
 from twopc.sinks.fresh import fresh
 from twopc.sinks.lake.errors import explaining
+from twopc.uris import has_secrets, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +45,11 @@ class DeltaSettings(Arguments):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require(isinstance(self.table_uri, str) and self.table_uri, "table_uri", "pass a path")
+        if has_secrets(self.table_uri):  # every message about the table contains its URI
+            raise ConfigurationError(
+                f"DeltaSink(table_uri={shown(self.table_uri)!r}): the URI contains a user, a password or options after a '?', "
+                "which deltalake ignores. Pass credentials and options in storage_options"
+            )
         self._require(
             not self.table_uri.startswith("memory:"),
             "table_uri",
@@ -62,12 +69,13 @@ class DeltaSettings(Arguments):
             "pass the deltalake options as a dictionary of strings",
         )
         for option in _unsafe(options or {}):
-            self._require(
-                False,  # noqa: FBT003 - see _require
+            self._refuse(
                 "storage_options",
                 f"{option} lets two commits overwrite each other. Remove this option. docs/delta.md says what to use "
                 "instead",
             )
+        for problem in flaws_in(options or {}):
+            self._refuse("storage_options", problem)
 
     def store(self) -> Store:
         """Create a store. The store loads the table later. The caller must close the store.

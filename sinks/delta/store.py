@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
+from twopc.redaction import secrets_in
 from twopc.sinks.delta.errors import translated
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Store:
         self.uri = uri
         limits = {"timeout": f"{timeout_ms}ms", "retry_timeout": f"{timeout_ms}ms"}
         self._options = {**limits, **(options or {})}
+        translated.redacted.add(secrets_in(self._options))
         self._local = local_path(uri)
         self._remote: DeltaStorageHandler | None = None
         self._files: Any = None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSelector, FileType
+from pyiceberg.catalog import _ENV_CONFIG
 from pyiceberg.catalog.rest import SIGV4_MAX_RETRIES, SNAPSHOT_LOADING_MODE, RestCatalog
 from pyiceberg.catalog.rest.auth import OAuth2AuthManager, OAuth2TokenProvider
 from pyiceberg.io.pyarrow import (
@@ -45,6 +46,11 @@ if TYPE_CHECKING:
 _MODEL: Final = ParquetFormatModel()
 _FIELD_ID: Final = PYARROW_PARQUET_FIELD_ID_KEY
 _TIMEOUT_MS: Final = "twopc.timeout-ms"
+
+
+def configured(catalog: str) -> Mapping[str, Any]:
+    """Return a catalog's properties from the environment and from pyiceberg's configuration file."""
+    return _ENV_CONFIG.get_catalog_config(catalog) or {}
 
 
 class ParquetFile:

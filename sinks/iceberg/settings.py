@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from twopc.errors import ConfigurationError
 from twopc.sinks.arguments import Arguments
 from twopc.sinks.fresh import fresh
+from twopc.sinks.iceberg.catalogs import logs_in_readably, objections
 from twopc.sinks.iceberg.objections import find_objections
 from twopc.sinks.iceberg.rows import fit_rows
 from twopc.sinks.iceberg.store import Store
@@ -23,9 +25,9 @@ if TYPE_CHECKING:
 
     from twopc.sinks.lake.rows import RowFormat
 
+logger = logging.getLogger(__name__)
+
 _TABLE: Final = re.compile(r"[^.\s]+(\.[^.\s]+)+")
-#: With these URIs, each process would have its own catalog.
-_OF_ONE_PROCESS: Final = re.compile(r"sqlite(\+\w+)?://(/:memory:|/?$|/?\?|.*mode=memory)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +49,14 @@ class IcebergSettings(Arguments):
             "catalog",
             "pass the pyiceberg properties for the catalog, such as {'type': 'rest', 'uri': 'https://…'}",
         )
-        self._require(
-            self.catalog.get("type") != "in-memory" and not _OF_ONE_PROCESS.match(str(self.catalog.get("uri", ""))),
-            "catalog",
-            "an in-memory catalog exists in only one process. Pass a catalog that the driver and all executors can reach",
-        )
+        for objection in objections(self.catalog):
+            self._refuse("catalog", objection)
+        if logs_in_readably(self.catalog):
+            logger.warning(
+                "sink %r: the catalog's uri begins with http://, so others on the network can read the token or the credential "
+                "that the sink sends to the catalog. Use https://",
+                self.name,
+            )
 
     def store(self) -> Store:
         """Create a store. The store loads the table later. The caller must close the store."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import load_catalog
 
+from twopc.redaction import secrets_in
 from twopc.sinks.iceberg.errors import translated
-from twopc.sinks.iceberg.private import delete_old_metadata, limit_time, load_all_snapshots, timed
+from twopc.sinks.iceberg.private import configured, delete_old_metadata, limit_time, load_all_snapshots, timed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +63,7 @@ class Store:
     def _opened(self) -> Catalog:
         if self._catalog is None:
             properties = timed(self._properties, self._timeout_ms)
+            translated.redacted.add(secrets_in({**configured(properties.get("name", "default")), **properties}))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # pyiceberg triggers warnings in its own dependencies
                 self._catalog = load_catalog(properties.pop("name", "default"), **properties)

@@ -16,6 +16,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
+from twopc.redaction import REMEDY, flaw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -112,6 +113,8 @@ class Tokens:
             )
         without: tuple[Any, ...] = ("", {})
         token, expires_s, principal, extensions = (*parts, *without[len(parts) - 2 :])
+        if problem := flaw(token):
+            raise ConfigurationError(f"the token for SASL/OAUTHBEARER that {self._name} returned {problem}. {REMEDY}")
         left_s = expires_s - time.time()
         if left_s > _LONGEST_LIFE_S:
             raise ConfigurationError(

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import http.client
 import json
+import logging
 import re
 import ssl
 import time
@@ -19,11 +21,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.uris import is_readable, is_sendable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from twopc.sinks.kafka.oauth import Granted
+
+logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 20  # librdkafka's
 _ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
@@ -49,11 +54,13 @@ class ClientCredentials:
             raise ConfigurationError(
                 f"kafka.sasl.oauthbearer.method='oidc' needs more options. Set {', '.join(missing)}"
             )
-        url = urllib.parse.urlsplit(self.options[_ENDPOINT])
-        if url.scheme not in {"http", "https"} or not url.hostname or "@" in url.netloc:
+        if not is_sendable(self.options[_ENDPOINT]):
             raise ConfigurationError(
-                f"option 'kafka.{_ENDPOINT}' must be a URL that begins with https:// and contains a host"
+                f"option 'kafka.{_ENDPOINT}' must be a URL that begins with https:// and contains a host, without blanks, a "
+                "user or a password (the URL is not shown, because it may be private)"
             )
+        if is_readable(self.options[_ENDPOINT]):
+            _warn_once(self._endpoint)
 
     def __call__(self, _config: str | None) -> Granted:
         """Request a token.
@@ -98,9 +105,24 @@ class ClientCredentials:
                 f"{self._endpoint} responded with HTTP {error.code}, so no token for SASL/OAUTHBEARER is available. Check "
                 f"{', '.join(f'kafka.{name}' for name in _REQUIRED)} and kafka.sasl.oauthbearer.scope"
             ) from None
-        except (OSError, ValueError, http.client.HTTPException) as error:
+        except OSError as error:
             raise RetriableError(f"{self._endpoint} cannot be used: {error}. Check kafka.{_ENDPOINT}") from error
+        except (ValueError, http.client.HTTPException) as error:  # the message may quote the URL
+            raise RetriableError(
+                f"{self._endpoint} cannot be used: {type(error).__name__}. Check kafka.{_ENDPOINT}"
+            ) from None
         return answer if isinstance(answer, dict) else {}
+
+
+@functools.cache
+def _warn_once(endpoint: str) -> None:
+    """Log a warning once in each process, because each client describes its endpoint again."""
+    logger.warning(
+        "%s has a URL that begins with http://, so others on the network can read the client secret and the tokens. Set "
+        "kafka.%s to an https:// URL",
+        endpoint,
+        _ENDPOINT,
+    )
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -14,6 +14,7 @@ import ssl
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from twopc.errors import ConfigurationError
+from twopc.redaction import flaws_in
 from twopc.sinks.kafka import java_options
 from twopc.sinks.kafka.oauth import Tokens, name_of
 from twopc.sinks.kafka.oauth_requests import ClientCredentials, unsecured
@@ -90,6 +91,16 @@ _OAUTH: Final = (
     "https.ca.location",
     "oauth_cb",
 )
+#: Connection options whose values are sent to a server, or open a key.
+_LOGINS: Final = (
+    "sasl.username",
+    "sasl.password",
+    "ssl.key.password",
+    "sasl.oauthbearer.client.id",
+    "sasl.oauthbearer.client.secret",
+    "sasl.oauthbearer.scope",
+    "sasl.oauthbearer.extensions",
+)
 _MECHANISMS: Final = ("GSSAPI", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _CONNECTION: Final = frozenset((*_RENAMED, *_TLS, *_OAUTH))
 
@@ -99,7 +110,7 @@ def check(options: Mapping[str, Any]) -> None:
 
     Raises:
         ConfigurationError: an option does not have the prefix, the sink itself sets it, or it is a connection option that the
-            committing client does not support.
+            committing client does not support. Or a login contains a line break.
     """
     for option, value in options.items():
         name, given = option.removeprefix(PREFIX), f"option {option!r}={value!r}"
@@ -125,6 +136,9 @@ def check(options: Mapping[str, Any]) -> None:
                 f"{given}: the client that commits prepared transactions does not support this mechanism. Set one of "
                 f"{', '.join(_MECHANISMS)}"
             )
+    logins = {option: value for option, value in options.items() if option.removeprefix(PREFIX) in _LOGINS}
+    for problem in flaws_in(logins, are_passwords=True):
+        raise ConfigurationError(f"KafkaSink(options=…): {problem}")
 
 
 def with_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,6 +155,10 @@ def with_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
     try:
         function = pkgutil.resolve_name(callback) if isinstance(callback, str) else callback
     except (ImportError, AttributeError, ValueError) as error:
+        if ":" not in callback:  # it may be a token
+            raise ConfigurationError(
+                f"option {_CALLBACK!r} is not the name of a callable. Set a callable, or 'module:function'"
+            ) from None
         raise ConfigurationError(
             f"option {_CALLBACK!r}={callback!r} cannot be imported: {error}. Set a callable, or 'module:function'"
         ) from error

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from twopc.errors import TwoPhaseCommitError, UnavailableError
+from twopc.redaction import Redaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -49,6 +50,9 @@ class Translation:
         by_class: maps the name of an error class to the error's meaning. Each client has its own error classes.
         by_words: maps a pattern, which is searched for in the lower-case error message, to the error's meaning. Some
             clients' classes do not say why the storage rejected a request.
+
+    Attributes:
+        redacted: masks the secrets of all tables that this process has opened, because an error does not name its table.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Translation:
         self._text_of = text_of
         self._by_class = by_class
         self._by_words = by_words or {}
+        self.redacted = Redaction()
 
     @contextlib.contextmanager
     def __call__(self, doing: str) -> Iterator[None]:
@@ -68,10 +73,10 @@ class Translation:
             yield
         except (TwoPhaseCommitError, StoreError, *_MISTAKES):
             raise
-        except Exception as error:
-            text = shortened(self._text_of(error) or type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - it is raised again
+            text = shortened(self.redacted(self._text_of(error) or type(error).__name__))
             kind, advice = self._meaning(error, text)
-            raise StoreError(f"{doing}: {text}", kind, advice) from error
+            raise StoreError(f"{doing}: {text}", kind, advice) from self.redacted.cause(error)
 
     def _meaning(self, error: Exception, text: str) -> Meaning:
         names = (kind.__name__ for kind in type(error).__mro__)

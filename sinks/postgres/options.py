@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from twopc.errors import ConfigurationError
+from twopc.redaction import Redaction, flaws_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _SCHEMES: Final = ("postgresql://", "postgres://")
 _ESCAPES: Final = "In a URL's user name or password, write '/' as %2F, '@' as %40, ':' as %3A, '?' as %3F, '%' as %25"
 _SECRETS: Final = ("password", "sslpassword", "oauth_client_secret")
-_HIDDEN: Final = "…"
 #: Parameters that the sink itself sets, or that would change the meaning of its statements.
 _OWNED: Final = {
     "client_encoding": "the sink writes UTF-8",
@@ -30,8 +29,6 @@ _OWNED: Final = {
     "fallback_application_name": "the application name contains the sink name",
 }
 _PORTS: Final = range(1, 65_536)
-#: The sink does not hide a shorter secret, because a short string also occurs in other words.
-_SHORTEST_HIDDEN: Final = 3
 _LEAST_TIMEOUT_S: Final = 2
 
 
@@ -92,11 +89,7 @@ class Address:
     def hide(self, message: str) -> str:
         """Mask the connection string's secrets in a message, even if they are escaped."""
         found = self._parameters()
-        for secret in (str(found[name]) for name in _SECRETS if found.get(name)):
-            if len(secret) >= _SHORTEST_HIDDEN:
-                for written in (secret, quote(secret, safe="")):
-                    message = message.replace(written, _HIDDEN)
-        return message
+        return Redaction(str(found[name]) for name in _SECRETS if found.get(name))(message)
 
     def _parameters(self) -> Mapping[str, Any]:
         try:
@@ -116,6 +109,7 @@ def _objections(dsn: str, found: Mapping[str, Any]) -> Iterator[str]:
         yield f"the port is not a number up to {_PORTS.stop - 1}. {_ESCAPES}"
     if is_url and any("@" in str(found.get(name, "")) for name in ("host", "dbname")):
         yield f"the host or database contains an '@'. {_ESCAPES}"
+    yield from flaws_in(found, are_passwords=True)
 
 
 def _wrong(advice: str) -> ConfigurationError:

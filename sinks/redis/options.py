@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from redis.cluster import REDIS_ALLOWED_KEYS, RedisCluster
 from redis.connection import (
@@ -22,6 +22,7 @@ from redis.connection import (
 from redis.exceptions import RedisError
 
 from twopc.errors import ConfigurationError
+from twopc.redaction import REMEDY, flaw, flaws_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -64,14 +65,17 @@ def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> Non
         ConfigurationError: an option is invalid. The message identifies the argument and the option, and says what to pass
             instead.
     """
+    if problem := flaw(url):
+        raise _wrong("url", f"the url {problem}. {REMEDY}")
     scheme = urlsplit(url).scheme
     if scheme not in _CONNECTIONS:
         raise _wrong("url", "the url must start with redis://, rediss:// (TLS) or unix://")
     if scheme == "unix" and cluster:
         raise _wrong("url", "a cluster has no socket file: the url must start with redis:// or rediss://")
     in_url = _options_of(url)
-    for argument, names in (("url", in_url), ("options", options)):
-        _require_allowed(argument, names, scheme, cluster=cluster)
+    for argument, given in (("url", in_url), ("options", options)):
+        _require_allowed(argument, given, scheme, cluster=cluster)
+        _require_flawless(argument, given)
     for name in sorted(in_url.keys() & options):
         raise _wrong("options", f"{name!r} is also in the url: pass it only once")
     for argument, has_database in (("url", in_url.get("db", "0").strip("0")), ("options", "db" in options)):
@@ -87,12 +91,18 @@ def require_valid_for_sentinels(options: Mapping[str, Any]) -> None:
         ConfigurationError: see :func:`require_valid`.
     """
     _require_allowed("sentinel_options", options.keys() - {"ssl"}, "rediss", cluster=False)
+    _require_flawless("sentinel_options", options)
 
 
 def _require_allowed(argument: str, names: Iterable[str], scheme: str, *, cluster: bool) -> None:
     for name in sorted(names):
         if why := _objection(name, scheme, cluster=cluster, is_text=argument == "url"):
             raise _wrong(argument, f"{name!r} {why}")
+
+
+def _require_flawless(argument: str, options: Mapping[str, Any]) -> None:
+    for problem in flaws_in(options, are_passwords=True):
+        raise _wrong(argument, problem)
 
 
 def _wrong(argument: str, advice: str) -> ConfigurationError:
@@ -116,7 +126,7 @@ def _options_of(url: str) -> dict[str, str]:
     elsewhere = {"username": parts.username, "password": parts.password, "db": database}
     for name, value in elsewhere.items():
         if value:
-            query.setdefault(name, []).append(value)
+            query.setdefault(name, []).append(unquote(value))
     for name, values in query.items():
         if len(values) > 1:
             raise _wrong("url", f"the option {name!r} occurs twice: pass it only once")

@@ -10,6 +10,7 @@ import pytest
 from tests.live.spark_support import BY_TASKS, Pipeline, spark
 from tests.live.test_spark_recovery import decide_and_lose
 from twopc.integration.spark import staging
+from twopc.integration.spark.staging_location import open_location
 from twopc.records import Repair
 from twopc.sinks.kafka import KafkaSink
 
@@ -50,7 +51,7 @@ def test_an_unshared_staging_location_is_refused_before_the_decision_and_a_share
     settings = {**BY_TASKS, "staging": str(tmp_path / "shared")}
     pipeline = Pipeline(kafka.bootstrap_servers, tmp_path, settings=settings)
     pipeline.feed(8)
-    opened = staging.open_location
+    opened = open_location
     with monkeypatch.context() as patch:  # in the driver only, because the workers are separate processes
         patch.setattr(staging, "open_location", lambda location: opened(f"{location}-of-another-host"))
         patch.setattr(staging, "_STALE_S", 0)

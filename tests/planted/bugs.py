@@ -18,6 +18,7 @@ from tests.planted.lake_bugs import LAKE_BUGS
 from tests.planted.operate_bugs import OPERATE_BUGS
 from tests.planted.postgres_bugs import POSTGRES_BUGS
 from tests.planted.proof_bugs import PROOF_BUGS
+from tests.planted.secret_bugs import SECRET_BUGS
 from tests.planted.sink_bugs import SINK_BUGS
 from tests.planted.store_bugs import STORE_BUGS
 
@@ -1135,7 +1136,7 @@ BUGS: Final = (
     _bug(
         "the query's directory becomes part of the staging location's options",
         13,
-        "integration/spark/staging.py",
+        "integration/spark/staging_location.py",
         "    uri = _URI.fullmatch(location)\n",
         "    uri = None\n",
         model=False,
@@ -1153,9 +1154,9 @@ BUGS: Final = (
     _bug(
         "an error of the staging file system does not mention staging",
         0,
-        "integration/spark/staging.py",
-        "    except OSError as error:\n        raise UnavailableError(",
-        "    except ZeroDivisionError as error:\n        raise UnavailableError(",
+        "integration/spark/staging_location.py",
+        "    except OSError as error:\n        redacted =",
+        "    except ZeroDivisionError as error:\n        redacted =",
         model=False,
         protocol="tests/unit/test_spark_staging.py -k causes_a_retriable_error",
     ),
@@ -2045,6 +2046,7 @@ BUGS: Final = (
     *DELTA_BUGS,
     *POSTGRES_BUGS,
     *OPERATE_BUGS,
+    *SECRET_BUGS,
     *STORE_BUGS,
     *CHECKPOINTING_BUGS,
     *CONNECT_BUGS,

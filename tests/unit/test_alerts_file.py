@@ -91,6 +91,13 @@ def test_the_log_can_be_switched_off(tmp_path: Path) -> None:
         ("webhook.url=http://[secret\nconsecutive.count=1", "webhook.url must be http"),
         ("webhook.url=http://a\nwebhook.timeout=0s\nconsecutive.count=1", "webhook.timeout"),
         ("webhook.header=x\nconsecutive.count=1", "webhook.header is not a setting"),
+        ("webhook.url=https://a/secret # team\nconsecutive.count=1", "webhook.url must be http"),
+        ("webhook.url: https://a/secret?b=c\nconsecutive.count=1", "line 1 is not"),
+        ("consecutive.count=1\nwebhook.header.Authorization: Bearer secret==", "line 2 is not"),
+        (
+            "webhook.url=http://a\nwebhook.header.Authorization Bearer secret==\nconsecutive.count=1",
+            "webhook.header.<name>",
+        ),
     ],
 )
 def test_an_error_mentions_its_key_and_shows_no_secrets(tmp_path: Path, text: str, message: str) -> None:

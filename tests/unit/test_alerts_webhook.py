@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import socket
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tenacity.wait import wait_none
 
+from twopc.errors import ConfigurationError
 from twopc.integration.alerts import Alert, Webhook
+from twopc.integration.alerts import channels as channels_module
 from twopc.integration.alerts.channels import deliver
 
 if TYPE_CHECKING:
@@ -145,6 +148,79 @@ def test_a_server_that_does_not_speak_http_and_a_missing_server_raise_the_same_k
         thread.join()
     with pytest.raises(OSError, match=r"^webhook 127\.0\.0\.1: .*refused"):
         _webhook(f"http://127.0.0.1:{port}/")(ALERT)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://hooks.example/T0/canary # team",
+        "https://hooks.example/T0/canary\n",
+        " https://hooks.example/T0/canary",
+        "https://hooks.example/T0/canaryé",
+        "https://ann:canary@hooks.example/",
+        "https://canary@hooks.example/",
+        "https://hooks.example:canary/",
+        "https://[canary/",
+        "ftp://hooks.example/canary",
+        "https:///canary",
+    ],
+)
+def test_a_url_that_the_client_cannot_use_is_refused_and_not_shown(url: str) -> None:
+    """The client quotes such a URL in its error, and the log would show it with each alert."""
+    with pytest.raises(ConfigurationError, match=r"^webhook\.url must be") as refused:
+        Webhook(url)
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("Authorization", "Bearer canary\n", r"header\.Authorization: the value contains a line break.*text\.strip"),
+        ("Authorization", "Bearer can\rary", r"header\.Authorization: the value contains a line break"),
+        ("Authorization", " canary", r"header\.Authorization: the value begins or ends with a blank"),
+        ("Authorization", "canary…", r"header\.Authorization: the value contains a character outside Latin-1"),
+        ("Authorization", 5, r"header\.Authorization: the value is not a string"),
+        ("Authorization: Bearer canary", "=", r"header\.<name>: the name of a header"),
+        ("Author\nization", "canary", r"header\.<name>: the name of a header"),
+        ("", "canary", r"header\.<name>: the name of a header"),
+    ],
+)
+def test_a_header_that_the_client_cannot_send_is_refused_and_not_shown(name: str, value: Any, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem) as refused:
+        Webhook("https://hooks.example/x", headers={name: value})
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize("error", [http.client.InvalidURL("/canary"), ValueError("Invalid header value b'canary'")])
+def test_the_clients_own_words_about_a_request_are_not_logged(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(channels_module._OPENER, "open", refuse)
+    deliver(_webhook("https://hooks.example/x"), ALERT)
+    assert f"not delivered: webhook hooks.example: {type(error).__name__} (" in caplog.text
+    assert "canary" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "headers", "warns"),
+    [
+        ("http://hooks.example/x", {"Authorization": "Bearer canary"}, True),
+        ("http://10.0.0.1/x", {"Authorization": "Bearer canary"}, True),
+        ("http://hooks.example/x", {}, False),
+        ("https://hooks.example/x", {"Authorization": "Bearer canary"}, False),
+        ("http://localhost:1/x", {"Authorization": "Bearer canary"}, False),
+        ("http://[::1]:1/x", {"Authorization": "Bearer canary"}, False),
+    ],
+)
+def test_headers_that_leave_the_host_without_encryption_cause_a_warning(
+    url: str, headers: dict[str, str], *, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    Webhook(url, headers=headers)
+    assert ("others on the network can read the headers" in caplog.text) is warns
+    assert "canary" not in caplog.text
 
 
 def test_an_alert_that_cannot_be_delivered_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import structs
 
 from tests.live.operate.support import command
 from tests.unit.fake_sink import QUERY_ID, Cluster
@@ -32,7 +33,7 @@ from twopc.integration.verify.history import History
 from twopc.log_view import LogView
 from twopc.override import Overrides, ResumeAt
 from twopc.records import Begin
-from twopc.sealed import with_check
+from twopc.sealed import seal, with_check
 from twopc.settings import Settings
 from twopc.sinks.kafka import KafkaSink
 
@@ -271,6 +272,25 @@ def test_a_damaged_savepoint_is_reported_and_the_previous_one_is_used(
     listed = command("savepoint", "list", str(kept), "--thorough", "--json")
     assert (listed.status, [one["batch_id"] for one in listed.facts["savepoints"]]) == (1, [3])
     assert str(newer.path) in listed.facts["problems"][0]
+
+
+@pytest.mark.parametrize(
+    "name", ["../../../evil", "/evil", "offsets/../../evil", "./evil", "offsets//evil", "", "..\\evil", "e\0"]
+)
+def test_a_forged_savepoint_writes_nothing_outside_the_new_checkpoint(
+    checkpoint: Path, tmp_path: Path, name: str
+) -> None:
+    """Whoever can write the directory can also compute the checksums."""
+    taken = create_savepoint(checkpoint, tmp_path / "kept")
+    copied = next(iter(taken.manifest.files.values()))
+    forged = structs.replace(taken.manifest, files={**taken.manifest.files, name: copied})
+    (taken.path / "manifest.json").write_bytes(seal(forged))
+    before = sorted(tmp_path.rglob("*"))
+    for act in (lambda: restore_savepoint(taken.path, tmp_path / "a/b/new"), lambda: open_savepoint(taken.path)):
+        with pytest.raises(ConfigurationError, match=r"which is not in the savepoint.*Nothing was read or written"):
+            act()
+    assert sorted(tmp_path.rglob("*")) == before
+    assert command("savepoint", "list", str(tmp_path / "kept"), "--json").facts["savepoints"] == []
 
 
 #: A program that takes or restores a savepoint, is killed at each step, and starts over.

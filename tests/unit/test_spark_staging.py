@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ from pyarrow import fs
 
 from twopc.errors import ConfigurationError, FatalError, UnavailableError
 from twopc.integration.spark import staging as staging_module
-from twopc.integration.spark.staging import StagedFileWriter, Staging, below, open_location
+from twopc.integration.spark.options import Options
+from twopc.integration.spark.staging import StagedFileWriter, Staging
+from twopc.integration.spark.staging_location import below, open_location
 from twopc.integration.spark.views import View
 
 if TYPE_CHECKING:
@@ -301,3 +304,90 @@ def test_each_query_uses_its_own_directory_and_keeps_the_options_of_the_location
 def test_a_location_that_pyarrow_cannot_open_is_reported() -> None:
     with pytest.raises(ConfigurationError, match="staging='gopher://x/y'"):
         open_location("gopher://x/y")
+
+
+CANARY = "canary-91c4"
+#: Nothing listens on this port, so each request fails.
+NOWHERE = "endpoint_override=127.0.0.1:1&scheme=http&region=x&allow_bucket_creation=false"
+KEYED = f"s3://AKIA:{CANARY}@bucket/twopc?{NOWHERE}"
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        (f"s3://AKIA:{CANARY}@bucket/p?nonsense=1", "staging='s3://…@bucket/p'"),
+        (f"s3://AKIA:a/{CANARY}@bucket/p", "staging='s3://…@bucket/p'"),  # keys often contain a slash
+        (f"s3://AKIA:{CANARY}@bucket/a b", "staging='s3://…@bucket/a b'"),
+        (f"gopher://ann:{CANARY}@host/p", "staging='gopher://…@host/p'"),
+    ],
+)
+def test_the_error_of_a_location_that_cannot_be_opened_shows_no_key(location: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        open_location(location)
+    assert expected in str(refused.value)
+    assert CANARY not in "".join(traceback.format_exception(refused.value))
+
+
+def test_no_error_or_warning_about_staged_rows_shows_a_key(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(staging_module, "_STALE_S", 0)
+    staging, writer = Staging(KEYED), StagedFileWriter(KEYED, 1, 2, VIEWS)
+
+    for one in (staging, writer):
+        monkeypatch.setattr(one, "_filesystem", _Failing(f"cannot use {KEYED}"))
+    staging.release(1, 2)
+    staging.discard(1, ())
+    said = []
+    acts: tuple[Callable[[], object], ...] = (
+        lambda: staging.has("1/2/x.arrow"),
+        lambda: staging.require_visible(["1/2/x.arrow"]),
+        lambda: list(staging.read("1/2/x.arrow", "s")),
+        lambda: writer.write(ROWS),
+    )
+    for act in acts:
+        with pytest.raises(UnavailableError, match=r"staging: s3://…@bucket/twopc") as raised:
+            act()
+        said += traceback.format_exception(raised.value)
+    assert "staged rows of batch 2 in s3://…@bucket/twopc could not be deleted" in caplog.text
+    assert "staged rows of failed attempts in s3://…@bucket/twopc could not be deleted" in caplog.text
+    assert CANARY not in "".join([*said, caplog.text, repr(Options(staging=KEYED))])
+
+
+@pytest.mark.parametrize("content", [None, b"torn"])
+def test_no_error_about_a_lost_or_torn_staged_file_shows_a_key(
+    content: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(staging_module, "_STALE_S", 0)
+    staging = Staging(KEYED)
+    monkeypatch.setattr(staging, "_filesystem", fs.LocalFileSystem())
+    monkeypatch.setattr(staging, "_root", str(tmp_path))
+    if content is not None:
+        (tmp_path / "x.arrow").write_bytes(content)
+    assert not staging.has("x.arrow")
+    with pytest.raises(FatalError, match=r"s3://…@bucket/twopc/x\.arrow") as raised:
+        list(staging.read("x.arrow", "s"))
+    with pytest.raises(ConfigurationError, match=r"s3://…@bucket/twopc/x\.arrow") as unseen:
+        staging.require_visible(["x.arrow"])
+    assert CANARY not in "".join([*traceback.format_exception(raised.value), str(unseen.value), caplog.text])
+
+
+def test_a_name_that_leads_out_of_the_staging_location_is_not_opened(tmp_path: Path) -> None:
+    location = tmp_path / "location"
+    name = staged(str(location), 1, 2)
+    staging = Staging(str(location / "1"))
+    assert staging.has(name.removeprefix("1/"))
+    assert not staging.has(f"../{name}")
+
+
+class _Failing:
+    """A file system that quotes its URI in each error."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __getattr__(self, _: str) -> Callable[..., object]:
+        def fail(*_: object, **__: object) -> object:
+            raise OSError(self._text)
+
+        return fail

@@ -17,7 +17,8 @@ from tests.unit.test_binding_objects import OTHER_LOG
 from twopc.binding import Binding
 from twopc.errors import FatalError, RefusedStartError
 from twopc.integration.spark.hadoop_files import HadoopFiles, HadoopObjects
-from twopc.integration.spark.staging import StagedFileWriter, Staging, below, open_location
+from twopc.integration.spark.staging import StagedFileWriter, Staging
+from twopc.integration.spark.staging_location import below, open_location
 from twopc.integration.spark.views import View
 
 if TYPE_CHECKING:

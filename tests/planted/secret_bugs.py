@@ -1,0 +1,137 @@
+"""Mistakes that show a secret, or that give one tenant what belongs to another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.planted.bug import one_edit
+
+if TYPE_CHECKING:
+    from tests.planted.bug import Bug
+
+
+def _bug(name: str, path: str, old: str, new: str, caught_by: str) -> Bug:
+    return one_edit(f"secrets: {name}", 0, path, old, new, model=False, protocol=f"tests/{caught_by}")
+
+
+SECRET_BUGS: Final[tuple[Bug, ...]] = (
+    _bug(
+        "an alert's log shows a header that cannot be sent",
+        "integration/alerts/channels.py",
+        "            _require_header(name, value)\n",
+        "            pass\n",
+        "unit/test_alerts_webhook.py -k cannot_send",
+    ),
+    _bug(
+        "an alert's log shows the client's words about a request",
+        "integration/alerts/channels.py",
+        'raise OSError(f"webhook {self._host}: {type(error).__name__}") from None',
+        'raise OSError(f"webhook {self._host}: {error}") from None',
+        "unit/test_alerts_webhook.py -k own_words",
+    ),
+    _bug(
+        "a password with an unescaped slash is shown",
+        "twopc/uris.py",
+        "    if secret := _PASSWORD.match(rest):\n",
+        '    if secret := _PASSWORD.match(rest.partition("/")[0]):\n',
+        "unit/test_uris.py",
+    ),
+    _bug(
+        "an error's own cause shows a secret",
+        "twopc/redaction.py",
+        'text = "".join(traceback.format_exception(error))',
+        "text = str(error)",
+        "unit/test_redaction.py -k own_cause",
+    ),
+    _bug(
+        "a catalog's header with a line break reaches the client",
+        "sinks/iceberg/catalogs.py",
+        "    yield from flaws_in(catalog)\n",
+        "",
+        "unit/test_secret_settings.py -k Iceberg",
+    ),
+    _bug(
+        "a part of an SQL catalog's password reaches the client as its host",
+        "sinks/iceberg/catalogs.py",
+        "_SQL.fullmatch(uri) is not None",
+        "_SQL.match(uri) is not None",
+        "unit/test_secret_settings.py -k SQL",
+    ),
+    _bug(
+        "a lakehouse client's error shows its secrets",
+        "sinks/lake/errors.py",
+        "text = shortened(self.redacted(self._text_of(error) or type(error).__name__))",
+        "text = shortened(self._text_of(error) or type(error).__name__)",
+        "unit/test_secret_settings.py -k no_error",
+    ),
+    _bug(
+        "the cause of a lakehouse client's error shows its secrets",
+        "sinks/lake/errors.py",
+        "from self.redacted.cause(error)",
+        "from error",
+        "unit/test_secret_settings.py -k no_error",
+    ),
+    _bug(
+        "secrets from pyiceberg's own configuration are shown",
+        "sinks/iceberg/store.py",
+        'secrets_in({**configured(properties.get("name", "default")), **properties})',
+        "secrets_in(properties)",
+        "unit/test_secret_settings.py -k environment",
+    ),
+    _bug(
+        "Delta: every message shows a key in the table's URI",
+        "sinks/delta/settings.py",
+        "        if has_secrets(self.table_uri):",
+        "        if False:",
+        "unit/test_secret_settings.py -k Delta",
+    ),
+    _bug(
+        "Redis: a password with an escaped line break is accepted",
+        "sinks/redis/options.py",
+        "query.setdefault(name, []).append(unquote(value))",
+        "query.setdefault(name, []).append(value)",
+        "unit/test_secret_settings.py -k Redis",
+    ),
+    _bug(
+        "Kafka: a token given as a callback is shown",
+        "sinks/kafka/options.py",
+        '        if ":" not in callback:',
+        "        if False:",
+        "unit/test_secret_settings.py -k callback",
+    ),
+    _bug(
+        "Kafka: a client secret leaves the host in clear without a warning",
+        "sinks/kafka/oauth_requests.py",
+        "        if is_readable(self.options[_ENDPOINT]):\n",
+        "        if False:\n",
+        "unit/test_secret_settings.py -k without_encryption",
+    ),
+    _bug(
+        "a forged savepoint writes files outside the new checkpoint",
+        "integration/operate/manifest.py",
+        "        if not is_inside(name):",
+        "        if False:",
+        "unit/test_savepoint.py -k forged",
+    ),
+    _bug(
+        "a decision makes a task read a file outside the staging location",
+        "integration/spark/staging.py",
+        "        if not is_inside(name):",
+        "        if False:",
+        "unit/test_spark_staging.py -k leads_out",
+    ),
+    _bug(
+        "messages about staged rows show the keys in the location",
+        "integration/spark/staging_location.py",
+        "    return shown(below(location, name) if name else location)\n",
+        "    return below(location, name) if name else location\n",
+        "unit/test_spark_staging.py -k shows_a_key",
+    ),
+    _bug(
+        "the cause of an error about staged rows shows the keys in the location",
+        "integration/spark/staging_location.py",
+        '            "Then restart the query"\n        ) from redacted.cause(error)\n',
+        '            "Then restart the query"\n        ) from error\n',
+        "unit/test_spark_staging.py -k shows_a_key",
+    ),
+)
