@@ -10,6 +10,7 @@ from confluent_kafka.admin import NewTopic
 
 from twopc.errors import RetriableError, TwoPhaseCommitError
 from twopc.integration.preflight.findings import Finding, Result
+from twopc.integration.preflight.stand_in import topic_prefix
 from twopc.sinks.kafka.errors import translated
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ def check_clock(target: Target) -> Iterator[Finding]:
         ahead_ms = _ahead_ms(target)
     except TwoPhaseCommitError as error:
         why = f"the broker's clock was not compared with this machine's clock: {error}"
-        fix = f"Grant Create, Write and Delete on topics with the prefix {target.sink.ledger}, or compare the clocks yourself"
+        fix = (
+            f"Grant Create, Write and Delete on topics with the prefix '{topic_prefix(target.sink)}', or compare the clocks "
+            "yourself"
+        )
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
         return
     if abs(ahead_ms) <= _TOLERATED_MS:

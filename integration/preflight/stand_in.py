@@ -11,16 +11,25 @@ if TYPE_CHECKING:
 
 #: How long a transaction can stay open after its preflight has been killed, in milliseconds.
 _TRANSACTION_TIMEOUT_MS: Final = 30_000
+_OWN: Final = "preflight-"
+
+
+def topic_prefix(sink: KafkaSink) -> str:
+    """Return the prefix of the topics of all preflights of a sink. No other sink's ledger begins with it.
+
+    An ACL for the prefix ``<ledger>`` would also cover the ledgers of other sinks, such as ``<ledger>-eu``.
+    """
+    return f"{sink.ledger}.{_OWN}"
 
 
 def stand_in_for(sink: KafkaSink) -> KafkaSink:
     """Copy the sink under the name ``<name>.preflight-<random>``, with ``<ledger>.preflight-<random>`` as its only topic.
 
-    The transactional ids and the topic begin with the sink's prefixes, so the sink's prefixed ACLs also apply to them. The
-    stand-in's names cannot clash with another sink's names, because no sink name contains a dot. So no driver or task uses
-    the stand-in's ids, no sweep mistakes them for a task's ids (``driver_epoch_of``), and no ledger has the topic's name.
+    The transactional ids begin with the sink's prefix, so the sink's prefixed ACL also applies to them. The stand-in's names
+    cannot clash with another sink's names, because no sink name contains a dot. So no driver or task uses the stand-in's ids,
+    no sweep mistakes them for a task's ids (``driver_epoch_of``), and no ledger has the topic's name.
     """
-    own = f"preflight-{uuid.uuid4().hex[:12]}"
+    own = f"{_OWN}{uuid.uuid4().hex[:12]}"
     made = copy.copy(sink)
     differences: dict[str, Any] = {
         "name": f"{sink.name}.{own}",

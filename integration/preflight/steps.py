@@ -13,6 +13,7 @@ from twopc.attempt import Attempt, Evidence
 from twopc.decision_log import NO_ID
 from twopc.errors import FencedError, UnavailableError
 from twopc.integration.preflight.findings import Result
+from twopc.integration.preflight.stand_in import topic_prefix
 from twopc.integration.preflight.trial import QUERY_ID
 from twopc.records import Decision, TaskReport
 from twopc.sinks.kafka import markers
@@ -269,7 +270,7 @@ def rights(sink: KafkaSink) -> str:
     """Name every permission that the trial needs."""
     return (
         f"Grant the principal Write and Describe on transactional ids with the prefix '{sink.name}.', and Create, Read, Write, "
-        f"Describe, DescribeConfigs and Delete on topics with the prefix '{sink.ledger}'"
+        f"Describe, DescribeConfigs and Delete on topics with the prefix '{topic_prefix(sink)}'"
     )
 
 

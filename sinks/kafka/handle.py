@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+#: Other programs on the cluster choose their ids freely: "²" is a digit, and a number may have thousands of digits.
+_EPOCH: Final = re.compile(r"[0-9]{1,19}")
 
 
 def id_prefix(sink: str) -> str:
@@ -30,7 +34,7 @@ def task_id(sink: str, driver_epoch: int, worker: str, sequence: int) -> str:
 def driver_epoch_of(transactional_id: str) -> int | None:
     """Return the driver epoch in a task's transactional id. Return None for any other id."""
     match transactional_id.split("."):
-        case [_, epoch, _, _] if epoch.isdigit():
+        case [_, epoch, _, _] if _EPOCH.fullmatch(epoch):
             return int(epoch)
     return None
 

@@ -31,8 +31,8 @@ REMEDIES: Final = remedies(
         r"NOPERM|[Pp]ermission",
         ConfigurationError,
         (
-            "Grant the Redis user the mapping's command and the TYPE command on the data keys. On the keys 'twopc:*', "
-            "grant the commands that docs/redis.md lists"
+            "Grant the Redis user the mapping's command and the TYPE command on the data keys. On the sink's own keys, "
+            "'twopc:<sink name>:*', grant the commands that docs/redis.md lists"
         ),
     ),
     # redis-py takes these two answers for lost connections.

@@ -88,18 +88,14 @@ def documented() -> list[Right]:
 
 
 def documented_rights(
-    sink: KafkaSink, topic: str, ledger: ResourcePatternType = LITERAL
+    sink: KafkaSink, topic: str, *, with_trial: bool = False
 ) -> list[tuple[ResourceType, str, ResourcePatternType, AclOperation]]:
-    """The README's list; ``ledger``: the pattern of the permissions on the ledger."""
+    """The rights that a query needs; ``with_trial``: also those of a preflight."""
+    on_ledger = ("CREATE", "READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS", "DELETE")
+    trial = {(ResourceType.TOPIC, f"{sink.ledger}.preflight-", PREFIXED): on_ledger} if with_trial else {}
     on = {
-        (ResourceType.TOPIC, sink.ledger, ledger): (
-            "CREATE",
-            "READ",
-            "WRITE",
-            "DESCRIBE",
-            "DESCRIBE_CONFIGS",
-            "DELETE",
-        ),
+        **trial,
+        (ResourceType.TOPIC, sink.ledger, LITERAL): on_ledger,
         (ResourceType.TOPIC, topic, LITERAL): ("WRITE", "DESCRIBE"),
         (ResourceType.TOPIC, TRANSACTION_LOG, LITERAL): ("DESCRIBE", "DESCRIBE_CONFIGS"),
         (ResourceType.TRANSACTIONAL_ID, f"{sink.name}.", PREFIXED): ("WRITE", "DESCRIBE"),

@@ -24,7 +24,7 @@ from tests.live.cluster_support import cluster, replicated_topic, three_brokers
 from tests.live.command import COMMAND
 from tests.live.pipeline import Tasks, create_topic, record_batch
 from tests.live.rules.schedules import at, playing, until, work_of
-from tests.live.security_support import LITERAL, PREFIXED, USER, allow, documented_rights
+from tests.live.security_support import USER, allow, documented_rights
 from tests.tasks import attempt_of, prepare
 from twopc.errors import BadRecordError
 from twopc.integration.preflight import apis
@@ -388,9 +388,9 @@ def guarded_sink(kafka: LocalKafka) -> tuple[KafkaSink, str]:
     return sink_at(kafka.address("GUARDED"), name, options=options), topic
 
 
-def test_the_documented_rights_pass_if_the_rights_on_the_ledger_cover_its_name_as_a_prefix(guarded: LocalKafka) -> None:
+def test_the_documented_rights_pass_every_check(guarded: LocalKafka) -> None:
     sink, topic = guarded_sink(guarded)
-    allow(guarded, documented_rights(sink, topic, PREFIXED))
+    allow(guarded, documented_rights(sink, topic, with_trial=True))
     report = run_preflight(sink, [topic])
     assert results(report) == dict.fromkeys(STEPS, Result.PASS)
     assert not [line for line in report.findings if line.result is Result.FAIL]
@@ -406,11 +406,12 @@ def test_rights_on_the_ledger_alone_suffice_for_the_sink_and_the_trial_reports_i
     guarded: LocalKafka,
 ) -> None:
     sink, topic = guarded_sink(guarded)
-    allow(guarded, documented_rights(sink, topic, LITERAL))
+    allow(guarded, documented_rights(sink, topic))
     report = run_preflight(sink, [topic])
     assert report.result is Result.WARN, report.findings
     (line,) = of(report, "own topic")
-    assert f"with the prefix '{sink.ledger}'" in line.fix
+    assert line.fix.endswith(f"with the prefix '{sink.ledger}.preflight-'")
+    assert report.stand_in.startswith(f"{sink.ledger}.preflight-")
     assert "second commit" in of(report, "not tried")[0].why
     assert of(report, "ledger", sink.ledger)[0].result is Result.PASS
 
@@ -426,7 +427,7 @@ def test_rights_on_the_ledger_alone_suffice_for_the_sink_and_the_trial_reports_i
 )
 def test_a_missing_right_is_reported(guarded: LocalKafka, kind: ResourceType, right: str, check: str, fix: str) -> None:
     sink, topic = guarded_sink(guarded)
-    rights = documented_rights(sink, topic, PREFIXED)
+    rights = documented_rights(sink, topic, with_trial=True)
     allow(guarded, [one for one in rights if (one[0], one[3].name) != (kind, right)])
     report = run_preflight(sink, [topic])
     assert [line for line in of(report, check) if line.result is Result.FAIL and fix in line.fix], report.findings
@@ -437,7 +438,9 @@ def test_the_sink_runs_without_the_delete_right_and_the_trials_leftover_topic_is
     guarded: LocalKafka,
 ) -> None:
     sink, topic = guarded_sink(guarded)
-    allow(guarded, [one for one in documented_rights(sink, topic, PREFIXED) if one[3] is not AclOperation.DELETE])
+    allow(
+        guarded, [one for one in documented_rights(sink, topic, with_trial=True) if one[3] is not AclOperation.DELETE]
+    )
     report = run_preflight(sink, [topic])
     assert results(report) == {**dict.fromkeys(STEPS, Result.PASS), "deletion": Result.WARN}
     (line,) = of(report, "clean-up")

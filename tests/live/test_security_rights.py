@@ -6,12 +6,12 @@ Without one of them, the part names the missing right.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import logging
 import re
 import uuid
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from tests.live.broker_changes import add_scram_user, create_acls
 from tests.live.pipeline import Tasks, record_batch
 from tests.live.rules.schedules import Play, at, die, work_of
-from tests.live.security_support import LITERAL, PREFIXED, Right, documented
+from tests.live.security_support import PREFIXED, Right, documented
 from tests.live.services import KafkaService
 from tests.tasks import attempt_of, prepare
 from twopc.errors import TwoPhaseCommitError
@@ -66,6 +66,8 @@ class Part:
     roles: tuple[str, ...]
     #: The option before the sink's name in a command of this part; empty if the name has no option.
     option: tuple[str, ...] = ("--sink",)
+    #: What follows the ledger's name in the names of the part's own topics; empty if it has none.
+    prefix = ""
 
     def __init__(self, kafka: LocalKafka, root: Path, options: dict[str, Any]) -> None:
         self._kafka, self._options, self._root = kafka, options, root
@@ -79,8 +81,10 @@ class Part:
         add_scram_user(self._kafka.bootstrap_servers, self.user(role), self.user(role))
         bindings = []
         for right in rights:
-            pattern = PREFIXED if role in AND_THOSE_OF and "ledger" in right.name else LITERAL
-            bindings.append(right.named(self.play.name, self.play.topic).binding(self.user(role), pattern))
+            named = right.named(self.play.name, self.play.topic)
+            bindings.append(named.binding(self.user(role)))
+            if self.prefix and named.name == self.play.sink.ledger:
+                bindings.append(replace(named, name=f"{named.name}.{self.prefix}").binding(self.user(role), PREFIXED))
         create_acls(self._kafka.bootstrap_servers, bindings)
 
     def user(self, role: str) -> str:
@@ -88,7 +92,7 @@ class Part:
 
     def sink(self, role: str) -> KafkaSink:
         options = {**self._options, "kafka.sasl.username": self.user(role), "kafka.sasl.password": self.user(role)}
-        return dataclasses.replace(
+        return replace(
             self.play.sink, bootstrap_servers=self._kafka.address("SECURE"), options=options, timeout_ms=12_000
         )
 
@@ -185,6 +189,7 @@ class Preflight(Part):
     """Return the findings that matter, without those that every single-broker cluster causes."""
 
     roles = ("preflight",)
+    prefix = "preflight-"
     expected = re.compile(r"has 1 replica\b|min\.insync\.replicas=1")
 
     def prepare(self) -> None:
@@ -326,6 +331,24 @@ def test_each_component_reports_any_missing_right_and_loses_or_duplicates_no_row
     assert bool(wrong) == (right.stops or isinstance(part, Preflight)), wrong
     part.allow(right.role, [one for one in part.rights(right.role) if one.includes(right)])
     assert not part.work()
+    part.require_done()
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("part", [Probe], indirect=True)
+def test_a_probe_of_its_own_topic_needs_rights_only_on_its_prefix(part: Part) -> None:
+    rights = [right for right in part.rights("probe") if right.on != "topic"]
+    part.allow("probe", rights)
+    words = ("migrate", "probe", "--group", part.play.name, "--wait", "1")
+    status, said = part.command("probe", *words)
+    assert status not in {0, _NOT_JUDGED} and f"{part.play.sink.ledger}.probe-" in said
+    own = Right("probe", "topic", f"{part.play.sink.ledger}.probe-", "", stops=True)
+    bindings = [
+        replace(own, right=right).binding(part.user("probe"), PREFIXED) for right in ("Create", "Write", "Delete")
+    ]
+    create_acls(part._kafka.bootstrap_servers, bindings)
+    status, said = part.command("probe", *words)
+    assert status == _NOT_JUDGED, said
     part.require_done()
 
 

@@ -121,6 +121,27 @@ SECRET_BUGS: Final[tuple[Bug, ...]] = (
         "unit/test_spark_staging.py -k leads_out",
     ),
     _bug(
+        "preflight advises an ACL that covers the ledgers of other sinks",
+        "integration/preflight/stand_in.py",
+        '    return f"{sink.ledger}.{_OWN}"\n',
+        "    return sink.ledger\n",
+        "unit/test_preflight.py -k acl",
+    ),
+    _bug(
+        "a strange transactional id of another program ends the operator's commands",
+        "sinks/kafka/handle.py",
+        "if _EPOCH.fullmatch(epoch):",
+        "if epoch.isdigit():",
+        "unit/test_preflight.py -k another_programs",
+    ),
+    _bug(
+        "Redis: the advice asks for permissions on the keys of all sinks",
+        "sinks/redis/errors.py",
+        "'twopc:<sink name>:*'",
+        "'twopc:*'",
+        "live/redis/test_rights.py -k no_key_of_another",
+    ),
+    _bug(
         "messages about staged rows show the keys in the location",
         "integration/spark/staging_location.py",
         "    return shown(below(location, name) if name else location)\n",

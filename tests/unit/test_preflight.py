@@ -17,7 +17,7 @@ from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
 from twopc.integration.preflight import apis, checks, command, steps
 from twopc.integration.preflight.findings import Finding, Result, failed
 from twopc.integration.preflight.report import Report
-from twopc.integration.preflight.stand_in import stand_in_for
+from twopc.integration.preflight.stand_in import stand_in_for, topic_prefix
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix, task_id
 
@@ -96,6 +96,22 @@ def test_the_stand_in_sink_shares_the_sinks_prefixes_but_none_of_its_names() -> 
     assert driver_epoch_of(task_id(made.name, 0, "w", 0)) is None  # so that no sweep takes it for a task's id
     with pytest.raises(ConfigurationError):  # no user can give a sink such a name
         KafkaSink(name=made.name, bootstrap_servers="b:1")
+
+
+@pytest.mark.parametrize(
+    ("identity", "epoch"),
+    [("orders.7.w.0", 7), ("orders.²..", None), ("x.٣.a.b", None), (f"x.{'9' * 5_000}.a.b", None), ("x..a.b", None)],
+)
+def test_another_programs_transactional_id_is_not_taken_for_a_tasks_id(identity: str, epoch: int | None) -> None:
+    assert driver_epoch_of(identity) == epoch
+
+
+@pytest.mark.parametrize("other", ["orders-eu", "orders2", "orders_audit", "orders"])
+def test_the_acl_that_the_advice_names_covers_the_stand_ins_topic_and_no_ledger(other: str) -> None:
+    prefix = topic_prefix(SINK)
+    assert f"on topics with the prefix '{prefix}'" in steps.rights(SINK)
+    assert str(stand_in_for(SINK).topic).startswith(prefix)
+    assert not KafkaSink(name=other, bootstrap_servers="b:1").ledger.startswith(prefix)
 
 
 def test_the_stand_in_of_a_sink_with_a_weaker_guarantee_still_tries_transactions() -> None:

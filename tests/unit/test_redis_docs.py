@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.live.redis.test_rights import COMMANDS, MAPPINGS
+from tests.live.redis.test_rights import COMMANDS, MAPPINGS, OWN
 from twopc.sinks.redis import mappings as redis_mappings
 from twopc.sinks.redis.mappings import Mapping
 
@@ -21,3 +21,4 @@ def test_the_docs_list_every_mapping() -> None:
 def test_the_docs_list_every_right() -> None:
     used = " ".join([COMMANDS, *(more for _, more in MAPPINGS)])
     assert set(re.findall(r"\+\w+", used)) <= set(re.findall(r"\+\w+", DOCUMENT))
+    assert f"`{OWN.format(name='<name>')}`" in DOCUMENT

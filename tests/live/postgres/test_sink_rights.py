@@ -6,6 +6,7 @@ import logging
 import traceback
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -15,13 +16,11 @@ from tests.live.postgres.support import case_of, new_role, run, sink_of
 from twopc import crash_points
 from twopc.attempt import Evidence
 from twopc.errors import CommitBlockedError, ConfigurationError
-from twopc.testing.contract.drivers import Query, all_rows
+from twopc.testing.contract.drivers import Driver, Query, all_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    import psycopg
 
     Connection = psycopg.Connection[Any]
 
@@ -34,6 +33,8 @@ _RIGHTS = {
     "GRANT INSERT ON app.target TO {role}": "GRANT INSERT ON app.target TO",
     "GRANT SELECT ON app.target TO {role}": "GRANT SELECT ON app.target TO|permission denied for table target",
 }
+#: What lets a second role share the first role's schema.
+_SHARING = "GRANT SELECT, INSERT, UPDATE, DELETE ON twopc.control, twopc.slice, twopc.marker TO {role}"
 _FOR_UPSERT = {"GRANT UPDATE ON app.target TO {role}": "GRANT UPDATE ON app.target TO"}
 _ROWS = batch(id=pa.array([1], pa.int64()), note=["a"])
 
@@ -56,6 +57,11 @@ def role(database: str, connection: Connection) -> Iterator[str]:
 def granted(connection: Connection, dsn: str, *statements: str) -> None:
     found = conninfo_to_dict(dsn)
     run(connection, *(statement.format(database=found["dbname"], role=found["user"]) for statement in statements))
+
+
+def stages_of(connection: Connection) -> list[str]:
+    find = "SELECT tablename FROM pg_tables WHERE schemaname = 'twopc' AND starts_with(tablename, 'stage_')"
+    return [f"twopc.{name}" for (name,) in connection.execute(find).fetchall()]
 
 
 def appending(dsn: str) -> Any:
@@ -119,15 +125,56 @@ def test_two_roles_share_a_schema_if_the_second_may_use_the_firsts_tables(role: 
     assert apply(appending(role), _ROWS) == [Evidence.COMMITTED]
     with new_role(role_of(connection, role)) as other:
         rights = [
-            right.replace("target", "log").replace("CREATE SCHEMA twopc AUTHORIZATION", "GRANT ALL ON SCHEMA twopc TO")
+            right.replace("target", "log").replace(
+                "CREATE SCHEMA twopc AUTHORIZATION", "GRANT USAGE, CREATE ON SCHEMA twopc TO"
+            )
             for right in _RIGHTS
         ]
         granted(connection, other, *rights)
         sink = sink_of(other, "app.log", name="others")
         with pytest.raises(ConfigurationError, match="permission denied for table control"):
             apply(sink, _ROWS)
-        granted(connection, other, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA twopc TO {role}")
+        granted(connection, other, _SHARING)
         assert apply(sink, _ROWS) == [Evidence.COMMITTED]
+        assert apply(sink, _ROWS) == [Evidence.COMMITTED]
+
+
+def test_a_role_that_shares_a_schema_cannot_read_or_change_the_stages_of_another(
+    role: str, connection: Connection
+) -> None:
+    granted(connection, role, *(statement.replace("target", "log") for statement in _RIGHTS))
+    driver = Driver(appending(role))
+    driver.begin()
+    driver.prepare(_ROWS)
+    [stage] = stages_of(connection)
+    with new_role(role_of(connection, role)) as other:
+        granted(connection, other, "GRANT CONNECT ON DATABASE {database} TO {role}")
+        granted(connection, other, "GRANT USAGE, CREATE ON SCHEMA twopc TO {role}", _SHARING)
+        with psycopg.connect(other, autocommit=True) as session:
+            for statement in (f"TABLE {stage}", f"DELETE FROM {stage}"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    session.execute(statement)
+
+
+def test_a_new_role_publishes_the_stages_of_the_role_that_it_replaces(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    case = case_of(database)
+    with new_role(database) as first, new_role(database) as second:
+        granted(
+            connection, first, "GRANT INSERT, SELECT ON target TO {role}", "CREATE SCHEMA twopc AUTHORIZATION {role}"
+        )
+        granted(connection, second, "GRANT INSERT, SELECT ON target TO {role}")
+        case.sink = sink_of(first)
+        query = Query(case, tmp_path)
+        assert query.run_until("driver.decided", 0)
+        granted(connection, second, "GRANT USAGE, CREATE ON SCHEMA twopc TO {role}", _SHARING)
+        left = stages_of(connection)
+        assert left
+        granted(connection, second, *(f"GRANT SELECT ON {stage} TO {{role}}" for stage in left))
+        case.sink = sink_of(second)
+        query.run(0, 1)
+        assert case.visible() == all_rows(0, 1)
 
 
 def role_of(connection: Connection, dsn: str) -> str:

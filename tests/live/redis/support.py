@@ -30,7 +30,7 @@ def unique() -> str:
 
 
 def sink_of(url: str, mapping: Mapping, **arguments: Any) -> RedisSink:
-    return RedisSink(name=unique(), url=url, mapping=mapping, **{"timeout_ms": 1_000, **arguments})
+    return RedisSink(url=url, mapping=mapping, **{"name": unique(), "timeout_ms": 1_000, **arguments})
 
 
 def left_behind(url: str, sink: RedisSink) -> list[str]:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from twopc.sinks.redis.mappings import Mapping
 
 #: The rights that docs/redis.md lists for an administrator.
-KEYS: Final = "~twopc:* ~data:*"
+OWN: Final = "~twopc:{name}:*"
+KEYS: Final = f"{OWN} ~data:*"
 COMMANDS: Final = "+eval +evalsha +info +type +unlink +hset +hget +hmget +hgetall +hkeys +hdel +hlen"
 CLUSTER: Final = "+cluster|slots +command"
 KEY: Final = "data:{k}"
@@ -77,6 +78,12 @@ class Users:
         self.client.close()
 
 
+def sink_with(users: Users, rights: str, mapping: Mapping) -> RedisSink:
+    """A new sink, whose user has exactly these rights."""
+    name = unique()
+    return sink_of(users.url_with(rights.format(name=name)), mapping, name=name)
+
+
 @pytest.fixture(scope="module")
 def users(redis_server: RedisService) -> Iterator[Users]:
     with contextlib.closing(Users(redis_server.url)) as made:
@@ -85,9 +92,8 @@ def users(redis_server: RedisService) -> Iterator[Users]:
 
 def test_the_documented_rights_are_sufficient(users: Users) -> None:
     for mapping, more in MAPPINGS:
-        url = users.url_with(f"{KEYS} {COMMANDS} {more} +{mapping.command.lower()}")
         key = unique()
-        sink = sink_of(url, mapping)
+        sink = sink_with(users, f"{KEYS} {COMMANDS} {more} +{mapping.command.lower()}", mapping)
         assert "secret" not in repr(sink)
         # From the second batch on, there is a key to check. The sink rehearses numbers of 2^62 or more.
         for number in (2**62, 1_000):
@@ -104,8 +110,9 @@ def cluster_users(redis_cluster: list[LocalRedis]) -> Iterator[list[Users]]:
 
 def cluster_sink(users: list[Users], rights: str, **arguments: Any) -> RedisSink:
     """A sink whose user has the same rights on every node."""
-    urls = [one.url_with(f"{KEYS} {COMMANDS} +hset {rights}", name="orders") for one in users]
-    return sink_of(urls[0], HashSet(KEY, ("n",)), cluster=True, **arguments)
+    keys = KEYS.format(name="orders")
+    urls = [one.url_with(f"{keys} {COMMANDS} +hset {rights}", name="orders") for one in users]
+    return sink_of(urls[0], HashSet(KEY, ("n",)), name="orders", cluster=True, **arguments)
 
 
 def test_the_documented_rights_are_sufficient_in_a_cluster(cluster_users: list[Users]) -> None:
@@ -116,9 +123,10 @@ def test_the_documented_rights_are_sufficient_in_a_cluster(cluster_users: list[U
 def test_the_documented_rights_are_sufficient_for_a_database_number_a_client_name_and_health_checks(
     users: Users,
 ) -> None:
-    url = urlsplit(users.url_with(f"{KEYS} {COMMANDS} +hset +select +client|setname +ping"))
+    name = unique()
+    url = urlsplit(users.url_with(f"{KEYS.format(name=name)} {COMMANDS} +hset +select +client|setname +ping"))
     url = url._replace(path="/1", query="client_name=orders&health_check_interval=1")
-    sink = sink_of(url.geturl(), HashSet(KEY, ("n",)))
+    sink = sink_of(url.geturl(), HashSet(KEY, ("n",)), name=name)
     assert apply(sink, batch(k=["1"], n=[1])) == [Evidence.COMMITTED]
 
 
@@ -137,7 +145,7 @@ def test_without_the_mappings_command_a_batch_stops_before_its_decision(users: U
         if f"+{command}" in COMMANDS:
             continue
         key = unique()
-        sink = sink_of(users.url_with(f"{KEYS} {COMMANDS} {more}"), mapping)
+        sink = sink_with(users, f"{KEYS} {COMMANDS} {more}", mapping)
         with pytest.raises(
             ConfigurationError, match=rf"key 'data:{key}'.*'{command}' command.*No part.*Grant the Redis user"
         ):
@@ -148,26 +156,48 @@ def test_without_the_mappings_command_a_batch_stops_before_its_decision(users: U
 @pytest.mark.parametrize(
     "keys",
     [
-        "~twopc:*",  # no right to the data
-        "~twopc:* %R~data:*",  # only the right to read the data
-        "~twopc:* ~data:a* %R~data:b*",  # the right to write one key and to read the other
+        OWN,  # no right to the data
+        f"{OWN} %R~data:*",  # only the right to read the data
+        f"{OWN} ~data:a* %R~data:b*",  # the right to write one key and to read the other
     ],
 )
 def test_without_the_right_to_write_a_key_a_batch_stops_before_its_decision(keys: str, users: Users) -> None:
     key = unique()
     for mapping, more in MAPPINGS:
-        sink = sink_of(users.url_with(f"{keys} {COMMANDS} {more} +{mapping.command.lower()}"), mapping)
+        sink = sink_with(users, f"{keys} {COMMANDS} {more} +{mapping.command.lower()}", mapping)
         # RetriableError and BadRecordError would mislead users.
         with pytest.raises(ConfigurationError, match=r"(?i)permission.*Grant the Redis user"):
             apply(sink, batch(k=[f"a{key}", f"b{key}"], n=[1, 1_000]))
         assert not users.client.exists(f"data:a{key}", f"data:b{key}")
 
 
+def test_a_sinks_user_reaches_no_key_of_another_sink(users: Users) -> None:
+    """With `~twopc:*`, it could read another sink's undecided rows, and forge the evidence that they were applied."""
+    mapping = HashSet(KEY, ("n",))
+    first = sink_with(users, f"{KEYS} {COMMANDS} +hset", mapping)
+    driver = Driver(first)
+    driver.begin()
+    driver.prepare(batch(k=[unique()], n=[1]))
+    own = sorted(key.decode() for key in users.client.scan_iter(f"twopc:{first.name}:*"))
+    assert own
+    name = first.name[:-1]  # a name with which the other one begins
+    other = users.url_with(f"{KEYS.format(name=name)} {COMMANDS} +hset")
+    with contextlib.closing(redis.Redis.from_url(other)) as client:
+        for key in own:
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.hgetall(key)
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.hset(key, "base", "1")
+    with pytest.raises(ConfigurationError, match=r"Grant the Redis user.*'twopc:<sink name>:\*'"):
+        apply(sink_of(other, mapping, name=first.name), batch(k=[unique()], n=[1]))
+    assert apply(sink_of(other, mapping, name=name), batch(k=[unique()], n=[1])) == [Evidence.COMMITTED]
+
+
 def test_a_right_revoked_after_the_check_blocks_the_batch_with_an_error_that_says_what_to_do(users: Users) -> None:
-    url = users.url_with(f"{KEYS} {COMMANDS} +rpush")
-    user = url.split("//")[1].split(":")[0]
+    sink = sink_with(users, f"{KEYS} {COMMANDS} +rpush", ListPush(KEY, "n"))
+    user = sink.url.split("//")[1].split(":")[0]
     key = unique()
-    driver = Driver(sink_of(url, ListPush(KEY, "n")))
+    driver = Driver(sink)
     scan_start = driver.begin()
     handle = driver.prepare(batch(k=[key], n=[1]))
     driver.committer.confirm([handle], 0)
@@ -182,7 +212,7 @@ def test_a_right_revoked_after_the_check_blocks_the_batch_with_an_error_that_say
 
 def test_a_missing_right_is_never_mistaken_for_a_bad_row(users: Users) -> None:
     """Bad rows go to the dead letters, but a missing right is not the fault of a row."""
-    sink = sink_of(users.url_with(f"~twopc:* {COMMANDS} +hset"), HashSet("other:{k}", ("n",)))
+    sink = sink_with(users, f"{OWN} {COMMANDS} +hset", HashSet("other:{k}", ("n",)))
     with pytest.raises(ConfigurationError) as caught:
         apply(sink, batch(k=["a"], n=[1]))
     assert not isinstance(caught.value, BadRecordError)
