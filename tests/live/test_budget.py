@@ -57,6 +57,7 @@ DRIVER = {
         "END_TXN": 1 + TASKS * sinks,
         "LIST_TRANSACTIONS": sinks,  # the sweep
         "LIST_OFFSETS": sinks,  # the next batch's scan start
+        "FETCH": 3 * sinks,  # on a busy machine, a slow commit is read back
         BYTES: size,
         PYTHON: calls,
     }
