@@ -68,7 +68,7 @@ def _locate_later(view: LogView, batch: Batch, overrides: Overrides, highest: in
         return Position.COPIED
     if is_next:
         return Position.NEXT
-    resumes = overrides.resumes_at(batch.query_id, batch.batch_id, view.ended)
+    resumes = overrides.resumes_at(batch.query_id, batch.batch_id, needs_id=bool(view.ended))
     return Position.FIRST if resumes else Position.GAP
 
 

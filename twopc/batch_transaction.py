@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from twopc import records, refusals, repair
+from twopc import records, refusals, repair, unproven
 from twopc.attempt import Evidence
 from twopc.batch import Batch, locate
 from twopc.crash_points import crash_point
@@ -83,7 +83,7 @@ class BatchTransaction:
         staged = repair.all_staged(view.decision, run.lost, run.setup.staging)
         case = lookup(view.status, run.outcome, position, staged=staged, abandoned=run.is_abandoned)
         if case.step in _AFTER_A_LOSS and self._losses == _MAX_LOSSES:
-            raise self._in_doubt(refusals.LOST_AGAIN)
+            raise self._in_doubt(unproven.LOST_AGAIN)
         if case.step.stops:
             raise self._stop(case, position)
         return case.step
@@ -158,15 +158,15 @@ class BatchTransaction:
             prepared = self._attempt_repeatedly(Step.REPAIR, self._batch, mode)
             found = repair.match_rows(run.decision, prepared.tasks, expected=order)
             if found is None:
-                raise self._in_doubt(refusals.OTHER_ROWS)
+                raise self._in_doubt(unproven.OTHER_ROWS)
             if wanted == repair.lost_places(run.decision, lost, found):
                 tasks = repair.as_decided(run.decision, lost, prepared.tasks, found)
                 if tasks is None:
-                    raise self._in_doubt(refusals.OTHER_ROWS)
+                    raise self._in_doubt(unproven.OTHER_ROWS)
                 return replace(prepared, tasks=tasks, handles=self._participants.decode(tasks))
             self._end_what_is_open()  # these rows belong to other transactions of the decision
             order = found
-        raise self._in_doubt(refusals.OTHER_ORDERS)
+        raise self._in_doubt(unproven.OTHER_ORDERS)
 
     def _publish_lost(self) -> Prepared:
         """Write the last decision's lost rows again, from the files that its tasks staged."""
@@ -335,14 +335,14 @@ class BatchTransaction:
     def _stop(self, case: Case, position: Position) -> Exception:
         run = self._run
         if case.step is Step.BLOCKED:
-            unproven = [run.handles[key].transaction for key in run.evidence if run.evidence[key] is Evidence.UNKNOWN]
-            return refusals.blocked(run.decision, unproven, self._participants.blockers())
+            return run.unproven(self._batch.query_id).blocked()
         if case.step is Step.IN_DOUBT:
-            return self._in_doubt(refusals.LEFT_BEHIND)
-        return refusals.refused(case, position, run.view, self._batch, run.setup.log.name)
+            return self._in_doubt(unproven.LEFT_BEHIND)
+        overrides = run.setup.settings.overrides
+        return refusals.refused(position, run.view, self._batch, run.setup.log.name, overrides)
 
     def _in_doubt(self, why: str) -> InDoubtError:
         run = self._run
         unseen = repair.unseen_files(run.decision, run.lost, run.setup.staging)
-        staged = refusals.staged_elsewhere(run.decision, unseen, self._batch.query_id)
-        return refusals.in_doubt(run.decision, run.handles, run.evidence, why, staged)
+        staged = unproven.staged_elsewhere(run.decision, unseen, self._batch.query_id)
+        return run.unproven(self._batch.query_id).in_doubt(why, staged)

@@ -21,6 +21,7 @@ from twopc.crash_points import crash_point
 from twopc.decision_log import ABSENT, NO_ID
 from twopc.errors import DecisionLogDamagedError, RefusedStartError, RetriableError, TwoPhaseCommitError
 from twopc.log_reader import view_of
+from twopc.override import AddSink
 from twopc.refusals import FAILOVER
 from twopc.sealed import OtherFormatError, seal, unseal
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from twopc.decision_log import DecisionLog
     from twopc.files import Files
+    from twopc.override import Overrides
 
 FORMAT: Final = 1
 _FIRST: Final = 1
@@ -106,12 +108,12 @@ class Binding:
             named.sort(key=lambda log: log.identity() != self.log_identity)
         return (named or logs)[0]
 
-    def check(self, current: Bound, *, add_sink: str | None, decided: int = 0) -> None:
+    def check(self, current: Bound, overrides: Overrides, *, decided: int = 0) -> None:
         """Compare the binding with the query's current log and sinks. Reads the file again; writes nothing.
 
         Args:
             current: the query's current log and sinks.
-            add_sink: the name of a sink that may be added to the binding; None if no sink may be added.
+            overrides: the user's overrides, which may permit that sinks are added to the binding.
             decided: the binding number in the query's last decision. If this number is 0, the newest file counts.
 
         Raises:
@@ -121,7 +123,7 @@ class Binding:
         bound = self._bound
         if bound is None:
             return
-        added = sorted(set(current.sinks) - set(bound.sinks) - {add_sink})
+        added = sorted(set(current.sinks) - set(bound.sinks) - overrides.added_sinks)
         gone = sorted(set(bound.sinks) - set(current.sinks))
         if gone:
             raise self._refused(
@@ -133,7 +135,8 @@ class Binding:
         if added:
             raise self._refused(
                 f"the query also writes to {added}, but the checkpoint is bound only to the sinks {sorted(bound.sinks)}",
-                f"To add a sink with the next batch, pass override=AddSink({added[0]!r}). Add only one sink at a time",
+                f"To add {'them' if len(added) > 1 else 'it'} with the next batch, pass "
+                f"{overrides.in_code(*map(AddSink, added))}",
             )
         for name, facts in bound.sinks.items():
             if changed_facts(facts, current.sinks[name]):

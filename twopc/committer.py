@@ -50,7 +50,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """
 
     def has_newer_decision(self, scan_start: JsonObject) -> bool:
-        """Whether the sink's last owner has committed a decision that is missing from the log of that owner's query.
+        """Whether the sink's last owner has committed a decision of its own that is missing from the log of that owner's query.
 
         This method only reads. It is called before and after :meth:`acquire`, because the checkpoint may be an older
         copy, or one of two copies whose drivers have both made decisions. ``scan_start`` is the result of
@@ -226,14 +226,26 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def close(self) -> None:
         """Release connections. This method must not end any transaction."""
 
-    def initialize_state(self, decided: Sequence[HandleT], scan_start: JsonObject) -> Mapping[HandleT, Evidence]:
-        """Recover after a restart: commit the last decision again, then end every undecided transaction.
+    def initialize_state(
+        self, decided: Sequence[HandleT], scan_start: JsonObject, spared: Sequence[HandleT] = (), *, is_own: bool = True
+    ) -> Mapping[HandleT, Evidence]:
+        """Recover after a restart: commit a log's last decision again, then end every undecided transaction.
+
+        A start may have to commit the last decisions of several logs. It then calls this method once for each of them.
+
+        Args:
+            decided: the decision's handles.
+            scan_start: the result of :meth:`begin_attempt` for that decision.
+            spared: the handles of the other decisions. This method must not end their transactions, not even to prove the
+                outcome of others.
+            is_own: whether this driver's query made the decision. If not, it replaces the query that did.
 
         Returns:
-            the evidence for every decided handle.
+            the evidence for every handle in ``decided``.
         """
+        del is_own
         found = self.commit(decided, scan_start) if decided else {}
-        self.recover_and_abort(decided)
+        self.recover_and_abort([*decided, *spared])
         return found
 
     def notify_checkpoint_complete(

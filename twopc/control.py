@@ -33,6 +33,8 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         decided: the version of the newest decision of the owner's query.
         former_decided: the version of the newest decision of all queries that owned the sink before the owner's query. The
             owner's query may be among them, because a query may return if its successor has decided nothing.
+        completed: the version of the newest decision that the owner's query has completed for a query that it replaced. Only
+            that query's log contains it.
         revision: how many times the record has been written. Because of this number, no value is ever stored twice.
     """
 
@@ -43,6 +45,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     version: int = 0
     decided: int = 0
     former_decided: int = 0
+    completed: int = 0
     revision: int = 0
 
     @property
@@ -95,7 +98,8 @@ def acquired(record: Control, claim: Claim, *, seen: Owner, sink: str) -> Contro
     taken = replace(record, id=record.id or uuid.uuid4().hex, run=claim.run, driver_epoch=record.driver_epoch + 1)
     if record.query_id == claim.query_id:
         return taken
-    return replace(taken, query_id=claim.query_id, decided=0, former_decided=decided_by_others(record, claim.query_id))
+    former = decided_by_others(record, claim.query_id)
+    return replace(taken, query_id=claim.query_id, decided=0, former_decided=former, completed=0)
 
 
 def decided_by_others(record: Control, query_id: str) -> int:
@@ -120,9 +124,13 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def decided(record: Control, version: int) -> Control:
-    """Return the record with ``version`` as the owner's newest decision. This version never decreases."""
-    return replace(record, decided=max(record.decided, version))
+def decided(record: Control, version: int, *, is_own: bool = True) -> Control:
+    """Return the record with ``version`` as the owner's newest decision. This version never decreases.
+
+    Unless ``is_own`` is true, the owner's query has completed the decision for a query that it replaced.
+    """
+    completed = record.completed if is_own else max(record.completed, version)
+    return replace(record, decided=max(record.decided, version), completed=completed)
 
 
 def renewed(record: Control) -> Control:

@@ -62,6 +62,7 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
         self._driver_epoch = -1
         self._highest_version = 0
         self._revision = 0
+        self._is_own = True
         self._orphans_ended = 0
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
@@ -174,10 +175,21 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
         self._highest_version = record.version
         return scan_start_of(record)
 
-    def initialize_state(self, decided: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Any]:
+    def initialize_state(
+        self,
+        decided: Sequence[HandleT],
+        scan_start: Mapping[str, Any],
+        spared: Sequence[HandleT] = (),
+        *,
+        is_own: bool = True,
+    ) -> Mapping[HandleT, Any]:
         """See :class:`SinkCommitter`. Later versions are higher than the last decision's, even if the clock is set back."""
         self._highest_version = max(self._highest_version, version_of(scan_start or NO_ATTEMPT))
-        return super().initialize_state(decided, scan_start)
+        self._is_own = is_own
+        try:
+            return super().initialize_state(decided, scan_start, spared, is_own=is_own)
+        finally:
+            self._is_own = True
 
     def notify_checkpoint_complete(
         self, batch_id: int, handles: Sequence[HandleT], scan_start: Mapping[str, Any]
@@ -246,7 +258,11 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
         applied again until the proof has succeeded. Only the proof remembers the revision. In a staged sink, the check
         before the next decision looks for the proof's markers instead.
         """
-        self._change(lambda record: control.renewed(control.decided(self._owned(record), version)), then)
+
+        def change(record: Control) -> Control:
+            return control.renewed(control.decided(self._owned(record), version, is_own=self._is_own))
+
+        self._change(change, then)
 
     def _owned(self, record: Control) -> Control:
         """Return the record if this driver owns the sink.

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from twopc.attempt import Known
 from twopc.errors import RefusedStartError
-from twopc.other_logs import scan_starts_of_others
 from twopc.recovery import Outcome
 from twopc.refusals import lost_decision, lost_repair, replaced
 
@@ -81,11 +80,8 @@ def require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) ->
     mine = batch.query_id
     for name, committer in setup.participants.committers.items():
         # A sink that is not in the newest decision was added after it. If such a sink's store contains a decision, that
-        # decision is newer. But this query may have completed the decision of a query that it has replaced, in another log.
-        known = view.scan_start.get(name, {})
-        if owners[name] == mine and committer.has_newer_decision(known):
-            if not known and not all(map(committer.has_newer_decision, scan_starts_of_others(setup, name))):
-                continue
+        # decision is newer.
+        if owners[name] == mine and committer.has_newer_decision(view.scan_start.get(name, {})):
             raise _older_copy(name, batch) if setup.decides_in_checkpoint else _lost(setup, view, batch, name)
 
 
@@ -131,11 +127,11 @@ def require_decided(setup: Setup, view: LogView, batch: Batch, outcome: Outcome,
     if not shown:
         return False
     if view.decision is not None and highest is not None and not _with_unknown(setup, view, batch, first=after):
-        raise lost_repair(setup.log.name, shown[0], view.decision)
+        raise lost_repair(setup.log.name, shown[0], view.decision, setup.settings.overrides)
     is_replay = highest is not None and at <= highest
     if is_replay or outcome is not Outcome.COMMITTED or _with_unknown(setup, view, batch, first=at + 1):
         raise _lost(setup, view, batch, shown[0])
-    if setup.settings.overrides.resumes_at(batch.query_id, at + 1, view.ended):
+    if setup.settings.overrides.resumes_at(batch.query_id, at + 1, needs_id=bool(view.ended)):
         return True
     raise _lost(setup, view, batch, shown[0], resume_at=at + 1)
 

@@ -16,9 +16,10 @@ from twopc.log_view import fold_more
 from twopc.records import Begin, Truncation
 from twopc.recovery import Outcome, outcome_of
 from twopc.refusals import recreated
+from twopc.unproven import Unproven
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from twopc.attempt import TaskKey
     from twopc.batch import Batch
@@ -41,6 +42,8 @@ class DriverRun:
         driver_epochs: the driver epochs, by sink name.
         handles: the last decision's handles, one for each transaction.
         evidence: the evidence for each handle in ``handles``.
+        blockers: why the last commit could not be proven.
+        outdated: see :attr:`LastDecision.outdated`.
         committed_through: the highest batch whose transactions are all proven, or -1.
         doubt: the reason why the outcome of this run's last decision is unknown, or why the run can make no further
             decisions.
@@ -54,6 +57,8 @@ class DriverRun:
     view: LogView
     handles: Handles
     evidence: dict[TaskKey, Evidence]
+    blockers: Sequence[str] = ()
+    outdated: Collection[str] = ()
     committed_through: int = -1
     doubt: TwoPhaseCommitError | None = None
     undetermined: Handles = field(default_factory=dict)
@@ -81,17 +86,21 @@ class DriverRun:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the user abandons the last decision.
+        """Whether the user abandons all of the last decision that is not proven visible.
 
         This is never true for a decision that this driver made, because if such a decision were lost, the query would stop
         earlier.
         """
         decision, overrides = self.view.decision, self.setup.settings.overrides
-        return (
-            decision is not None
-            and decision.attempt.driver_epoch < self.log_epoch
-            and overrides.abandons(decision.query_id, decision.batch_id, self.view.ended)
-        )
+        if decision is None or decision.attempt.driver_epoch >= self.log_epoch:
+            return False
+        left = {sink for (sink, _), found in self.evidence.items() if found is not Evidence.COMMITTED}
+        return overrides.abandons(decision.query_id, decision.batch_id, left, needs_id=bool(self.view.ended))
+
+    def unproven(self, query_id: str) -> Unproven:
+        """Describe the last decision's transactions for an error of this query."""
+        overrides = self.setup.settings.overrides
+        return Unproven(self.decision, self.handles, self.evidence, query_id, overrides, self.blockers, self.outdated)
 
     def adopts(self, query_id: str) -> bool:
         """Whether the user lets this query use the sinks for the first time, at any batch, and no record of this exists yet."""
@@ -246,7 +255,7 @@ class DriverRun:
     def commit(self) -> Outcome:
         """Commit the last decision in every sink, and return the outcome. This method may be called again."""
         batch_id, scan_start = self.decision.batch_id, self.decision.scan_start
-        self.evidence = self.setup.participants.commit(batch_id, self.handles, scan_start)
+        self.evidence, self.blockers = self.setup.participants.commit(batch_id, self.handles, scan_start)
         return self.outcome
 
     def sweep(self) -> None:

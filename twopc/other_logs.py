@@ -1,72 +1,50 @@
 """Complete the decisions in the logs in which this query does not decide.
 
 A query may take over a sink whose own log contains the last decision of a query that has ended. If that query's driver died after
-the decision, the sweep would end the decided transactions. So a start commits them first. Then it closes the log with a begin
-record, so that later starts need not prove the commit again: by then, the evidence may be deleted. If the start dies in between,
-the log is still open for the next start, although the sink has a new owner.
-
-This query may already have used one of the ended query's sinks, without the sink that has the log. The store may then have no
-evidence for the ended query's transactions there, and a sweep could end those that this query itself has decided. So the start is
-refused, unless the user abandons the batch. It then leaves such a sink alone.
+the decision, the sweep would end the decided transactions. So a start first commits the last decision in every log, whatever the
+sinks have in common, and spares the transactions of all of them. Only then does it judge what is left, because the user cannot
+know what to give up before the start has tried. It closes each completed log with a begin record, so that later starts need not
+prove the commit again: by then, the evidence may be deleted. If the start dies in between, the log is still open for the next
+start, although the sink has a new owner.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from twopc import refusals, repair
+from twopc import refusals, repair, unproven
 from twopc.attempt import Evidence
+from twopc.last_decision import LastDecision
 from twopc.log_reader import view_of
 from twopc.offsets import is_same
-from twopc.records import Begin
+from twopc.records import Begin, Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Sequence
 
-    from twopc.attempt import TaskKey
     from twopc.batch import Batch
     from twopc.decision_log import DecisionLog
+    from twopc.errors import TwoPhaseCommitError
     from twopc.log_view import LogView
-    from twopc.participants import Handles
-    from twopc.records import Decision
     from twopc.settings import Setup
 
 logger = logging.getLogger(__name__)
 
 
-def used_before(sink: str, decided: LogView, batch: Batch) -> frozenset[str]:
-    """Return the sinks in which this query has decided before it used the sink of another log.
-
-    Args:
-        sink: the name of the sink that has the other log.
-        decided: the view of the deciding log.
-        batch: this query's batch.
-    """
-    is_own = decided.decision is not None and decided.decision.query_id == batch.query_id
-    # If this query has used the log's sink, it closed the log then, so the decision in the log is newer than its own.
-    return frozenset() if not is_own or sink in decided.scan_start else frozenset(decided.scan_start)
-
-
-def require_completable(setup: Setup, log: DecisionLog, view: LogView, batch: Batch, used: Collection[str]) -> None:
-    """Check that this start can complete the last decision in another log. This check only reads.
-
-    ``used`` is the result of :func:`used_before`.
+def require_completable(setup: Setup, log: DecisionLog, view: LogView, batch: Batch) -> None:
+    """Check that this start can try to complete the last decision in another log. This check only reads.
 
     Raises:
         DecisionLogDamagedError: the log is damaged, so it may have lost another query's decision.
-        RefusedStartError: the decision has transactions in a sink that this start does not pass, or that this query has
-            already used.
+        RefusedStartError: the decision has transactions in a sink that this start does not pass.
         ConfigurationError: a sink cannot read its handles.
     """
     is_ours = view.acquired is not None and view.acquired.query_id == batch.query_id
     if view.damage is not None and not is_ours:
         raise refusals.damaged(view, log.name)
     require_all_sinks(setup, log, view, batch)
-    last = view.decision
-    shared = sorted({sink for sink, _ in setup.participants.decode_decided(last)} & set(used))
-    if last is not None and shared and not _is_abandoned(setup, view, last):
-        raise refusals.used_already(log.name, last, shared, setup.settings.overrides)
+    setup.participants.decode_decided(view.decision)
 
 
 def require_all_sinks(setup: Setup, log: DecisionLog, view: LogView, batch: Batch) -> None:
@@ -78,73 +56,83 @@ def require_all_sinks(setup: Setup, log: DecisionLog, view: LogView, batch: Batc
     they are equal. The binding refuses the start first if it names the sink. A new checkpoint has no binding yet.
     """
     last, overrides = view.decision, setup.settings.overrides
-    if last is None or _is_abandoned(setup, view, last):
+    sinks = setup.participants.left_out(last) if last is not None else []
+    if last is None or not sinks or _abandons(setup, log, view, last, sinks):
         return
     continues = batch.query_id in {last.query_id, overrides.adopt_query_id}
     prior = batch.offsets_of(last.batch_id) if continues and batch.batch_id > last.batch_id else None
-    has_moved_past = prior is not None and is_same(last.offsets, prior)
-    if not has_moved_past and (sinks := setup.participants.left_out(last)):
+    if prior is None or not is_same(last.offsets, prior):
         raise refusals.left_out(log.name, last, sinks, overrides)
 
 
-def scan_starts_of_others(setup: Setup, sink: str) -> Iterator[Mapping[str, Any]]:
-    """Yield where to start the search for evidence of the newest decision in each other log, if it includes the sink.
-
-    Raises:
-        TwoPhaseCommitError: a log could not be read.
-    """
-    for log in setup.other_logs.values():
-        if found := view_of(log, log.inspect).scan_start.get(sink):
-            yield found
+def _abandons(setup: Setup, log: DecisionLog, view: LogView, last: Decision, sinks: Sequence[str]) -> bool:
+    # In another log, the decision is another query's. An override without an id may be meant for this query's own batch.
+    needs_id = log is not setup.log or bool(view.ended)
+    return setup.settings.overrides.abandons(last.query_id, last.batch_id, sinks, needs_id=needs_id)
 
 
-def complete_others(setup: Setup, view: LogView, batch: Batch) -> None:
-    """Complete the last decision in every other log. This driver owns the logs, so the decisions are final.
+def last_decisions(setup: Setup, view: LogView, batch: Batch) -> list[LastDecision]:
+    """List the last decision in every log, and begin with the deciding log. This driver owns the logs, so these are final.
 
     ``view`` is the view of the deciding log.
 
     Raises:
-        CommitBlockedError: a decision's commit cannot be proven now.
-        InDoubtError: a decision has lost transactions, and the user has not abandoned its batch.
-        TwoPhaseCommitError: a log could not be read or closed. A restart tries again.
+        TwoPhaseCommitError: a log could not be read, or its decision cannot be completed.
     """
-    for sink, log in setup.other_logs.items():
-        other, used = view_of(log, log.read), used_before(sink, view, batch)
-        require_completable(setup, log, other, batch, used)
-        if other.decision is not None:
-            log.append([_completed(setup, other, other.decision, batch, used)])
+    found = [(setup.log, view)]
+    for log in setup.other_logs.values():
+        found.append((log, view_of(log, log.read)))
+        require_completable(setup, *found[-1], batch)
+    decode = setup.participants.decode_decided
+    return [LastDecision(log, one.decision, decode(one.decision), one.scan_start) for log, one in found]
 
 
-def _completed(setup: Setup, view: LogView, last: Decision, batch: Batch, used: Collection[str]) -> Begin:
-    """Commit a decision's transactions, except in the used sinks. Return the record that closes the log."""
-    handles = setup.participants.decode_decided(last)
-    others = {key: handle for key, handle in handles.items() if key[0] not in used}
-    evidence = dict.fromkeys(handles, Evidence.UNKNOWN)
-    evidence |= setup.participants.recover(others, view.scan_start, only_its_sinks=True)
-    rest = [handles[key].transaction for key, found in evidence.items() if found is not Evidence.COMMITTED]
-    if rest and not _is_abandoned(setup, view, last):
-        raise _unproven(setup, last, handles, evidence, batch)
-    if rest:
-        logger.warning(
-            "override=Abandon(%d, %r) abandons this batch's transactions that are not proven visible: %s",
-            last.batch_id,
-            last.query_id,
-            ", ".join(rest),
+def close_others(setup: Setup, others: Sequence[LastDecision], batch: Batch) -> bool:
+    """Close each log whose last decision is proven committed, or abandoned. The start has tried to commit all of them.
+
+    Returns:
+        whether the user has abandoned a decision's transactions, which are no longer to be spared.
+
+    Raises:
+        CommitBlockedError: a decision's commit cannot be proven now.
+        InDoubtError: a decision has lost transactions, or cannot be proven any more, and the user has not abandoned its batch.
+        TwoPhaseCommitError: a log could not be closed. A restart tries again.
+    """
+    errors: list[TwoPhaseCommitError] = []
+    abandoned = False
+    for one in others:
+        if one.decision is None:
+            continue
+        last, left = one.decision, [key for key, found in one.evidence.items() if found is not Evidence.COMMITTED]
+        sinks = sorted({sink for sink, _ in left})
+        overrides = setup.settings.overrides
+        if left and not overrides.abandons(last.query_id, last.batch_id, sinks, needs_id=True):
+            errors.append(_error(setup, one, last, batch))
+            continue
+        if left:
+            abandoned = True
+            logger.warning(
+                "override=Abandon(%d, %r) abandons this batch's transactions that are not proven visible: %s",
+                last.batch_id,
+                last.query_id,
+                ", ".join(one.handles[key].transaction for key in left),
+            )
+        # The record does not end the query, because this query has not decided anything yet, and its first batch may be rejected.
+        next_batch, offsets = last.batch_id + 1, last.offsets
+        one.log.append(
+            [Begin(query_id=last.query_id, first_batch=next_batch, prior_offsets=offsets, abandons=bool(left))]
         )
-    # The record does not end the query, because this query has not decided anything yet, and its first batch may be rejected.
-    return Begin(query_id=last.query_id, first_batch=last.batch_id + 1, prior_offsets=last.offsets, abandons=bool(rest))
+    if errors:
+        raise unproven.together(errors)
+    return abandoned
 
 
-def _is_abandoned(setup: Setup, view: LogView, last: Decision) -> bool:
-    return setup.settings.overrides.abandons(last.query_id, last.batch_id, view.ended)
-
-
-def _unproven(
-    setup: Setup, last: Decision, handles: Handles, evidence: Mapping[TaskKey, Evidence], batch: Batch
-) -> Exception:
-    unproven = [handles[key].transaction for key, found in evidence.items() if found is Evidence.UNKNOWN]
-    if unproven:
-        return refusals.blocked(last, unproven, setup.participants.blockers())
-    lost = {key for key, found in evidence.items() if found is Evidence.ABORTED}
-    staged = refusals.staged_elsewhere(last, repair.unseen_files(last, lost, setup.staging), batch.query_id)
-    return refusals.in_doubt(last, handles, evidence, refusals.LEFT_BEHIND, staged)
+def _error(setup: Setup, one: LastDecision, last: Decision, batch: Batch) -> TwoPhaseCommitError:
+    found = unproven.Unproven(
+        last, one.handles, one.evidence, batch.query_id, setup.settings.overrides, one.blockers, one.outdated
+    )
+    if Evidence.UNKNOWN in one.evidence.values():
+        return found.blocked()
+    lost = {key for key, evidence in one.evidence.items() if evidence is Evidence.ABORTED}
+    unseen = repair.unseen_files(last, lost, setup.staging)
+    return found.in_doubt(unproven.LEFT_BEHIND, unproven.staged_elsewhere(last, unseen, batch.query_id))

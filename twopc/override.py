@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from twopc.errors import ConfigurationError
 
@@ -58,15 +59,20 @@ class Abandon:
         batch_id: the id of the last decided batch.
         query_id: the id of the query that decided the batch. Without it, the override applies only to the first query that uses
             the sink name.
+        sinks: the names of the sinks in which the batch is given up; empty for all sinks. An error names the sinks that it is
+            about, so that the override gives up nothing in another sink.
     """
 
     batch_id: int
     query_id: str | None = None
+    sinks: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
 class AddSink:
     """Add a sink to a checkpoint that was bound without this sink. The sink's first batch is the query's next batch.
+
+    Pass one for each sink to add.
 
     Attributes:
         name: the sink name.
@@ -87,82 +93,91 @@ class Overrides:
         end_query_ids: see :class:`EndQuery`.
         resume_at: see :class:`ResumeAt`.
         abandoned: see :class:`Abandon`.
-        add_sink: see :class:`AddSink`.
+        added_sinks: see :class:`AddSink`.
     """
 
     adopt_query_id: str | None = None
     end_query_ids: AbstractSet[str] = frozenset()
     resume_at: ResumeAt | None = None
     abandoned: AbstractSet[Abandon] = frozenset()
-    add_sink: str | None = None
+    added_sinks: AbstractSet[str] = frozenset()
 
     @classmethod
     def of(cls, given: Override | Sequence[Override]) -> Overrides:
         """Collect the user's overrides.
 
         Raises:
-            ConfigurationError: a value is not an override, or two overrides have the same kind, and it is neither EndQuery nor
-                Abandon.
+            ConfigurationError: a value is not an override, or two of them are AdoptQuery or ResumeAt.
         """
         found: dict[str, str | ResumeAt] = {}
-        ended, abandoned = set[str](), set[Abandon]()
+        several: dict[str, set[Any]] = {"end_query_ids": set(), "abandoned": set(), "added_sinks": set()}
         for one in given if isinstance(given, Sequence) and not isinstance(given, str) else (given,):
-            if isinstance(one, EndQuery) and isinstance(one.query_id, str):
-                ended.add(one.query_id)
-                continue
             field, value = _field_of(one)
-            if isinstance(value, Abandon):
-                abandoned.add(value)
-                continue
-            if field in found:
+            if field in several:
+                several[field].add(value)
+            elif field in found:
                 raise ConfigurationError(
-                    f"override={given!r}: pass each kind of override only once, except EndQuery and Abandon"
+                    f"override={given!r}: pass each kind of override only once, except EndQuery, Abandon and AddSink"
                 )
-            found[field] = value
-        return cls(end_query_ids=ended, abandoned=abandoned, **found)  # type: ignore[arg-type]  # checked one by one
+            else:
+                found[field] = value
+        return cls(**several, **found)  # type: ignore[arg-type]  # checked one by one
 
     def in_code(self, *added: Override) -> str:
-        """Return these overrides and the added ones as a user writes them, beginning with ``override=``."""
+        """Return these overrides and the added ones as a user writes them, beginning with ``override=``.
+
+        An added AdoptQuery or ResumeAt replaces the present one, because only one of each can be passed.
+        """
+        kinds = {type(one) for one in added}
         given: list[Override] = [EndQuery(one) for one in sorted(self.end_query_ids)]
-        given += [] if self.adopt_query_id is None else [AdoptQuery(self.adopt_query_id)]
-        given += [] if self.add_sink is None else [AddSink(self.add_sink)]
-        given += [] if self.resume_at is None else [self.resume_at]
+        given += [] if self.adopt_query_id is None or AdoptQuery in kinds else [AdoptQuery(self.adopt_query_id)]
+        given += [AddSink(one) for one in sorted(self.added_sinks)]
+        given += [] if self.resume_at is None or ResumeAt in kinds else [self.resume_at]
         given += sorted(self.abandoned, key=str)
         texts = [_in_code(one) for one in dict.fromkeys([*given, *added])]
         return f"override={texts[0]}" if len(texts) == 1 else f"override=[{', '.join(texts)}]"
 
-    def resumes_at(self, query_id: str, batch_id: int, ended: Collection[str]) -> bool:
-        """Whether the user lets this query continue at this batch, after a gap. ``ended``: see :attr:`LogView.ended`."""
-        return _means(self.resume_at, query_id, batch_id, ended)
+    def resumes_at(self, query_id: str, batch_id: int, *, needs_id: bool) -> bool:
+        """Whether the user lets this query continue at this batch, after a gap. ``needs_id``: see :meth:`abandons`."""
+        return _means(self.resume_at, query_id, batch_id, needs_id=needs_id)
 
-    def abandons(self, query_id: str, batch_id: int, ended: Collection[str]) -> bool:
-        """Whether the user abandons this query's batch. ``ended``: see :attr:`LogView.ended`."""
-        return any(_means(one, query_id, batch_id, ended) for one in self.abandoned)
+    def abandons(self, query_id: str, batch_id: int, sinks: Collection[str], *, needs_id: bool) -> bool:
+        """Whether the user abandons this query's batch in all of these sinks.
+
+        ``needs_id`` says whether an override without a query id may have been meant for another query.
+        """
+        meant = [one for one in self.abandoned if _means(one, query_id, batch_id, needs_id=needs_id)]
+        named = {sink for one in meant for sink in one.sinks}
+        return bool(meant) and (any(not one.sinks for one in meant) or named.issuperset(sinks))
 
 
 def _in_code(one: Override) -> str:
-    values = (value for value in astuple(one) if value is not None)
-    return f"{type(one).__name__}({', '.join(map(repr, values))})"
+    values = [repr(value) for field, value in vars(one).items() if value is not None and field != "sinks"]
+    if isinstance(one, Abandon) and one.sinks:
+        values.append(f"sinks={list(one.sinks)!r}")
+    return f"{type(one).__name__}({', '.join(values)})"
 
 
-def _means(one: ResumeAt | Abandon | None, query_id: str, batch_id: int, ended: Collection[str]) -> bool:
+def _means(one: ResumeAt | Abandon | None, query_id: str, batch_id: int, *, needs_id: bool) -> bool:
     if one is None or one.batch_id != batch_id:
         return False
-    # Without a query id, the batch number may have been meant for a query that has ended.
-    return not ended if one.query_id is None else one.query_id == query_id
+    return not needs_id if one.query_id is None else one.query_id == query_id
 
 
-def _field_of(one: object) -> tuple[str, str | ResumeAt | Abandon]:
+def _field_of(one: object) -> tuple[str, Any]:
     match one:
+        case EndQuery(str(query_id)):
+            return "end_query_ids", query_id
         case AdoptQuery(str(query_id)):
             return "adopt_query_id", query_id
         case AddSink(str(name)):
-            return "add_sink", name
+            return "added_sinks", name
         case ResumeAt(int(batch_id), str() | None) if not isinstance(batch_id, bool):
             return "resume_at", one
-        case Abandon(int(batch_id), str() | None) if not isinstance(batch_id, bool):
-            return "abandoned", one
+        case Abandon(int(batch_id), str() | None, list() | tuple() as sinks) if not isinstance(batch_id, bool):
+            if all(isinstance(sink, str) for sink in sinks):
+                return "abandoned", replace(one, sinks=tuple(sorted(sinks)))
     raise ConfigurationError(
-        f"override={one!r} is not an override. Pass EndQuery(id), AdoptQuery(id), ResumeAt(batch, id), Abandon(batch, id) or "
-        "AddSink(name), with the values from the error message"
+        f"override={one!r} is not an override. Pass EndQuery(id), AdoptQuery(id), ResumeAt(batch, id), Abandon(batch, id), "
+        "Abandon(batch, id, sinks=[name, ...]) or AddSink(name), with the values from the error message"
     )

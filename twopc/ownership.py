@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from twopc.errors import RefusedStartError
 from twopc.log_reader import view_of
-from twopc.other_logs import require_completable, used_before
+from twopc.other_logs import require_completable
 from twopc.override import EndQuery
 from twopc.refusals import decides_elsewhere
 from twopc.registers import RegisterLog
@@ -45,11 +45,11 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
             not decide contains decisions, and the start cannot complete the last one.
         DecisionLogDamagedError: a log in which this query does not decide is damaged.
     """
-    for sink, log in setup.participants.logs().items():
+    for log in setup.participants.decision_logs():
         view = decided if log is setup.log else view_of(log, log.inspect)
         _require_owner(setup, log, view, batch)
         if log is not setup.log:
-            require_completable(setup, log, view, batch, used_before(sink, decided, batch))
+            require_completable(setup, log, view, batch)
 
 
 def _require_owner(setup: Setup, log: DecisionLog, view: LogView, batch: Batch) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from twopc.attempt import Claim, Evidence, Known, Owner, TaskKey
     from twopc.committer import SinkCommitter
     from twopc.decision_log import DecisionLog
+    from twopc.last_decision import LastDecision
     from twopc.records import Decision, TaskReport
     from twopc.sink import TwoPhaseCommitSink
 
@@ -143,20 +144,30 @@ class Participants:
         """Fence the driver that the first :meth:`inspect` reported; return each sink's driver epoch."""
         return {name: committer.acquire(claim, self._seen.get(name)) for name, committer in self.committers.items()}
 
-    def recover(
-        self, decided: Handles, scan_start: ScanStart, *, only_its_sinks: bool = False
-    ) -> dict[TaskKey, Evidence]:
-        """Commit a decision again in every sink, and end every undecided transaction.
+    def recover(self, decisions: Sequence[LastDecision], query_id: str) -> None:
+        """Commit each log's last decision again in every sink, in this order, and end every undecided transaction.
 
-        With ``only_its_sinks``, leave out the sinks in which the decision has no transaction, because another decision may still
-        have some there.
+        Nothing ends a transaction of any of these decisions. ``query_id`` is the query that starts.
         """
-        evidence: dict[TaskKey, Evidence] = {}
-        for name, committer, mine in self._each(decided):
-            if mine or not only_its_sinks:
-                found = committer.initialize_state(list(mine.values()), scan_start.get(name, {}))
-                evidence |= {key: found[handle] for key, handle in mine.items()}
-        return evidence
+        for one in decisions:
+            for name in self.committers:
+                others = [handle for other in decisions if other is not one for handle in other.in_sink(name).values()]
+                if one.in_sink(name) or one is decisions[0]:
+                    self._recover(one, name, others, query_id)
+
+    def _recover(self, one: LastDecision, name: str, others: Sequence[Any], query_id: str) -> None:
+        """Commit a decision again in one sink, unless the store shows that another query has decided later batches there."""
+        committer, mine, scan_start = self.committers[name], one.in_sink(name), one.scan_start.get(name, {})
+        handles, of = [*mine.values()], None if one.decision is None else one.decision.query_id
+        if handles and of is not None and of != query_id and committer.is_replaced(of, scan_start):
+            # The start of that query has ended whatever was open, so a commit could only do harm. The proof may still exist.
+            one.outdated.add(name)
+            committer.initialize_state([], scan_start, [*handles, *others])
+            found = committer.prove(handles, scan_start)
+        else:
+            found = committer.initialize_state(handles, scan_start, others, is_own=of == query_id)
+            one.blockers += committer.blockers() if handles else ()
+        one.evidence |= {key: found[handle] for key, handle in mine.items()}
 
     def with_unknown_commits(self, known: Known[Any], decided: Handles, scan_start: ScanStart) -> list[str]:
         """List the sinks with a log that contain one of the query's transactions although it is not in ``decided``.
@@ -215,13 +226,20 @@ class Participants:
         if len(self.committers) > 1 and time.monotonic() - began > _LONG_CONFIRM_S:
             confirm_each()
 
-    def commit(self, batch_id: int, decided: Handles, scan_start: ScanStart) -> dict[TaskKey, Evidence]:
-        """Make a decided batch visible in one sink after another; return the evidence for each transaction."""
+    def commit(
+        self, batch_id: int, decided: Handles, scan_start: ScanStart
+    ) -> tuple[dict[TaskKey, Evidence], list[str]]:
+        """Make a decided batch visible in one sink after another.
+
+        Return the evidence for each transaction, and the reasons why some transactions could not be proven.
+        """
         evidence: dict[TaskKey, Evidence] = {}
+        blockers: list[str] = []
         for name, committer, mine in self._each(decided):
             found = committer.notify_checkpoint_complete(batch_id, list(mine.values()), scan_start.get(name, {}))
             evidence |= {key: found[handle] for key, handle in mine.items()}
-        return evidence
+            blockers += committer.blockers() if mine else ()
+        return evidence, blockers
 
     def abort(self, prepared: Handles) -> None:
         """End an attempt's prepared transactions, which will not be decided. If one sink fails, continue with the others."""
@@ -245,10 +263,6 @@ class Participants:
             committer.prefetch()
 
     # -- the rest ------------------------------------------------------------------------------------------------------
-
-    def blockers(self) -> list[str]:
-        """Say why the last commit could not be proven. List the reasons from all sinks."""
-        return [reason for committer in self.committers.values() for reason in committer.blockers()]
 
     def take_orphans_ended(self) -> int:
         """Count the open transactions that the sinks' sweeps have ended since the last call.

@@ -81,7 +81,7 @@ _UNKNOWN: Final = frozenset({Outcome.UNKNOWN})
 _SAME: Final = frozenset({Position.SAME})
 _NEXT: Final = frozenset({Position.NEXT, Position.FIRST})
 _RUNNING: Final = _NEXT | _SAME
-_REFUSALS: Final = {
+REFUSALS: Final = {
     Position.REWOUND: "checkpoint rewound",
     Position.COPIED: "another history",
     Position.GAP: "gap",
@@ -92,7 +92,7 @@ _REFUSALS: Final = {
 
 RECOVERY_TABLE: Final[tuple[Case, ...]] = (
     Case("damaged log", frozenset({LogStatus.CORRUPT}), None, None, Step.DAMAGED),
-    *(Case(label, _READABLE, None, frozenset({at}), Step.REFUSE) for at, label in _REFUSALS.items()),
+    *(Case(label, _READABLE, None, frozenset({at}), Step.REFUSE) for at, label in REFUSALS.items()),
     Case("nothing decided", frozenset({LogStatus.UNDECIDED}), None, _NEXT, Step.WRITE),
     # A begin record counts as a decision without transactions: the batch before it was not for the sink, or was abandoned.
     Case("before the sink", frozenset({LogStatus.UNDECIDED}), None, _SAME, Step.FINISH),

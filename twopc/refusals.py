@@ -1,40 +1,23 @@
-"""Messages for a refused start or a stopped batch: what happened, whether data is at risk, and every way to continue."""
+"""Messages for a refused start: what happened, whether data is at risk, and every way to continue."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from twopc.attempt import Evidence
 from twopc.batch import Position
-from twopc.counted import counted
-from twopc.errors import CommitBlockedError, DecisionLogDamagedError, InDoubtError, RefusedStartError
-from twopc.override import Abandon
-from twopc.recovery import Step
+from twopc.errors import DecisionLogDamagedError, RefusedStartError
+from twopc.override import AdoptQuery, EndQuery, ResumeAt
+from twopc.recovery import REFUSALS
+from twopc.unproven import abandon, way_out
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from twopc.attempt import TaskKey
     from twopc.batch import Batch
     from twopc.log_view import LogView
     from twopc.override import Overrides
-    from twopc.participants import Handles
     from twopc.records import Decision
-    from twopc.recovery import Case
 
-LEFT_BEHIND: Final = "Spark has moved past this batch and cannot replay it"
-OTHER_ROWS: Final = (
-    "the replay does not yield the decided rows, so the lost rows cannot be told apart from the visible rows. If anything has "
-    "changed since the batch was decided (the function, a DataFrame, select, the set of sinks, a sink's settings, the version of "
-    "Spark or spark-twopc), start the former version first, because it may be able to complete the batch. Otherwise, a shuffle, "
-    "AQE, changed partitions or a non-deterministic expression has changed the rows"
-)
-_PREVENTION: Final = "To prevent this in later batches, set staging=True, which keeps the rows"
-OTHER_ORDERS: Final = "each replay yields the decided rows in a different order. Restart the query to try again"
-LOST_AGAIN: Final = (
-    "their rows were written again, but the new transactions were also lost. Raise the sinks' transaction timeout "
-    "(kafka.transaction.timeout.ms) and restart the query to try again"
-)
 #: The advice for a start with a new checkpoint, in which the query must neither duplicate nor skip rows.
 _NEW_CHECKPOINT: Final = (
     "A new checkpoint begins at the source's startingOffsets. Set them to the end offsets of the last batch in the "
@@ -50,8 +33,6 @@ DEADLINE: Final = (
     "Act soon: decided transactions that are not yet committed will expire (kafka.transaction.timeout.ms), and their "
     "rows will then be lost"
 )
-#: A message names at most this many staged files.
-_SHOWN_FILES: Final = 3
 #: The advice after a sink or a log is lost, if a copy of it may exist.
 FAILOVER: Final = (
     "start with a new checkpoint and a new sink name, and do not write rows that the output already contains: "
@@ -59,16 +40,17 @@ FAILOVER: Final = (
 )
 
 
-def refused(case: Case, position: Position, view: LogView, batch: Batch, log: str) -> Exception:
-    """Build the error for a start that the recovery table refuses."""
-    return damaged(view, log) if case.step is Step.DAMAGED else refusal(position, case.label, view, batch, log)
+def refused(position: Position, view: LogView, batch: Batch, log: str, overrides: Overrides) -> Exception:
+    """Build the error for a start, with these overrides, that the recovery table refuses."""
+    return damaged(view, log) if view.damage is not None else refusal(position, view, batch, log, overrides)
 
 
-def refusal(position: Position, label: str, view: LogView, batch: Batch, log: str) -> RefusedStartError:
+def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides: Overrides) -> RefusedStartError:
     """Build the error for a batch position that the recovery table refuses."""
     at, highest, mine = batch.batch_id, view.highest_batch, batch.query_id
     other = view.begin.query_id if view.begin else None
     missing = 0 if highest is None else highest + 1  # the first batch of the gap
+    ending = overrides.in_code(EndQuery(other or ""))
     texts = {
         Position.REWOUND: (
             f"the checkpoint is at batch {at}, but {log} already contains the decision for batch {highest}. An older "
@@ -88,7 +70,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             "log was replaced. "
             "Call the object for every batch, even if the batch is empty, and let its errors stop the query. If the "
             "missed batches have no rows for this sink, or were written by other means, pass "
-            f"override=ResumeAt({at}, {mine!r}). Otherwise, rows are missing, so have the engine run these batches again. "
+            f"{overrides.in_code(ResumeAt(at, mine))}. Otherwise, rows are missing, so have the engine run these batches again. "
             f"With Spark, delete the files with numbers above {missing} from the checkpoint's offsets/ directory, and "
             f"the files with numbers above {highest} from its commits/ directory. Then fix the function, and restart. Do "
             "the same if the query keeps state (dropDuplicates, windows, stream-stream joins) and the function did not "
@@ -99,7 +81,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             "gave the query a new id, or two queries use the same sink name. (Spark creates a new checkpoint if the "
             "old one was deleted, or if the query's checkpointLocation is missing or has changed.) If the old "
             f"checkpoint still exists, set the query's checkpointLocation to it, and restart. If query {other} has "
-            f"ended for good, pass all of its sinks and override=EndQuery({other!r}): this start then completes its last batch. "
+            f"ended for good, pass all of its sinks and {ending}: this start then completes its last batch. "
             "Otherwise, rename this sink"
         ),
         Position.UNADOPTED: (
@@ -109,7 +91,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             "real-time mode, with trigger(continuous=…) and with asyncProgressTrackingEnabled, these numbers do not show it: let "
             "that writer first finish a batch without them (docs/migration.md). A Kafka output can also take over a half-written "
             "batch (`twopc migrate cutover`). Then pass "
-            f"override=AdoptQuery({mine!r}). If the sink was renamed, restore its previous "
+            f"{overrides.in_code(AdoptQuery(mine))}. If the sink was renamed, restore its previous "
             "name. If the function did not call the exactly_once object for these batches, fix the function, and start with "
             "a new checkpoint. This sink has written nothing yet"
         ),
@@ -118,7 +100,7 @@ def refusal(position: Position, label: str, view: LogView, batch: Batch, log: st
             f"used again. Start with a new checkpoint and override=EndQuery({other!r}), or rename this sink. {_NEW_CHECKPOINT}"
         ),
     }
-    return RefusedStartError(f"{label}: {texts[position]}. Nothing was written", case=position.value)
+    return RefusedStartError(f"{REFUSALS[position]}: {texts[position]}. Nothing was written", case=position.value)
 
 
 def lost_decision(
@@ -156,14 +138,14 @@ def lost_decision(
     )
 
 
-def lost_repair(log: str, sink: str, decision: Decision) -> RefusedStartError:
-    """Build the error for a log that has lost a repair of its last decision."""
+def lost_repair(log: str, sink: str, decision: Decision, overrides: Overrides) -> RefusedStartError:
+    """Build the error for a start, with these overrides, whose log has lost a repair of its last decision."""
     batch_id = decision.batch_id
     return RefusedStartError(
         f"lost decision: {log} has lost a repair of batch {batch_id}. Sink {sink!r} shows rows of this batch that no record "
         "in the log lists. Brokers lose acknowledged records after an unclean leader election, or if the only replica is "
-        f"lost. The visible rows stay visible, but another repair would duplicate some of them. Now {_way_out(decision)}. "
-        "Nothing was written",
+        f"lost. The visible rows stay visible, but another repair would duplicate some of them. Now "
+        f"{way_out(decision, [], overrides)}. Nothing was written",
         case=LOST_DECISION,
     )
 
@@ -174,25 +156,13 @@ def left_out(log: str, decision: Decision, sinks: Sequence[str], overrides: Over
     return RefusedStartError(
         f"sink left out: batch {batch_id} of query {query_id} is the last decided batch in {log}, and it has transactions in "
         f"the sinks {list(sinks)}, which this start does not pass. So this start cannot tell whether these transactions are "
-        "committed, and if they are not, their rows would be lost. Pass these sinks again under the same names. To remove "
-        f"them, first start query {query_id} with its own checkpoint and all of its sinks, and stop it when it is idle. Check "
-        "with `twopc status` that nothing is left to do. Then restart this query with "
-        f"{overrides.in_code(Abandon(batch_id, query_id))}. The batch's visible rows stay visible, and rows that are not visible "
-        "are abandoned: docs/several-sinks.md#adding-and-removing-a-sink. Nothing was written",
+        "committed, and if they are not, their rows would be lost. Pass these sinks again under the same names. To leave "
+        f"them out, first start query {query_id} with its own checkpoint and all of its sinks, and stop it when it is idle. "
+        "Check with `twopc status` that nothing is left to do. If another query has taken these sinks over, check the batch's "
+        "rows there instead, and insert missing rows by other means. Then restart this query with "
+        f"{overrides.in_code(abandon(decision, sinks))}. The batch's visible rows stay visible, and the rows that are not "
+        "visible in these sinks are abandoned: docs/several-sinks.md#adding-and-removing-a-sink. Nothing was written",
         case=SINK_LEFT_OUT,
-    )
-
-
-def used_already(log: str, decision: Decision, sinks: Sequence[str], overrides: Overrides) -> RefusedStartError:
-    """Build the error for a start, with these overrides, whose query has used sinks of another log's last decided batch."""
-    batch_id, query_id = decision.batch_id, decision.query_id
-    return RefusedStartError(
-        f"sink used already: batch {batch_id} of query {query_id} is the last decided batch in {log}, and it has transactions in "
-        f"the sinks {list(sinks)}, in which this query has decided batches of its own. So this start cannot tell whether these "
-        f"transactions are committed. Check the rows of batch {batch_id} in these sinks, and insert the rows that are missing. "
-        f"Then restart this query with {overrides.in_code(Abandon(batch_id, query_id))}. The batch's rows in other sinks still "
-        "become visible. Nothing was written",
-        case="sink used already",
     )
 
 
@@ -238,80 +208,4 @@ def recreated(log: str, offset: int, newest: int) -> DecisionLogDamagedError:
         "checkpoint contains the id of the old log. Check the last batch's rows in the output, then start with a new "
         f"checkpoint and a new sink name. {_NEW_CHECKPOINT}. Find out who deleted {log}. If your brokers create topics "
         "automatically (auto.create.topics.enable), they may have recreated it"
-    )
-
-
-def blocked(decision: Decision, unproven: Sequence[str], blockers: Sequence[str]) -> CommitBlockedError:
-    """Build the error for a decided batch whose commit cannot be proven now."""
-    batch_id = decision.batch_id
-    what = f"batch {batch_id} is decided, but its commit could not be completed in time"
-    if blockers:
-        fix = f"{'; '.join(blockers)}. Fix the cause, and restart the query"
-    else:
-        fix = "No data is lost. Restart the query when every broker responds"
-    return CommitBlockedError(
-        f"{what}. {fix}. The query will then complete this batch. If the batch can never be proven complete (because its "
-        f"markers were deleted), {_way_out(decision)}",
-        transactions=unproven,
-    )
-
-
-def in_doubt(
-    decision: Decision,
-    handles: Handles,
-    evidence: Mapping[TaskKey, Evidence],
-    why: str,
-    staged: str = "",
-) -> InDoubtError:
-    """Build the error for a decided batch that cannot be completed. The message lists every transaction by its outcome.
-
-    ``staged`` is the result of :func:`staged_elsewhere`.
-    """
-
-    def named(wanted: Evidence) -> list[str]:
-        return [handles[key].transaction for key, found in sorted(evidence.items()) if found is wanted]
-
-    fixes = ["Nothing more was written"]
-    if staged:
-        fixes.append(staged)
-    elif why is OTHER_ROWS:
-        fixes.append(_PREVENTION)
-    if why is not LOST_AGAIN:
-        fixes.append(f"To continue without the lost rows, {_way_out(decision)}")
-    return InDoubtError(
-        f"batch {decision.batch_id} is decided, but some of its transactions are lost: {why}. {'. '.join(fixes)}",
-        committed=named(Evidence.COMMITTED),
-        lost=named(Evidence.ABORTED),
-        unknown=named(Evidence.UNKNOWN),
-    )
-
-
-def staged_elsewhere(decision: Decision, unseen: Sequence[str], query_id: str) -> str:
-    """Say how to complete a batch from staged files that this start does not find. The text is empty if there are no files.
-
-    ``query_id`` is the query that starts.
-    """
-    if not unseen:
-        return ""
-    files = counted(len(unseen), "file")
-    what = f"The lost rows were staged in {files} that this start does not find ({', '.join(unseen[:_SHOWN_FILES])}"
-    what += ", …)" if len(unseen) > _SHOWN_FILES else ")"
-    if query_id != decision.query_id:
-        return (
-            f"{what}, because query {decision.query_id} has its own directory. To complete the batch from these files, start "
-            "that query once with its own checkpoint and with the staging that it had"
-        )
-    return (
-        f"{what}. A warning names each file that is torn. If staging has changed since the batch was decided (it is off, it has "
-        "another path, or its relative path now begins in another directory), restart with the former staging. The query then "
-        "completes the batch from these files"
-    )
-
-
-def _way_out(decision: Decision) -> str:
-    # Without the query id, the batch number could match a batch of a query that later replaces this one.
-    named = f"override=Abandon({decision.batch_id}, {decision.query_id!r})"
-    return (
-        f"check the batch's rows in the output, then restart with {named}. The batch's visible rows stay visible, and its "
-        "other rows are abandoned"
     )

@@ -24,7 +24,7 @@ from twopc.divergence import (
 from twopc.driver_run import DriverRun
 from twopc.errors import ConfigurationError, FencedError, RefusedStartError
 from twopc.log_reader import view_of
-from twopc.other_logs import complete_others, require_all_sinks
+from twopc.other_logs import close_others, last_decisions, require_all_sinks
 from twopc.ownership import require_same_log_owner, require_same_owner
 from twopc.recovery import Outcome, lookup
 from twopc.refusals import DEADLINE, LOST_DECISION, refused
@@ -91,12 +91,14 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     pending.enter("recover")
     bound = _check_binding(setup, _binding_of(view, batch))
     _require_still_startable(setup, view, batch, owners)
-    decision = view.decision
-    handles = setup.participants.decode_decided(decision)
-    complete_others(setup, view, batch)  # before the sweep, which would end their transactions
-    evidence = setup.participants.recover(handles, view.scan_start)
+    mine, *others = last_decisions(setup, view, batch)
+    setup.participants.recover([mine, *others], batch.query_id)  # no sweep ends a transaction of any of these decisions
+    if close_others(setup, others, batch):
+        setup.participants.sweep(mine.handles)
     crash_point("driver.recovered")
-    run = DriverRun(setup, bound, log_epoch, driver_epochs, view, handles, evidence)
+    run = DriverRun(
+        setup, bound, log_epoch, driver_epochs, view, mine.handles, mine.evidence, mine.blockers, mine.outdated
+    )
     # If the outcome is unknown, the query stops anyway, and the check would fail: an open transaction hides newer ones.
     if run.outcome is not Outcome.UNKNOWN or run.is_abandoned:
         require_known(setup, view, batch, is_swept=True)
@@ -178,7 +180,7 @@ def _require_startable(setup: Setup, view: LogView, batch: Batch, owners: Owners
     if case.step.stops:
         if position is Position.GAP:
             require_undecided(setup, owners, view, batch)
-        raise refused(case, position, view, batch, setup.log.name)
+        raise refused(position, view, batch, setup.log.name, setup.settings.overrides)
     require_all_sinks(setup, setup.log, view, batch)
     require_kept(setup, owners, view, batch)
     require_not_replaced(setup, owners, view, batch)
@@ -195,5 +197,5 @@ def _binding_of(view: LogView, batch: Batch) -> int:
 def _check_binding(setup: Setup, decided: int) -> Bound:
     identity, sinks = setup.log.identity(), setup.participants.bindings()
     bound = Bound(format=BINDING_FORMAT, log=setup.log.name, log_identity=identity, sinks=sinks)
-    setup.binding.check(bound, add_sink=setup.settings.overrides.add_sink, decided=decided)
+    setup.binding.check(bound, setup.settings.overrides, decided=decided)
     return bound

@@ -28,8 +28,10 @@ def scan_start_of(record: Control) -> dict[str, Any]:
 
 
 def is_ahead(record: Control, scan_start: Mapping[str, Any]) -> bool:
-    """Return whether the record contains a decision that is newer than the attempt with this ``scan_start``."""
+    """Return whether the record contains a decision of its owner that is newer than the attempt with this ``scan_start``."""
     known = scan_start or NO_ATTEMPT
+    if record.decided == record.completed:
+        return False
     # The record's version may even be lower: if two copies have decided, the one that began first may commit first.
     return record.decided != version_of(known) and record.decided > decided_before(known)
 

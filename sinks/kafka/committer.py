@@ -61,6 +61,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         self._scan_start = ScanStart(self._log, settings.topic, timeout_ms=settings.timeout_ms)
         self._kept_rows = KeptRows(self._client, timeout_ms=settings.timeout_ms)
         self._confirmed: frozenset[KafkaHandle] = frozenset()  # by this driver, and not committed yet
+        self._spared: Sequence[KafkaHandle] = ()  # other decisions that a start must commit
         self._unread: list[str] = []  # why the last search for markers proved nothing
         self._blockers: list[str] = []
         self._orphans_ended = 0
@@ -227,11 +228,11 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
     def prove(self, handles: Sequence[KafkaHandle], scan_start: Mapping[str, Any]) -> dict[KafkaHandle, Evidence]:
         """See :class:`SinkCommitter`. Only the markers count as proof."""
         found: dict[KafkaHandle, Evidence] = {}
-        start = scan_start.get("markers", {})
+        start, spared = scan_start.get("markers", {}), [*handles, *self._spared]
         for _ in range(2):
             # Sweep first, because a dead driver's open transaction holds back the last stable offset until it times out. Sweep
             # only earlier driver epochs, because this driver may still decide its own transactions.
-            self._orphans_ended += sweep(self._client, self._settings, spared=handles, below=self._log.driver_epoch)
+            self._orphans_ended += sweep(self._client, self._settings, spared=spared, below=self._log.driver_epoch)
             found, self._unread = markers.search(self._log, handles, start, timeout_ms=self._timeout_ms / 2)
             if Evidence.UNKNOWN not in found.values():
                 break
@@ -251,7 +252,12 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         return self._orphans_ended
 
     def initialize_state(
-        self, decided: Sequence[KafkaHandle], scan_start: Mapping[str, Any]
+        self,
+        decided: Sequence[KafkaHandle],
+        scan_start: Mapping[str, Any],
+        spared: Sequence[KafkaHandle] = (),
+        *,
+        is_own: bool = True,
     ) -> Mapping[KafkaHandle, Evidence]:
         """See :class:`SinkCommitter`. Warn if the output's partition count has changed since the decision (rule 14)."""
         before, now = scan_start.get("outputs", {}), self._scan_start.outputs
@@ -264,7 +270,11 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
                     before[topic],
                     now[topic],
                 )
-        return super().initialize_state(decided, scan_start)
+        self._spared = spared
+        try:
+            return super().initialize_state(decided, scan_start, spared, is_own=is_own)
+        finally:
+            self._spared = ()
 
     def forget(self, kept_scan_start: Mapping[str, Any]) -> None:
         """See :class:`SinkCommitter`. Delete markers that are older than the oldest retained decision."""

@@ -230,12 +230,17 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         self._drop_stages()
 
     def initialize_state(
-        self, decided: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
+        self,
+        decided: Sequence[PostgresHandle],
+        scan_start: Mapping[str, Any],
+        spared: Sequence[PostgresHandle] = (),
+        *,
+        is_own: bool = True,
     ) -> Mapping[PostgresHandle, Evidence]:
         """See :class:`FencedCommitter`. End the votes first, because they hold locks that the commit may need."""
         self._commit_older_votes(version_of(scan_start or NO_ATTEMPT))
-        self._sweep_votes(decided)
-        return super().initialize_state(decided, scan_start)
+        self._sweep_votes([*decided, *spared])
+        return super().initialize_state(decided, scan_start, spared, is_own=is_own)
 
     def recover_and_abort(self, decided: Collection[PostgresHandle]) -> None:
         """See :class:`FencedCommitter`."""

@@ -154,11 +154,16 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             return dict.fromkeys(handles, Evidence.UNKNOWN)
 
     def initialize_state(
-        self, decided: Sequence[StagedHandleT], scan_start: Mapping[str, Any]
+        self,
+        decided: Sequence[StagedHandleT],
+        scan_start: Mapping[str, Any],
+        spared: Sequence[StagedHandleT] = (),
+        *,
+        is_own: bool = True,
     ) -> Mapping[StagedHandleT, Evidence]:
         """See :class:`SinkCommitter`. Make later versions higher than every version that the last decision used."""
         self._highest_version = max(self._highest_version, self._top(decided, version_of(scan_start or NO_ATTEMPT)))
-        return super().initialize_state(decided, scan_start)
+        return super().initialize_state(decided, scan_start, spared, is_own=is_own)
 
     def recover_and_abort(self, decided: Collection[StagedHandleT]) -> None:
         """See :class:`SinkCommitter`. Sweep undecided slices from this driver epoch and earlier driver epochs."""

@@ -371,7 +371,7 @@ def test_batches_of_a_sink_that_ran_alone_are_not_compared_with_a_shared_ledger(
     files = LocalFiles(tmp_path / "both")
     opened.append(Coordinator([first], files))
     opened[-1].process(play.batch(0, query_id="joined"), Tasks(play, [[]], sinks=[first]))
-    settings = Settings(overrides=Overrides(add_sink=play.name, end_query_ids={play.query_id}))
+    settings = Settings(overrides=Overrides(added_sinks={play.name}, end_query_ids={play.query_id}))
     opened.append(Coordinator([first, play.sink], files, settings=settings))
     opened[-1].process(play.batch(1, query_id="joined"), Tasks(play, [["e"]]))
     report = report_of(play)

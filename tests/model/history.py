@@ -26,6 +26,7 @@ from tests.model.query import (
     use_pools_of,
 )
 from tests.model.simulation import JUMP_MS, Crash, Interrupt, Process, Simulation, Strand
+from twopc import override
 from twopc.errors import (
     DecisionInDoubtError,
     FencedError,
@@ -39,6 +40,7 @@ from twopc.override import Abandon, Overrides, ResumeAt
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twopc.override import Override
     from twopc.sinks.kafka import KafkaSink
 
 _OUTPUT_PARTITIONS: Final = 2
@@ -73,7 +75,7 @@ _ROWS_APART: Final = 1_000
 #: The probability that a user abandons a batch as soon as an error suggests it, even if a restart could complete the
 #: batch.
 _HASTY: Final = 0.3
-_WAY_OUT: Final = re.compile(r"override=(Abandon|ResumeAt)\((\d+), '([^']+)'\)")
+_WAY_OUT: Final = re.compile(r"override=(\[.*?\)\]|\w+\(.*?\))")
 _OBJECTS: Final = 0.3
 
 
@@ -269,20 +271,16 @@ class History:
 
     def _take_way_out(self, error: BaseException, *, patience: float) -> bool:
         """Set the override that the error names, as its user does; it stays in the code. Return False if the error names none."""
-        found = _WAY_OUT.search(str(error))
-        if found is None or not isinstance(error, TwoPhaseCommitError):
+        given = _way_out_of(error)
+        named = given[-1] if given else None
+        if not isinstance(named, (Abandon, ResumeAt)):
             return False
-        resumes, batch, query_id = found[1] == "ResumeAt", int(found[2]), found[3]
+        resumes = isinstance(named, ResumeAt)
         if not resumes and self.simulation.chance.random() < patience:
             return False
         self.nemesis.struck[Fault.RESUME] += resumes
-        named = ResumeAt(batch, query_id) if resumes else Abandon(batch, query_id)
         self.judge.allowed.add(named)
-        overrides = self.query.overrides
-        if isinstance(named, ResumeAt):
-            self.query.overrides = replace(overrides, resume_at=named)
-        else:
-            self.query.overrides = replace(overrides, abandoned={named})
+        self.query.overrides = Overrides.of(given)
         self.simulation.trace.append(f"== the user sets {named}")
         return True
 
@@ -347,14 +345,21 @@ class History:
             raise error
         if isinstance(error, DecisionInDoubtError) or not isinstance(error, InDoubtError):
             raise ModelViolation(f"the last driver stopped although there were no faults: {error!r}") from error
-        found = _WAY_OUT.search(str(error))
-        of = found[3] if found else ""
+        given = _way_out_of(error)
+        of = str(given[-1].query_id) if given and isinstance(given[-1], (Abandon, ResumeAt)) else ""
         # No query can write another query's batch again: the new checkpoint contains neither the old plan nor the
         # staged rows.
         is_lasting = of != self.query.kept.query_id or (self.shape.shuffled and not self.shape.staged)
         if not is_lasting or not self.nemesis.may_have_lost_transactions:
             raise ModelViolation(f"the batch is in doubt for no reason: {error!r}") from error
         return of
+
+
+def _way_out_of(error: BaseException) -> list[Override]:
+    """Return the overrides in the error's message. The last one is new; the user passes the others already."""
+    found = _WAY_OUT.search(str(error))
+    given = eval(found[1], vars(override)) if found else []  # noqa: S307 - evaluates the text as the user would copy it
+    return given if isinstance(given, list) else [given]
 
 
 def play(seed: int) -> Verdict:

@@ -338,6 +338,7 @@ class Cluster:
     def __init__(self, directory: Path) -> None:
         self.world = World()
         self.files: Files = LocalFiles(directory)
+        self.kinds: dict[str, Callable[[World, str], Any]] = {}  #: what a sink of this name is, if it is no FakeSink
 
     @property
     def store(self) -> Store:
@@ -353,7 +354,7 @@ class Cluster:
         checkpoints: CheckpointConfig | None = None,
         wait_ms: Callable[[int], None] = lambda _: None,
     ) -> Query:
-        made = [FakeSink(self.world, name) for name in sinks or ("fake",)]
+        made = [self.kinds.get(name, FakeSink)(self.world, name) for name in sinks or ("fake",)]
         staged = FakeStaging(self.world) if staging else None
         coordinator = Coordinator(made, files or self.files, settings=settings, staging=staged)
         engine = FakeEngine(*made, staging=staging)

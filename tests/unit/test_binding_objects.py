@@ -9,6 +9,7 @@ from tests.unit.objects import Objects
 from tests.unit.test_binding import BOUND, WITH_REDIS
 from twopc.binding import Binding, Bound
 from twopc.errors import RefusedStartError
+from twopc.override import Overrides
 from twopc.sealed import seal
 
 OTHER_LOG = msgspec.structs.replace(BOUND, log="other ledger", log_identity="id-2", sinks={"j": {"cluster": "c1"}})
@@ -22,7 +23,7 @@ def files() -> Objects:
 def bind(files: Objects, bound: Bound, log_epoch: int, decided: int = 0) -> int:
     """Bind the checkpoint as a driver would. Return the binding's number, which the driver's decisions contain."""
     binding = Binding(files)
-    binding.check(bound, add_sink="r", decided=decided)
+    binding.check(bound, Overrides(added_sinks={"r"}), decided=decided)
     binding.bind(bound, log_epoch)
     return binding.number
 
@@ -32,16 +33,16 @@ def test_the_next_run_finds_the_binding_although_the_store_lists_no_files(log_ep
     bind(files, BOUND, log_epoch)
     assert Binding(files).log == "ledger"
     with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(k\) again"):
-        Binding(files).check(OTHER_LOG, add_sink=None)
+        Binding(files).check(OTHER_LOG, Overrides())
 
 
 def test_the_last_decision_leads_to_the_newest_binding_although_the_store_lists_no_files(files: Objects) -> None:
     """Fails if ``_load`` reads only listed files: the added sink would look new at each start."""
     first = bind(files, BOUND, 3)
     second = bind(files, WITH_REDIS, 7, decided=first)
-    Binding(files).check(WITH_REDIS, add_sink=None, decided=second)
+    Binding(files).check(WITH_REDIS, Overrides(), decided=second)
     with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(r\) again"):
-        Binding(files).check(BOUND, add_sink=None, decided=second)
+        Binding(files).check(BOUND, Overrides(), decided=second)
 
 
 @pytest.mark.parametrize(("is_listed", "has_decided"), [(False, True), (True, False), (True, True)])
@@ -56,7 +57,7 @@ def test_a_fenced_driver_that_wakes_while_it_writes_a_binding_changes_nothing(
     paused.bind(BOUND, 5)
     if is_listed:
         files.show()
-    Binding(files).check(WITH_REDIS, add_sink=None, decided=number if has_decided else 0)
+    Binding(files).check(WITH_REDIS, Overrides(), decided=number if has_decided else 0)
 
 
 def test_when_two_drivers_with_different_logs_bind_at_once_at_most_one_succeeds(files: Objects) -> None:
@@ -67,7 +68,7 @@ def test_when_two_drivers_with_different_logs_bind_at_once_at_most_one_succeeds(
     with pytest.raises(RefusedStartError, match="just bound this checkpoint to other sinks"):
         second.bind(OTHER_LOG, 9)
     files.show()
-    Binding(files).check(BOUND, add_sink=None)  # also before its first decision
+    Binding(files).check(BOUND, Overrides())  # also before its first decision
 
 
 def test_binding_again_writes_nothing(files: Objects) -> None:
@@ -82,12 +83,12 @@ def test_a_binding_without_a_later_decision_does_not_count(files: Objects) -> No
     first = bind(files, BOUND, 3)
     bind(files, WITH_REDIS, 7, decided=first)
     files.show()
-    Binding(files).check(BOUND, add_sink=None, decided=first)
+    Binding(files).check(BOUND, Overrides(), decided=first)
 
 
 def test_a_checkpoint_copied_from_a_file_system_keeps_its_bindings(files: Objects) -> None:
     """The old bindings are numbered consecutively. The first driver epoch on the store is higher than all of these numbers."""
     files.content = {f"binding-{number:06d}.json": seal(bound) for number, bound in ((1, BOUND), (2, WITH_REDIS))}
     files.show()
-    Binding(files).check(WITH_REDIS, add_sink=None)
-    Binding(files).check(WITH_REDIS, add_sink=None, decided=2)
+    Binding(files).check(WITH_REDIS, Overrides())
+    Binding(files).check(WITH_REDIS, Overrides(), decided=2)

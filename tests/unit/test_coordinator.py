@@ -284,7 +284,7 @@ def test_add_sink_binds_the_new_sink_for_later_runs(cluster: Cluster) -> None:
     cluster.start("one").run(0)
     with pytest.raises(RefusedStartError, match=r"override=AddSink\('two'\)"):
         cluster.start("one", "two").run(1)
-    cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink="two"))).run(1)
+    cluster.start("one", "two", settings=Settings(overrides=Overrides(added_sinks={"two"}))).run(1)
     assert cluster.world.store("two").visible() == all_rows(1)
     cluster.start("one", "two").run(2)  # the binding now contains the sink
     with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(two\) again"):
@@ -321,7 +321,7 @@ def test_a_sink_added_on_an_object_store_is_bound_although_the_store_lists_no_fi
     cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
     files = Objects()
     cluster.start("two", files=files).run(0)
-    cluster.start("one", "two", files=files, settings=Settings(overrides=Overrides(add_sink="one"))).run(1)
+    cluster.start("one", "two", files=files, settings=Settings(overrides=Overrides(added_sinks={"one"}))).run(1)
     cluster.start("one", "two", files=files).run(2)
     with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(one\) again"):
         cluster.start("two", files=files).run(3)
@@ -336,7 +336,7 @@ def test_an_object_store_cannot_hold_the_decisions(cluster: Cluster) -> None:
 def test_an_added_sink_does_not_move_the_decisions_into_its_own_log(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start("one").run(0)
     cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
-    cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink="two"))).run(1)
+    cluster.start("one", "two", settings=Settings(overrides=Overrides(added_sinks={"two"}))).run(1)
     cluster.start("one", "two").run(1, 2)
     assert not decides_in(cluster, "two")
     assert cluster.world.store("one").visible() == all_rows(0, 1, 2)
@@ -351,7 +351,7 @@ def test_an_added_sink_does_not_take_over_the_decisions_although_its_log_has_the
     added = {"one": "two", "two": "one"}[first]
     cluster.world.logs |= {name: LocalFiles(tmp_path / name) for name in ("one", "two")}
     cluster.start(first).run(0)
-    cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink=added))).run(1)
+    cluster.start("one", "two", settings=Settings(overrides=Overrides(added_sinks={added}))).run(1)
     cluster.start("one", "two").run(1, 2)
     assert not decides_in(cluster, added)
     assert cluster.world.store(first).visible() == all_rows(0, 1, 2)
@@ -365,7 +365,7 @@ def test_an_added_sink_does_not_take_over_the_decisions_although_its_log_is_name
     monkeypatch.setattr(OwnLog, "name", RegisterLog.name)
     cluster.start("one").run(0)
     cluster.world.logs["two"] = LocalFiles(tmp_path / "own")
-    cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink="two"))).run(1)
+    cluster.start("one", "two", settings=Settings(overrides=Overrides(added_sinks={"two"}))).run(1)
     cluster.start("one", "two").run(1, 2)
     assert not decides_in(cluster, "two")
     assert cluster.world.store("two").visible() == all_rows(1, 2)
@@ -373,7 +373,10 @@ def test_an_added_sink_does_not_take_over_the_decisions_although_its_log_is_name
 
 def test_a_driver_without_a_recently_added_sink_is_refused(cluster: Cluster) -> None:
     cluster.start("one").run(0)
-    old, new = cluster.start("one"), cluster.start("one", "two", settings=Settings(overrides=Overrides(add_sink="two")))
+    old, new = (
+        cluster.start("one"),
+        cluster.start("one", "two", settings=Settings(overrides=Overrides(added_sinks={"two"}))),
+    )
 
     def decide_with_two_sinks() -> None:
         arm("driver.decided", die)

@@ -49,7 +49,7 @@ def test_a_new_checkpoint_may_abandon_a_batch_lost_by_the_query_that_it_ends(clu
     """A new checkpoint resolves most refusals, so it must not be blocked by the old query's doubt."""
     kept = lose_some(cluster)
     ending = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
-    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0, 'query-a'\)\."):
+    with pytest.raises(InDoubtError, match=r"override=\[EndQuery\('query-a'\), Abandon\(0, 'query-a'\)\]\."):
         cluster.start(settings=ending).run(0, query_id=OTHER)
     query = cluster.start(settings=abandoning(0, end=QUERY_ID))
     query.engine.rows = rows_of(7)
@@ -111,7 +111,7 @@ def test_a_setting_left_in_the_code_abandons_no_other_batch(cluster: Cluster) ->
     running.run(0, 1)
     die_at(cluster, running, "driver.committing", 2)
     cluster.store.expire(1)
-    with pytest.raises(InDoubtError, match=r"override=Abandon\(2, 'query-a'\)\."):
+    with pytest.raises(InDoubtError, match=r"override=\[Abandon\(0\), Abandon\(2, 'query-a'\)\]\."):
         cluster.start(settings=left_on).run(3)
     cluster.start(settings=left_on).run(2, 3)
     assert cluster.store.visible() == all_rows(0, 1, 2, 3)
@@ -134,7 +134,9 @@ def test_the_next_query_may_abandon_a_batch_with_a_number_that_the_previous_quer
     both = Overrides(abandoned={Abandon(0)}, end_query_ids={QUERY_ID})
     die_at(cluster, cluster.start(settings=Settings(overrides=both)), "driver.decided", 0, query_id=OTHER)
     cluster.store.expire(1)
-    with pytest.raises(InDoubtError, match=r"restart with override=Abandon\(0, 'query-b'\)\."):
+    with pytest.raises(
+        InDoubtError, match=r"override=\[EndQuery\('query-a'\), Abandon\(0\), Abandon\(0, 'query-b'\)\]"
+    ):
         cluster.start(settings=Settings(overrides=both)).run(1, query_id=OTHER)
     named = Settings(overrides=replace(both, abandoned={Abandon(0, OTHER)}))
     cluster.start(settings=named).run(1, query_id=OTHER)

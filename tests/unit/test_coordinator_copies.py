@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from twopc.attempt import Known
 
-ADDING = Settings(overrides=Overrides(add_sink="two"))
+ADDING = Settings(overrides=Overrides(added_sinks={"two"}))
 
 
 def is_older_copy(error: RefusedStartError) -> bool:
@@ -147,7 +147,7 @@ def test_a_repair_by_another_driver_during_a_start_does_not_make_its_checkpoint_
 def test_a_restart_after_an_abandoned_batch_is_not_an_older_copy(added: Cluster) -> None:
     die_at(added, start(added), "driver.committing", 1, passage=4)  # starting the query commits batch 0 again
     added.world.store("two").expire()
-    abandoning = Settings(overrides=Overrides(add_sink="two", abandoned={Abandon(1)}))
+    abandoning = Settings(overrides=Overrides(added_sinks={"two"}, abandoned={Abandon(1)}))
     die_at(added, start(added, abandoning), "driver.confirmed", 2)
     start(added).run(2, 3)
     assert added.world.store("two").visible() == sorted(rows_of(1)[0] + all_rows(2, 3))
@@ -157,7 +157,7 @@ def test_batches_that_the_user_lets_the_query_skip_do_not_count(added: Cluster, 
     start(added).run(1)
     backup = LocalFiles(shutil.copytree(added.files.location, tmp_path / "backup"))
     start(added).run(2, 3)
-    resuming = Settings(overrides=Overrides(add_sink="two", resume_at=ResumeAt(4)))
+    resuming = Settings(overrides=Overrides(added_sinks={"two"}, resume_at=ResumeAt(4)))
     start(added, resuming, backup).run(4)
     assert added.world.store("two").visible() == all_rows(1, 2, 3, 4)
     with pytest.raises(RefusedStartError, check=is_older_copy):

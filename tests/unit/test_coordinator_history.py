@@ -193,7 +193,7 @@ def test_an_override_that_stays_in_the_code_does_not_admit_the_next_query(cluste
     cluster.start().run(0)
     overriding = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
     cluster.start(settings=overriding).run(0, 1, query_id=OTHER)
-    with pytest.raises(RefusedStartError, match=rf"override=EndQuery\('{OTHER}'\)"):
+    with pytest.raises(RefusedStartError, match=rf"EndQuery\('{OTHER}'\)\]: this start"):
         cluster.start(settings=overriding).run(0, query_id="query-c")
 
 
@@ -322,7 +322,7 @@ def test_a_copy_from_before_a_sink_was_added_counts_as_an_older_copy(owned: Clus
     """Fails if a sink that is missing from the copy's decisions is not asked: only this sink has rows of the later batches."""
     owned.start("one").run(0)
     backup = shutil.copytree(owned.files.location, tmp_path / "backup")
-    adding = Settings(overrides=Overrides(add_sink="two"))
+    adding = Settings(overrides=Overrides(added_sinks={"two"}))
 
     def start(files: LocalFiles | None = None) -> Query:
         query = owned.start("one", "two", settings=adding, files=files)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.coordinator_support import OTHER, die_at, records
 from tests.unit.fake_sink import QUERY_ID, Cluster, FakeStaging, all_rows, batch_of
-from twopc import crash_points, refusals
+from twopc import crash_points, unproven
 from twopc.engine import Publish, Write
 from twopc.engine import Repair as RepairMode
 from twopc.errors import (
@@ -229,7 +229,7 @@ def test_a_loss_that_spark_cannot_replay_is_in_doubt(cluster: Cluster) -> None:
     die_at(cluster, cluster.start(), "driver.decided", 0)
     cluster.store.expire()
     query = cluster.start()
-    with pytest.raises(InDoubtError, match=re.escape(refusals.LEFT_BEHIND)) as doubt:
+    with pytest.raises(InDoubtError, match=re.escape(unproven.LEFT_BEHIND)) as doubt:
         query.run(1)
     assert len(doubt.value.lost) == 3
     assert query.engine.works == []
@@ -384,7 +384,7 @@ def test_transactions_lost_during_the_commit_are_rewritten_at_once(cluster: Clus
 def test_transactions_lost_repeatedly_stop_the_query(cluster: Cluster) -> None:
     cluster.store.expire_on_commit = 4
     query = cluster.start()
-    with pytest.raises(InDoubtError, match=re.escape(refusals.LOST_AGAIN)):
+    with pytest.raises(InDoubtError, match=re.escape(unproven.LOST_AGAIN)):
         query.run(0)
     assert cluster.store.visible() == []
     cluster.start().run(0)

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.unit.coordinator_support import OTHER, die_at
-from tests.unit.fake_sink import QUERY_ID, Cluster, FakeEngine, FakeSink, OwnLog, Query, all_rows
-from tests.unit.test_fenced_schedules import Process, Store
-from tests.unit.test_fenced_schedules import Sink as StoreSink
-from twopc import override
-from twopc.checkpoint_config import CheckpointConfig
-from twopc.checkpointing import Checkpoints
-from twopc.coordinator import Coordinator
+from tests.unit.ended_support import THIRD, add_b, advised, cluster, ending, killed, new, shown, twice
+from tests.unit.fake_sink import QUERY_ID, Cluster, OwnLog, Query, all_rows
 from twopc.errors import CommitBlockedError, DecisionLogDamagedError, InDoubtError, RefusedStartError
 from twopc.files import LocalFiles
-from twopc.listeners import Listeners
 from twopc.override import Abandon, EndQuery, Overrides
 from twopc.records import Begin
 from twopc.settings import Settings
@@ -26,49 +19,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from twopc.files import Files
-    from twopc.sink import TwoPhaseCommitSink
 
-THIRD = "query-c"
+__all__ = ["cluster", "new"]
+
 #: Each of them sorts before, or after, the sink that is called "m".
 EXTRA = ["a", "z"]
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Cluster:
-    """Each sink with a name of one letter has its own log."""
-    found = Cluster(tmp_path / "checkpoint" / "twopc")
-    found.world.logs = {name: LocalFiles(tmp_path / name) for name in "abmz"}
-    return found
-
-
-@pytest.fixture
-def new(tmp_path: Path) -> LocalFiles:
-    """Another checkpoint."""
-    return LocalFiles(tmp_path / "new")
-
-
-def killed(cluster: Cluster, *sinks: str, query_id: str = QUERY_ID, files: Files | None = None) -> None:
-    """Let a query die when its batch 1 is decided, but not visible."""
-    query = cluster.start(*sinks, files=files)
-    query.run(0, query_id=query_id)
-    die_at(cluster, query, "driver.decided", 1, query_id=query_id)
-
-
-def ending(*queries: str, abandon: Abandon | None = None, add_sink: str | None = None) -> Settings:
-    return Settings(
-        overrides=Overrides(
-            end_query_ids={*queries}, abandoned={abandon} if abandon else frozenset(), add_sink=add_sink
-        )
-    )
-
-
-def shown(cluster: Cluster, sink: str) -> list[int]:
-    return cluster.world.store(sink).visible()
-
-
-def twice(*batches: int) -> list[int]:
-    """Batch 0 of the new query has the same rows as the old query's."""
-    return sorted([*all_rows(*batches), *all_rows(0)])
 
 
 def state(cluster: Cluster) -> list[object]:
@@ -204,9 +159,7 @@ def test_the_messages_lead_to_both_overrides(
     for _ in range(2):
         with pytest.raises(RefusedStartError) as refused:
             cluster.start("a", "b", files=new, settings=overrides).run(0, query_id=OTHER)
-        named = re.search(r"override=(\[?EndQuery\(.*?\)\]?)[.:]", str(refused.value))
-        assert named is not None
-        overrides = Settings(overrides=Overrides.of(eval(named[1], vars(override))))  # noqa: S307 - evaluates the text as the user would copy it
+        overrides = advised(refused.value)
         if len(overrides.overrides.end_query_ids) > 1:
             break
     assert state(cluster) == before
@@ -250,15 +203,11 @@ def test_a_start_that_dies_half_way_can_continue_without_the_override(cluster: C
     assert shown(cluster, "b") == sorted(all_rows(0, 1, 1))
 
 
-def add_b() -> Settings:
-    return ending(QUERY_ID, add_sink="b")
-
-
 def test_a_start_without_one_of_the_ended_querys_sinks_is_refused(both: Cluster, new: LocalFiles) -> None:
     before = state(both)
     with pytest.raises(RefusedStartError, match="'p'", check=lambda error: error.case == "sink left out") as refused:
         merged(both, new, "a", "b").run(0, query_id=OTHER)
-    assert f"Abandon(1, {QUERY_ID!r})" in str(refused.value)
+    assert f"Abandon(1, {QUERY_ID!r}, sinks=['p'])" in str(refused.value)
     assert state(both) == before
     merged(both, new, "a", "b", abandon=True).run(0, query_id=OTHER)
     assert shown(both, "b") == twice(0, 1)
@@ -278,55 +227,12 @@ def test_a_batch_that_has_lost_transactions_stops_the_start_until_the_user_aband
 ) -> None:
     both.world.store("p").expire(1)
     for _ in range(2):
-        with pytest.raises(InDoubtError, match=rf"override=Abandon\(1, '{QUERY_ID}'\)"):
+        with pytest.raises(InDoubtError, match=rf"Abandon\(1, '{QUERY_ID}', sinks=\['p'\]\)\]"):
             merged(both, new).run(0, query_id=OTHER)
     merged(both, new, abandon=True).run(0, query_id=OTHER)
     merged(both, new).run(0, 1, query_id=OTHER)
     assert shown(both, "b") == sorted(all_rows(0, 0, 1, 1))
     assert len(shown(both, "p")) == len(all_rows(0, 0, 1, 1)) - 2
-
-
-# -- the new query already uses one of the ended query's sinks -----------------------------------------------------------
-
-
-@pytest.fixture
-def heir(cluster: Cluster, new: LocalFiles) -> Query:
-    """Another query, with sink a, took over p after the last batch of the query with sinks b and p."""
-    cluster.start("b", "p").run(0, 1)
-    query = cluster.start("a", "p", files=new, settings=ending(QUERY_ID))
-    query.run(0, query_id=OTHER)
-    return query
-
-
-@pytest.mark.parametrize("at", [1, 2])
-def test_an_added_sink_does_not_end_what_the_query_itself_has_decided(
-    at: int, cluster: Cluster, heir: Query, new: LocalFiles
-) -> None:
-    """The next start replays the decided batch, or Spark has moved past it."""
-    die_at(cluster, heir, "driver.decided", 1, query_id=OTHER)
-    before = state(cluster)
-    with pytest.raises(
-        RefusedStartError, match=r"\['p'\]", check=lambda error: error.case == "sink used already"
-    ) as refused:
-        cluster.start("a", "b", "p", files=new, settings=add_b()).run(at, query_id=OTHER)
-    assert state(cluster) == before
-    named = re.search(r"override=(\[.*?\])\. ", str(refused.value))
-    assert named is not None
-    overrides = Settings(overrides=Overrides.of(eval(named[1], vars(override))))  # noqa: S307 - as the user would copy it
-    cluster.start("a", "b", "p", files=new, settings=overrides).run(at, query_id=OTHER)
-    assert not [one for one in cluster.world.store("p").transactions.values() if one.state == "aborted"]
-    assert shown(cluster, "p") == sorted(all_rows(0, 1, 0, *range(1, at + 1)))
-
-
-def test_an_added_sink_needs_no_evidence_from_a_sink_that_the_query_took_over_before(
-    cluster: Cluster, heir: Query, new: LocalFiles
-) -> None:
-    """The store has deleted the evidence, because newer decisions do not need it. The user has checked the rows."""
-    heir.run(1, query_id=OTHER)
-    forget(cluster, "p")
-    settings = ending(QUERY_ID, add_sink="b", abandon=Abandon(1, QUERY_ID))
-    cluster.start("a", "b", "p", files=new, settings=settings).run(2, query_id=OTHER)
-    assert shown(cluster, "b") == sorted(all_rows(0, 1, 2))
 
 
 def test_equal_offsets_of_another_query_do_not_show_that_a_batch_is_complete(cluster: Cluster, new: LocalFiles) -> None:
@@ -347,32 +253,9 @@ def test_two_ended_queries_may_each_have_a_sink_that_is_left_out(
     for _ in range(2):
         with pytest.raises(RefusedStartError, check=lambda error: error.case == "sink left out") as refused:
             cluster.start("a", "b", files=new, settings=overrides).run(0, query_id=OTHER)
-        named = re.search(r"override=(\[.*?\])\. ", str(refused.value))
-        assert named is not None
-        overrides = Settings(overrides=Overrides.of(eval(named[1], vars(override))))  # noqa: S307 - as the user would copy it
+        overrides = advised(refused.value)
     cluster.start("a", "b", files=new, settings=overrides).run(0, query_id=OTHER)
     assert shown(cluster, "a") == shown(cluster, "b") == twice(0, 1)
-
-
-@pytest.mark.parametrize("point", ["driver.acquired", "driver.recovered", "driver.bound", "driver.confirmed"])
-def test_a_completed_decision_of_an_ended_query_does_not_look_like_a_lost_one_of_this_query(
-    point: str, cluster: Cluster, new: LocalFiles, tmp_path: Path
-) -> None:
-    """The store names the new query as the owner of the decision."""
-    store = Store(has_transactions=True)
-
-    def start(names: str, files: Files, *, stored: bool = True, settings: Settings | None = None) -> Query:
-        sinks: list[TwoPhaseCommitSink[Any]] = [FakeSink(cluster.world, name) for name in names]
-        sinks += [StoreSink(Process(store))] if stored else []
-        coordinator = Coordinator(sinks, files, settings=settings)
-        checkpoints = Checkpoints(CheckpointConfig(), Listeners(()), "run", lambda _: None)
-        return Query(coordinator, FakeEngine(*sinks), checkpoints)  # type: ignore[arg-type]
-
-    start("b", cluster.files).run(0, 1)
-    start("a", LocalFiles(tmp_path / "third"), stored=False).run(0, query_id=THIRD)
-    die_at(cluster, start("ab", new, settings=ending(QUERY_ID, THIRD)), point, 0, query_id=OTHER)
-    start("ab", new, settings=ending(QUERY_ID, THIRD)).run(0, 1, query_id=OTHER)
-    assert shown(cluster, "a") == sorted(all_rows(0, 0, 1))
 
 
 def test_a_repaired_batch_is_completed_with_its_new_transactions(both: Cluster, new: LocalFiles) -> None:

@@ -54,7 +54,7 @@ def start(
     contents = LogContents(log_start, tuple(LogEntry(at, record) for at, record in enumerate(records)))
     log: Any = SimpleNamespace(name=LOG, cluster=CLUSTER, inspect=lambda: contents)
     another: Any = SimpleNamespace(name=ELSEWHERE)
-    participants: Any = SimpleNamespace(logs=lambda: {"s": log}, decode_decided=lambda _: {})
+    participants: Any = SimpleNamespace(decision_logs=lambda: [log], decode_decided=lambda _: {})
     require_same_log_owner(setup(ended, participants, log if is_deciding else another), fold(contents), CHECKPOINT)
 
 
@@ -134,7 +134,7 @@ def test_a_log_named_like_the_one_in_a_checkpoint_does_not_contain_that_checkpoi
     """Decisions in a checkpoint are on no cluster. A start that took them for this log's would find none, and sweep."""
     contents = LogContents(0, (LogEntry(0, acquired(THEIRS, RegisterLog.name)),))
     log: Any = SimpleNamespace(name=RegisterLog.name, cluster=CLUSTER, inspect=lambda: contents)
-    participants: Any = SimpleNamespace(logs=lambda: {"s": log})
+    participants: Any = SimpleNamespace(decision_logs=lambda: [log])
     with refused(when=True):
         require_same_log_owner(setup(set(), participants, log), fold(contents), CHECKPOINT)
 

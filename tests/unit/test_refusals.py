@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import twopc.override
-from tests.unit.fake_sink import batch_of, offsets_of
-from twopc.attempt import Attempt
+from tests.unit.fake_sink import FakeHandle, batch_of, offsets_of
+from twopc.attempt import Attempt, Evidence
 from twopc.batch import Position, locate
+from twopc.errors import CommitBlockedError
 from twopc.log_view import LogView
 from twopc.override import Overrides
 from twopc.records import Begin, Decision
 from twopc.recovery import Outcome, Step, lookup
-from twopc.refusals import blocked, damaged, refusal
+from twopc.refusals import damaged, refusal
+from twopc.unproven import Unproven
 
 MINE, OTHER = "mine-1", "other-2"
 
@@ -44,7 +48,7 @@ def test_a_refusal_mentions_the_log_and_the_batch_and_quotes_the_setting(
     mine = batch_of(batch, query_id=MINE, history=history)
     assert locate(log, mine, Overrides()) is position
     label = lookup(log.status, Outcome.COMMITTED, position, staged=False).label
-    error = refusal(position, label, log, mine, "the-log")
+    error = refusal(position, log, mine, "the-log", Overrides())
     text = str(error)
     assert text.startswith(f"{label}: ")
     assert way_out in text
@@ -55,16 +59,14 @@ def test_a_refusal_mentions_the_log_and_the_batch_and_quotes_the_setting(
 
 def test_another_writer_must_finish_its_batch_before_the_query_is_adopted() -> None:
     """``AdoptQuery`` would duplicate the rows of a half-written batch."""
-    error = refusal(
-        Position.UNADOPTED, "checkpoint older than the sink", view(None), batch_of(4, query_id=MINE), "the-log"
-    )
+    error = refusal(Position.UNADOPTED, view(None), batch_of(4, query_id=MINE), "the-log", Overrides())
     text = str(error)
     assert text.index("has not begun batch 4") < text.index("start that writer again") < text.index("AdoptQuery")
 
 
 def test_a_new_query_may_be_an_old_one_without_its_checkpoint() -> None:
     """``EndQuery`` would make it begin again, or skip what it has not read."""
-    error = refusal(Position.NEW_QUERY, "name in use", view(OTHER), batch_of(0, query_id=MINE), "the-log")
+    error = refusal(Position.NEW_QUERY, view(OTHER), batch_of(0, query_id=MINE), "the-log", Overrides())
     assert "the query's checkpointLocation is missing or has changed" in str(error)
     assert "If the old checkpoint still exists, set the query's checkpointLocation to it" in str(error)
 
@@ -72,7 +74,7 @@ def test_a_new_query_may_be_an_old_one_without_its_checkpoint() -> None:
 def test_an_error_that_advises_a_new_checkpoint_says_where_it_begins() -> None:
     """By default, it would write every row again, or skip rows."""
     texts = [
-        str(refusal(position, "", view(OTHER), batch_of(5), "the-log"))
+        str(refusal(position, view(OTHER), batch_of(5), "the-log", Overrides()))
         for position in (Position.COPIED, Position.ENDED)
     ]
     for text in (*texts, str(damaged(LogView(damage="x"), "the-log"))):
@@ -97,7 +99,7 @@ def test_every_refused_position_has_its_own_message() -> None:
         if lookup(view(MINE).status, Outcome.COMMITTED, position, staged=False).step is Step.REFUSE
     }
     assert refused == {case[0] for case in CASES}
-    texts = {str(refusal(position, "", view(OTHER), batch_of(3), "log")) for position in refused}
+    texts = {str(refusal(position, view(OTHER), batch_of(3), "log", Overrides())) for position in refused}
     assert len(texts) == len(refused)
 
 
@@ -106,11 +108,13 @@ def test_the_errors_for_damage_and_for_a_blocked_commit_say_what_to_do() -> None
     assert "new sink name" in str(damaged(LogView(damage="x"), "the-log"))
     decision = view(MINE).decision
     assert decision is not None
-    error = blocked(decision, ["t1", "t2"], [])
+    handles = {("k", number): FakeHandle(f"t{number}") for number in (1, 2)}
+    unproven = Unproven(decision, handles, dict.fromkeys(handles, Evidence.UNKNOWN), MINE, Overrides())
+    error = unproven.blocked()
     assert "batch 5" in str(error)
     assert "Restart the query" in str(error)
-    assert error.transactions == ("t1", "t2")
+    assert isinstance(error, CommitBlockedError) and error.transactions == ("t1", "t2")
     assert f"override=Abandon(5, '{MINE}')." in str(error)
     assert "in time. key 'k': WRONGTYPE. Fix the cause, and restart the query" in str(
-        blocked(decision, ["t1"], ["key 'k': WRONGTYPE"])
+        replace(unproven, blockers=["key 'k': WRONGTYPE"]).blocked()
     )

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.unit.fake_sink import FakeHandle, FakeStaging, World
 from twopc.attempt import Attempt, Evidence
 from twopc.log_view import LogView, fold_more
+from twopc.override import Overrides
 from twopc.records import Decision, Part, Repair, TaskReport
-from twopc.refusals import OTHER_ROWS, in_doubt
 from twopc.repair import all_staged, as_decided, lost_places, lost_tasks, match_rows
+from twopc.unproven import OTHER_ROWS, Unproven
 
 if TYPE_CHECKING:
     from random import Random
@@ -38,6 +39,7 @@ DECISION = Decision(
 HANDLES = {("fake", partition): FakeHandle(f"fake/{partition}") for partition in range(3)}
 EVIDENCE = {("fake", 0): Evidence.COMMITTED, ("fake", 1): Evidence.ABORTED, ("fake", 2): Evidence.UNKNOWN}
 LOST = frozenset({("fake", 1)})
+UNPROVEN = Unproven(DECISION, HANDLES, EVIDENCE, DECISION.query_id, Overrides())
 
 
 @pytest.fixture
@@ -171,13 +173,13 @@ def test_different_rows_are_in_doubt_and_the_error_lists_each_transaction_by_its
     replayed: tuple[TaskReport, ...],
 ) -> None:
     assert match_rows(DECISION, replayed, expected={}) is None
-    doubt = in_doubt(DECISION, HANDLES, EVIDENCE, OTHER_ROWS)
+    doubt = UNPROVEN.in_doubt(OTHER_ROWS)
     assert "staging=True" in str(doubt) and "start the former version first" in str(doubt)
     assert (doubt.committed, doubt.lost, doubt.unknown) == (("fake/0",), ("fake/1",), ("fake/2",))
 
 
 def test_an_in_doubt_error_gives_the_batch_and_the_reason() -> None:
-    text = str(in_doubt(DECISION, HANDLES, EVIDENCE, "because"))
+    text = str(UNPROVEN.in_doubt("because"))
     assert "batch 4" in text
     assert "because" in text
 

@@ -60,13 +60,13 @@ def test_a_new_query_cannot_leave_out_a_sink_until_the_old_query_has_completed_i
     """Seen: the batch never became visible in the sink, without any error."""
     before = [*OwnLog(killed.world.logs["one"]).inspect().entries]
     message = refuse(without_two(killed, ENDING, new), 0, OTHER)
-    overrides = f"override=[EndQuery({QUERY_ID!r}), Abandon(1, {QUERY_ID!r})]"
+    overrides = f"override=[EndQuery({QUERY_ID!r}), Abandon(1, {QUERY_ID!r}, sinks=['two'])]"
     assert "batch 1" in message and "'two'" in message and overrides in message
     assert [*OwnLog(killed.world.logs["one"]).inspect().entries] == before  # no driver was fenced
     killed.start("one", "two").run(1)
     assert shown(killed, "two") == all_rows(0, 1)
     refuse(without_two(killed, ENDING, new), 0, OTHER)  # the log does not show that the batch is complete
-    without_two(killed, replace(ENDING, abandoned={Abandon(1, QUERY_ID)}), new).run(0, query_id=OTHER)
+    without_two(killed, replace(ENDING, abandoned={Abandon(1, QUERY_ID, ("two",))}), new).run(0, query_id=OTHER)
     without_two(killed, ENDING, new).run(0, 1, query_id=OTHER)
     assert (shown(killed, "one"), shown(killed, "two")) == (sorted(2 * all_rows(0, 1)), all_rows(0, 1))
 

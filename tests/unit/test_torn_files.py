@@ -47,7 +47,7 @@ class Kept(NamedTuple):
 
 def _cluster(world: World, files: dict[str, bytes]) -> Cluster:
     cluster = Cluster.__new__(Cluster)
-    cluster.world, cluster.files = world, MemoryFiles()
+    cluster.world, cluster.files, cluster.kinds = world, MemoryFiles(), {}
     for name, data in files.items():
         cluster.files.put_if_absent(name, data)
     return cluster

@@ -20,6 +20,7 @@ from twopc.integration.spark.hadoop_files import HadoopFiles, HadoopObjects
 from twopc.integration.spark.staging import StagedFileWriter, Staging
 from twopc.integration.spark.staging_location import below, open_location
 from twopc.integration.spark.views import View
+from twopc.override import Overrides
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,14 +71,14 @@ def test_the_binding_survives_on_a_store_that_cannot_rename_files_and_lists_them
     first, paused = Binding(files), Binding(files)
     first.bind(BOUND, 3)
     added = Binding(files)
-    added.check(WITH_REDIS, add_sink="r", decided=first.number)
+    added.check(WITH_REDIS, Overrides(added_sinks={"r"}), decided=first.number)
     added.bind(WITH_REDIS, 7)
     paused.bind(BOUND, 1)
     assert files.names("") == []
     assert Binding(files).log == BOUND.log
-    Binding(files).check(WITH_REDIS, add_sink=None, decided=added.number)
+    Binding(files).check(WITH_REDIS, Overrides(), decided=added.number)
     with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(k\) again"):
-        Binding(files).check(OTHER_LOG, add_sink=None)
+        Binding(files).check(OTHER_LOG, Overrides())
 
 
 @pytest.mark.whole

@@ -78,6 +78,18 @@ def test_the_next_start_commits_a_decided_vote_even_without_its_stages(
     assert case.visible() == all_rows(0)
 
 
+def test_completing_an_older_decision_rolls_back_no_vote_of_a_newer_one(database: str, connection: Connection) -> None:
+    sink = prepared_of(database).sink
+    first, older, older_start = confirmed(sink, 1)
+    first.committer.commit([older], older_start)
+    _, newer, newer_start = confirmed(sink, 2)
+    run(connection, "DELETE FROM twopc.slice")
+    committer = Driver(sink).committer
+    committer.initialize_state([older], older_start, [newer], is_own=False)
+    found = committer.initialize_state([newer], newer_start, [older], is_own=False)
+    assert found == {newer: Evidence.COMMITTED}
+
+
 @pytest.mark.parametrize("more", [[], ["DELETE FROM twopc.slice"]], ids=["staged", "lost"])
 def test_a_batch_whose_decided_vote_was_rolled_back_is_published_from_its_stages_or_repaired(
     more: list[str], database: str, connection: Connection, tmp_path: Path

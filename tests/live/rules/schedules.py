@@ -148,9 +148,8 @@ def playing(kafka: KafkaService, root: Path, **sink_arguments: Any) -> Iterator[
 
 def driver_of(play: Play, sinks: Sequence[KafkaSink], *, add_sink: str | None = None) -> Coordinator:
     """A driver on the play's checkpoint with sinks other than those of the play."""
-    opened.append(
-        Coordinator(sinks, LocalFiles(play.root / "twopc"), settings=Settings(overrides=Overrides(add_sink=add_sink)))
-    )
+    overrides = Overrides(added_sinks={add_sink} if add_sink else frozenset())
+    opened.append(Coordinator(sinks, LocalFiles(play.root / "twopc"), settings=Settings(overrides=overrides)))
     return opened[-1]
 
 

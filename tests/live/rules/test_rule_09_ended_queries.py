@@ -11,10 +11,12 @@ from tests.live.pipeline import opened
 from tests.live.rules.schedules import Play, at, die, fed
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
+from twopc.errors import CommitBlockedError
 from twopc.files import LocalFiles
 from twopc.integration.verify.cluster import Cluster
 from twopc.override import Overrides
 from twopc.settings import Settings
+from twopc.sinks.kafka.reports import NO_ANSWER
 from twopc.testing.crash_points import InjectedFault
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def start(root: Path, sinks: Sequence[KafkaSink], *ended: str, add_sink: str | None = None) -> Coordinator:
-    overrides = Overrides(end_query_ids=frozenset(ended), add_sink=add_sink)
+    overrides = Overrides(end_query_ids=frozenset(ended), added_sinks={add_sink} if add_sink else frozenset())
     opened.append(Coordinator(sinks, LocalFiles(root / "twopc"), settings=Settings(overrides=overrides)))
     return opened[-1]
 
@@ -74,6 +76,31 @@ def test_a_query_that_replaces_two_queries_completes_the_last_batches_of_both(
     start(tmp_path / "new", sinks).process(batch("new", 1), fed(pair, [["next"]]))
     assert pair[0].visible() == pair[1].visible() == {"0": 1, "1": 1, "new": 1, "next": 1}
     assert not any(play.open_transactions() for play in pair)
+
+
+def test_the_proof_of_an_older_decision_does_not_end_a_newer_one(pair: tuple[Play, Play], tmp_path: Path) -> None:
+    """Two queries used a sink one after the other, and only markers prove the older decision. The newer one hides them.
+
+    Seen: the proof aborted the newer decision's transactions.
+    """
+    shared = pair[1]
+    older = start(tmp_path / "older", [play.sink for play in pair])
+    older.process(batch("older", 0), fed(pair, [["0"]]))
+    newer = start(tmp_path / "newer", [shared.sink], "older")
+    newer.process(batch("newer", 0), fed([shared], [["1"]]))
+    with pytest.raises(InjectedFault), at("driver.decided", die):
+        newer.process(batch("newer", 1), fed([shared], [["2"]]))
+    shared.forget_worker()
+    for play in pair:
+        for handle in play.handles(pair[0].decisions()[-1].tasks):
+            play.fence(handle.transactional_id)
+            assert play.end(handle, commit=True) not in {"NONE", NO_ANSWER}
+    sinks = [play.sink for play in pair]
+    with pytest.raises(CommitBlockedError):
+        start(tmp_path / "new", sinks, "older", "newer").process(batch("new", 0), fed(pair, [["new"]]))
+    start(tmp_path / "new", sinks, "older", "newer").process(batch("new", 0), fed(pair, [["new"]]))
+    assert pair[0].visible() == {"0": 1, "new": 1}
+    assert shared.visible() == {"0": 1, "1": 1, "2": 1, "new": 1}
 
 
 def test_an_added_sink_completes_the_batch_that_an_ended_query_decided_in_its_ledger(

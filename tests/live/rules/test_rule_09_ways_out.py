@@ -18,7 +18,7 @@ from tests.live.rules.batches import ROWS, VISIBLE
 from tests.live.rules.schedules import Play, crash, playing
 from tests.live.rules.test_rule_04_proof import delete_before_end, initialise_again
 from tests.live.rules.test_rule_09_lost_transactions import decide_and_die
-from twopc import refusals
+from twopc import unproven
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, InDoubtError
@@ -42,7 +42,7 @@ def test_the_setting_in_the_error_abandons_a_lost_batch_that_was_left_behind(pla
     """Rule 9. Caught mutations: the setting abandons any batch (``is_abandoned``), or its record is not read again."""
     decide_and_die(play, 1)
     for _ in range(2):
-        with pytest.raises(InDoubtError, match=re.escape(refusals.LEFT_BEHIND)) as caught:
+        with pytest.raises(InDoubtError, match=re.escape(unproven.LEFT_BEHIND)) as caught:
             play.driver().process(play.batch(1), Tasks(play, [["f"]]))
     setting = named_setting(caught.value)
     crash(play.driver(setting), play, 1, [["f"]], "driver.prepared")
@@ -57,7 +57,7 @@ def test_the_setting_in_the_error_abandons_a_lost_batch_that_was_left_behind(pla
 def test_once_a_batch_is_abandoned_a_replay_with_different_rows_is_evaluated_but_not_written(play: Play) -> None:
     """Rule 9. Caught mutation: an abandoned batch is written again (a, b, d and e are duplicated)."""
     decide_and_die(play, 1)
-    with pytest.raises(InDoubtError, match=re.escape(refusals.OTHER_ROWS)) as caught:
+    with pytest.raises(InDoubtError, match=re.escape(unproven.OTHER_ROWS)) as caught:
         play.driver().process(play.batch(0), Tasks(play, [["x"]]))
     driver, replay = play.driver(named_setting(caught.value)), Tasks(play, [["x"]])
     driver.process(play.batch(0), replay)

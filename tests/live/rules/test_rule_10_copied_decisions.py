@@ -50,7 +50,7 @@ class Added:
     def driver(self, abandon: int | None = None) -> Coordinator:
         """A new run. The override that added the sink is still in the code."""
         given_up = frozenset[Abandon]() if abandon is None else {Abandon(abandon)}
-        settings = Settings(overrides=Overrides(add_sink=self._play.name, abandoned=given_up))
+        settings = Settings(overrides=Overrides(added_sinks={self._play.name}, abandoned=given_up))
         opened.append(Coordinator([self._fake, self._play.sink], LocalFiles(self._root / "twopc"), settings=settings))
         return opened[-1]
 

@@ -209,6 +209,23 @@ class TransactionContract:
             assert loser.committer.commit([handle], scan_start)[handle] is not Evidence.ABORTED
         assert case.visible() == ROWS + OTHERS
 
+    def test_completing_one_decision_spares_another_one(self, case: Case) -> None:
+        """A start may end two queries that used the sink one after another. The newer query died after its decision."""
+        first = Driver(case.sink)
+        older_start = first.begin()
+        older = first.prepare(case.rows(ROWS))
+        first.commit([older], older_start)
+        second = Driver(case.sink)
+        newer_start = second.begin()
+        newer = second.prepare(case.rows(OTHERS))
+        second.committer.confirm([newer], 1)
+        third = Driver(case.sink)
+        found = third.committer.initialize_state([older], older_start, [newer], is_own=False)
+        assert found[older] is not Evidence.ABORTED
+        found = third.committer.initialize_state([newer], newer_start, [older], is_own=False)
+        assert found == {newer: Evidence.COMMITTED}
+        assert case.visible() == ROWS + OTHERS
+
     # -- an observer -------------------------------------------------------------------------------------------------------
 
     def test_an_observer_sees_each_outcome_and_fences_nobody(self, case: Case) -> None:

@@ -1,0 +1,227 @@
+"""A start completes the last batches of queries that have written to the same sinks, and gives up nothing unnoticed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.coordinator_support import OTHER, die_at
+from tests.unit.ended_support import THIRD, add_b, advised, cluster, ending, killed, new, shown, twice
+from tests.unit.fake_sink import QUERY_ID, Cluster, Query, all_rows
+from tests.unit.owned_sink import OwnedSink, OwnedStore
+from twopc.errors import CommitBlockedError, InDoubtError, RefusedStartError
+from twopc.files import LocalFiles
+from twopc.override import Abandon, AddSink, EndQuery, Overrides
+from twopc.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from twopc.files import Files
+    from twopc.override import Override
+
+__all__ = ["cluster", "new"]
+
+
+@pytest.fixture
+def stores(cluster: Cluster) -> Cluster:
+    """The sinks "s" and "l" keep a control record. The store of "l" proves only its newest decision, as a table does."""
+    cluster.kinds = {"s": OwnedSink, "l": OwnedSink}
+    cluster.world.stores |= {"s": OwnedStore(), "l": OwnedStore(is_forgetful=True)}
+    return cluster
+
+
+@pytest.fixture
+def newest(tmp_path: Path) -> LocalFiles:
+    """A third checkpoint."""
+    return LocalFiles(tmp_path / "newest")
+
+
+def passing(*overrides: Override) -> Settings:
+    return Settings(overrides=Overrides.of(overrides))
+
+
+def ended(cluster: Cluster, sink: str) -> list[str]:
+    return [name for name, one in cluster.world.store(sink).transactions.items() if one.state == "aborted"]
+
+
+# -- the new query already uses one of the ended query's sinks -----------------------------------------------------------
+
+
+@pytest.fixture
+def heir(stores: Cluster, new: LocalFiles) -> Query:
+    """Another query, with sink a, took over the rest after the last batch of the query with sinks b, p, s and l."""
+    stores.start("b", "p", "s", "l").run(0, 1)
+    query = stores.start("a", "p", "s", "l", files=new, settings=ending(QUERY_ID))
+    query.run(0, query_id=OTHER)
+    return query
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_added_sink_does_not_end_what_the_query_itself_has_decided(
+    at: int, stores: Cluster, heir: Query, new: LocalFiles
+) -> None:
+    """The next start replays the decided batch, or Spark has moved past it."""
+    die_at(stores, heir, "driver.decided", 1, query_id=OTHER)
+    with pytest.raises(InDoubtError):
+        stores.start("a", "b", "p", "s", "l", files=new, settings=add_b()).run(at, query_id=OTHER)
+    for sink in "psl":
+        assert ended(stores, sink) == []
+        assert shown(stores, sink) == sorted(all_rows(0, 1, 0, 1))
+
+
+def test_a_store_that_no_longer_proves_an_older_batch_gives_no_wrong_advice(
+    stores: Cluster, heir: Query, new: LocalFiles
+) -> None:
+    """Seen: restore the newest checkpoint, or restart when every broker responds. Neither helps."""
+    heir.run(1, query_id=OTHER)
+    with pytest.raises(InDoubtError, match=r"has decided later batches in the sinks \['l'\]") as doubt:
+        stores.start("a", "b", "p", "s", "l", files=new, settings=add_b()).run(2, query_id=OTHER)
+    assert "Restore" not in str(doubt.value) and "broker" not in str(doubt.value)
+    assert (len(doubt.value.committed), doubt.value.lost, len(doubt.value.unknown)) == (9, (), 3)
+    settings = advised(doubt.value)
+    assert settings.overrides.abandoned == {Abandon(1, QUERY_ID, ("l",))}
+    stores.start("a", "b", "p", "s", "l", files=new, settings=settings).run(2, query_id=OTHER)
+    assert shown(stores, "b") == sorted(all_rows(0, 1, 2))
+    stores.start("a", "b", "p", "s", "l", files=new).run(3, query_id=OTHER)
+
+
+@pytest.fixture
+def left(stores: Cluster, new: LocalFiles) -> Cluster:
+    """A query's batch 1 is decided in b's log, but invisible. Another query, with sink a, has taken l over since."""
+    killed(stores, "b", "l")
+    stores.start("a", "l", files=new, settings=ending(QUERY_ID)).run(0, query_id=OTHER)
+    return stores
+
+
+def test_an_override_for_one_sink_gives_up_nothing_in_another_one(left: Cluster, new: LocalFiles) -> None:
+    """Seen: the user had checked l, and the rows in b were aborted without an error."""
+    settings = passing(AddSink("b"), EndQuery(QUERY_ID), Abandon(1, QUERY_ID, ["l"]))
+    left.world.store("b").unreachable = True
+    with pytest.raises(CommitBlockedError, match="batch 1 of query query-a"):
+        left.start("a", "b", "l", files=new, settings=settings).run(1, query_id=OTHER)
+    assert len(left.world.store("b").pending()) == 3
+    left.world.store("b").unreachable = False
+    left.start("a", "b", "l", files=new, settings=settings).run(1, query_id=OTHER)
+    assert shown(left, "b") == sorted(all_rows(0, 1, 1))
+
+
+def test_one_error_names_everything_that_an_override_would_give_up(left: Cluster, new: LocalFiles) -> None:
+    left.world.store("b").expire()
+    with pytest.raises(InDoubtError) as doubt:
+        left.start("a", "b", "l", files=new, settings=add_b()).run(1, query_id=OTHER)
+    assert doubt.value.lost == ("b.1.5", "b.1.4", "b.1.3")
+    assert len(doubt.value.unknown) == 3
+    settings = advised(doubt.value)
+    left.start("a", "b", "l", files=new, settings=settings).run(1, query_id=OTHER)
+    assert shown(left, "b") == sorted(all_rows(0, 1))
+
+
+def test_an_override_without_a_query_id_gives_up_no_batch_of_an_ended_query(left: Cluster, new: LocalFiles) -> None:
+    """The number was meant for this query's own batch."""
+    left.world.store("b").expire()
+    with pytest.raises(InDoubtError):
+        left.start("a", "b", "l", files=new, settings=passing(AddSink("b"), EndQuery(QUERY_ID), Abandon(1))).run(
+            1, query_id=OTHER
+        )
+
+
+# -- several queries end -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("log", ["a", "z"])
+def test_two_ended_queries_may_have_used_the_same_sink(
+    log: str, stores: Cluster, new: LocalFiles, newest: LocalFiles
+) -> None:
+    """The newer decision is in the deciding log, or in the other one. Seen: completing one of them swept the other one."""
+    stores.start("b", "p", "s").run(0, 1)
+    second = stores.start(log, "p", "s", files=new, settings=ending(QUERY_ID))
+    second.run(0, query_id=OTHER)
+    die_at(stores, second, "driver.decided", 1, query_id=OTHER)
+    stores.start(log, "b", "p", "s", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    for sink in "ps":
+        assert ended(stores, sink) == []
+        assert shown(stores, sink) == sorted(all_rows(0, 1, 0, 1, 0))
+
+
+@pytest.mark.parametrize("log", ["a", "z"])
+def test_the_older_of_two_decisions_in_a_table_gives_no_wrong_advice(
+    log: str, stores: Cluster, new: LocalFiles, newest: LocalFiles
+) -> None:
+    """The older decision is in the deciding log, or in the other one."""
+    stores.start("b", "l").run(0, 1)
+    stores.start(log, "l", files=new, settings=ending(QUERY_ID)).run(0, 1, query_id=OTHER)
+    with pytest.raises(InDoubtError, match=r"batch 1 of query query-a .* in the sinks \['l'\]") as doubt:
+        stores.start(log, "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    stores.start(log, "b", "l", files=newest, settings=advised(doubt.value)).run(0, query_id=THIRD)
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 1, 0))
+
+
+def test_one_error_names_all_batches_that_are_not_complete(
+    cluster: Cluster, new: LocalFiles, newest: LocalFiles
+) -> None:
+    killed(cluster, "b")
+    killed(cluster, "m", query_id=THIRD, files=new)
+    for name in "bm":
+        cluster.world.store(name).expire()
+    cluster.start("a", files=newest).run(0, query_id=OTHER)
+    settings = passing(AddSink("b"), AddSink("m"), EndQuery(QUERY_ID), EndQuery(THIRD))
+    with pytest.raises(InDoubtError, match=r"batch 1 of query query-a .* batch 1 of query query-c"):
+        cluster.start("a", "b", "m", files=newest, settings=settings).run(1, query_id=OTHER)
+
+
+def test_a_lost_batch_of_an_ended_query_does_not_delay_the_querys_own_batch(cluster: Cluster, new: LocalFiles) -> None:
+    """Seen: the query's own decided transactions stayed open, and would have expired."""
+    killed(cluster, "b")
+    cluster.world.store("b").expire()
+    die_at(cluster, cluster.start("a", files=new), "driver.decided", 0, query_id=OTHER)
+    with pytest.raises(InDoubtError, match="batch 1 of query query-a"):
+        cluster.start("a", "b", files=new, settings=add_b()).run(0, query_id=OTHER)
+    assert shown(cluster, "a") == all_rows(0)
+
+
+def test_an_existing_query_takes_over_all_sinks_of_another_one(cluster: Cluster, new: LocalFiles) -> None:
+    """Seen: only one sink could be added at a time. In the only order that was left, the decided batch was swept."""
+    killed(cluster, "b", "p")
+    cluster.start("a", files=new).run(0, query_id=OTHER)
+    with pytest.raises(
+        RefusedStartError, match="Pass these sinks again", check=lambda error: error.case == "sink left out"
+    ):
+        cluster.start("a", "b", files=new, settings=add_b()).run(1, query_id=OTHER)
+    with pytest.raises(RefusedStartError, check=lambda error: error.case == "binding") as refused:
+        cluster.start("a", "b", "p", files=new, settings=add_b()).run(1, query_id=OTHER)
+    cluster.start("a", "b", "p", files=new, settings=advised(refused.value)).run(1, query_id=OTHER)
+    assert shown(cluster, "b") == shown(cluster, "p") == sorted(all_rows(0, 1, 1))
+
+
+# -- a completed decision is not the new query's own ---------------------------------------------------------------------
+
+
+def start(cluster: Cluster, files: Files) -> Query:
+    return cluster.start("a", "b", "s", files=files, settings=ending(QUERY_ID, THIRD))
+
+
+@pytest.mark.parametrize("point", ["driver.acquired", "driver.recovered", "driver.bound", "driver.confirmed"])
+@pytest.mark.parametrize("third", ["a", "as"])
+def test_a_completed_decision_of_an_ended_query_does_not_look_like_a_lost_one_of_this_query(
+    third: str, point: str, stores: Cluster, new: LocalFiles, newest: LocalFiles
+) -> None:
+    """The new query's first batch fails. Seen: each later start said that it must not write this batch again."""
+    stores.start(*third, files=newest).run(0, query_id=THIRD)
+    stores.start("b", "s", settings=ending(THIRD)).run(0, 1)
+    die_at(stores, start(stores, new), point, 0, query_id=OTHER)
+    start(stores, new).run(0, 1, query_id=OTHER)
+    assert shown(stores, "b") == sorted([*twice(0, 1), *all_rows(1)])
+
+
+def test_a_completed_decision_is_remembered_even_if_its_log_has_a_new_owner(
+    stores: Cluster, new: LocalFiles, newest: LocalFiles, tmp_path: Path
+) -> None:
+    stores.start("a", files=newest).run(0, query_id=THIRD)
+    killed(stores, "b", "s")
+    die_at(stores, start(stores, new), "driver.recovered", 0, query_id=OTHER)
+    settings = passing(EndQuery(OTHER), EndQuery(QUERY_ID))
+    stores.start("b", files=LocalFiles(tmp_path / "fourth"), settings=settings).run(0, query_id="query-d")
+    stores.start("a", "b", "s", files=new, settings=ending(THIRD, "query-d")).run(0, query_id=OTHER)
+    assert shown(stores, "s") == twice(0, 1)
