@@ -196,7 +196,8 @@ def require_unwritten(setup: Setup, batch: Batch) -> None:
 
 def _lost(setup: Setup, view: LogView, batch: Batch, name: str, *, resume_at: int | None = None) -> RefusedStartError:
     highest = view.highest_batch_of(batch.query_id)
-    return lost_decision(setup.log.name, name, batch, highest=highest, resume_at=resume_at)
+    overrides = setup.settings.overrides
+    return lost_decision(setup.log.name, name, batch, overrides, highest=highest, resume_at=resume_at)
 
 
 def _older_copy(name: str, batch: Batch, *, has_fenced: bool = False) -> RefusedStartError:

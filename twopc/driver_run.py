@@ -100,7 +100,9 @@ class DriverRun:
     def unproven(self, query_id: str) -> Unproven:
         """Describe the last decision's transactions for an error of this query."""
         overrides = self.setup.settings.overrides
-        return Unproven(self.decision, self.handles, self.evidence, query_id, overrides, self.blockers, self.outdated)
+        # In the sinks of its own decisions, this driver is the only one that decides.
+        outdated = self.outdated if self.decision.attempt.driver_epoch < self.log_epoch else ()
+        return Unproven(self.decision, self.handles, self.evidence, query_id, overrides, self.blockers, outdated)
 
     def adopts(self, query_id: str) -> bool:
         """Whether the user lets this query use the sinks for the first time, at any batch, and no record of this exists yet."""

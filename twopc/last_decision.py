@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from twopc.attempt import Evidence
+from twopc.versions import order_of
+
 if TYPE_CHECKING:
-    from twopc.attempt import Evidence, TaskKey
+    from collections.abc import Sequence
+
+    from twopc.attempt import TaskKey
     from twopc.decision_log import DecisionLog
     from twopc.records import Decision
 
 
-@dataclass
+@dataclass(eq=False)
 class LastDecision:
     """See the module.
 
@@ -33,6 +38,43 @@ class LastDecision:
     blockers: list[str] = field(default_factory=list)
     outdated: set[str] = field(default_factory=set)
 
+    @property
+    def is_proven(self) -> bool:
+        """Whether all of the decision's transactions are proven committed."""
+        return not self.left
+
+    @property
+    def left(self) -> list[TaskKey]:
+        """The transactions that are not proven committed."""
+        return [key for key in self.handles if self.evidence.get(key) is not Evidence.COMMITTED]
+
+    @property
+    def sinks_left(self) -> list[str]:
+        """The sinks with such transactions."""
+        return sorted({sink for sink, _ in self.left})
+
+    def close(self) -> None:
+        """Forget the decision, because a record in its log says that it is complete."""
+        self.decision, self.handles, self.evidence, self.blockers, self.outdated = None, {}, {}, [], set()
+
     def in_sink(self, name: str) -> dict[TaskKey, Any]:
         """Return the handles of the decision's transactions in one sink."""
         return {key: handle for key, handle in self.handles.items() if key[0] == name}
+
+    def precedes(self, other: LastDecision) -> bool:
+        """Whether a sink that both decisions have used shows that this one is older."""
+        shared = {sink for sink, _ in self.handles} & {sink for sink, _ in other.handles}
+        return any(order_of(self.scan_start[sink]) < order_of(other.scan_start[sink]) for sink in shared)
+
+
+def in_order(decisions: Sequence[LastDecision]) -> list[LastDecision]:
+    """Put each decision before the newer ones in its sinks. If no sink shows an order, keep the given one.
+
+    A store may prove only its newest decision, so a start must prove an older one first.
+    """
+    left, ordered = [*decisions], list[LastDecision]()
+    while left:
+        first = next((one for one in left if not any(other.precedes(one) for other in left)), left[0])
+        left.remove(first)
+        ordered.append(first)
+    return ordered

@@ -1,32 +1,37 @@
 """Complete the decisions in the logs in which this query does not decide.
 
 A query may take over a sink whose own log contains the last decision of a query that has ended. If that query's driver died after
-the decision, the sweep would end the decided transactions. So a start first commits the last decision in every log, whatever the
-sinks have in common, and spares the transactions of all of them. Only then does it judge what is left, because the user cannot
-know what to give up before the start has tried. It closes each completed log with a begin record, so that later starts need not
-prove the commit again: by then, the evidence may be deleted. If the start dies in between, the log is still open for the next
-start, although the sink has a new owner.
+the decision, the sweep would end the decided transactions. So a start first commits the last decision in every log, and spares
+the transactions of all of them. It closes each completed log with a begin record, so that later starts need not prove the commit
+again: by then, the evidence may be deleted. Only then does it judge what is left, because the user cannot know what to give up
+before the start has tried. If the start dies in between, the log is still open for the next start, although the sink has a new
+owner.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from twopc import refusals, repair, unproven
+from twopc import refusals, repair
 from twopc.attempt import Evidence
-from twopc.last_decision import LastDecision
+from twopc.errors import RetriableError
+from twopc.last_decision import LastDecision, in_order
 from twopc.log_reader import view_of
+from twopc.log_view import fold_more
 from twopc.offsets import is_same
 from twopc.records import Begin, Decision
+from twopc.unproven import LEFT_BEHIND, Unproven, abandon, staged_elsewhere, together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from twopc.batch import Batch
     from twopc.decision_log import DecisionLog
-    from twopc.errors import TwoPhaseCommitError
+    from twopc.errors import CommitBlockedError, InDoubtError, TwoPhaseCommitError
     from twopc.log_view import LogView
+    from twopc.override import Overrides
     from twopc.settings import Setup
 
 logger = logging.getLogger(__name__)
@@ -71,14 +76,45 @@ def _abandons(setup: Setup, log: DecisionLog, view: LogView, last: Decision, sin
     return setup.settings.overrides.abandons(last.query_id, last.batch_id, sinks, needs_id=needs_id)
 
 
-def last_decisions(setup: Setup, view: LogView, batch: Batch) -> list[LastDecision]:
-    """List the last decision in every log, and begin with the deciding log. This driver owns the logs, so these are final.
+def complete(setup: Setup, view: LogView, batch: Batch) -> tuple[LogView, LastDecision]:
+    """Commit the last decision in every log, and close each log whose decision is complete.
 
-    ``view`` is the view of the deciding log.
+    The deciding log stays open if no other log contains a decision: its next record closes it. ``view`` is the view of the
+    deciding log. This driver owns all logs, so their decisions are final.
+
+    Returns:
+        the deciding log's new view, and what is left to do for its last decision.
 
     Raises:
-        TwoPhaseCommitError: a log could not be read, or its decision cannot be completed.
+        CommitBlockedError: the decision in another log cannot be proven committed now.
+        InDoubtError: the decision in another log has lost transactions, or cannot be proven any more, and the user has not
+            abandoned its batch.
+        TwoPhaseCommitError: a log could not be read or closed, or a sink has failed. A restart tries again.
     """
+    mine, *others = decisions = _last_decisions(setup, view, batch)
+    are_several = any(one.decision is not None for one in others)
+    failed: RetriableError | None = None
+    for one in in_order(decisions):
+        try:
+            setup.participants.recover(one, decisions, batch.query_id)
+        except RetriableError as error:
+            failed = failed or error
+            continue
+        if are_several and one.decision is not None and one.is_proven:
+            # Close the log now, because the store may no longer prove this decision once a newer one is committed.
+            begin = _end_of(one.decision)
+            offset = one.log.append([begin])
+            view = fold_more(view, offset, [begin]) if one is mine else view
+            one.close()
+    if failed is not None:
+        raise failed
+    if _judge(setup, others, batch):
+        setup.participants.sweep(mine.handles)
+    return view, mine
+
+
+def _last_decisions(setup: Setup, view: LogView, batch: Batch) -> list[LastDecision]:
+    """List the last decision in every log, and begin with the deciding log."""
     found = [(setup.log, view)]
     for log in setup.other_logs.values():
         found.append((log, view_of(log, log.read)))
@@ -87,52 +123,58 @@ def last_decisions(setup: Setup, view: LogView, batch: Batch) -> list[LastDecisi
     return [LastDecision(log, one.decision, decode(one.decision), one.scan_start) for log, one in found]
 
 
-def close_others(setup: Setup, others: Sequence[LastDecision], batch: Batch) -> bool:
-    """Close each log whose last decision is proven committed, or abandoned. The start has tried to commit all of them.
+def _judge(setup: Setup, others: Sequence[LastDecision], batch: Batch) -> bool:
+    """Close each log whose decision the user has abandoned. The start has tried to commit all of them.
 
     Returns:
         whether the user has abandoned a decision's transactions, which are no longer to be spared.
-
-    Raises:
-        CommitBlockedError: a decision's commit cannot be proven now.
-        InDoubtError: a decision has lost transactions, or cannot be proven any more, and the user has not abandoned its batch.
-        TwoPhaseCommitError: a log could not be closed. A restart tries again.
     """
-    errors: list[TwoPhaseCommitError] = []
+    overrides, unproven = setup.settings.overrides, list[LastDecision]()
     abandoned = False
     for one in others:
-        if one.decision is None:
+        last = one.decision
+        if last is None:
             continue
-        last, left = one.decision, [key for key, found in one.evidence.items() if found is not Evidence.COMMITTED]
-        sinks = sorted({sink for sink, _ in left})
-        overrides = setup.settings.overrides
-        if left and not overrides.abandons(last.query_id, last.batch_id, sinks, needs_id=True):
-            errors.append(_error(setup, one, last, batch))
+        if not overrides.abandons(last.query_id, last.batch_id, one.sinks_left, needs_id=True):
+            unproven.append(one)
             continue
-        if left:
-            abandoned = True
-            logger.warning(
-                "override=Abandon(%d, %r) abandons this batch's transactions that are not proven visible: %s",
-                last.batch_id,
-                last.query_id,
-                ", ".join(one.handles[key].transaction for key in left),
-            )
-        # The record does not end the query, because this query has not decided anything yet, and its first batch may be rejected.
-        next_batch, offsets = last.batch_id + 1, last.offsets
-        one.log.append(
-            [Begin(query_id=last.query_id, first_batch=next_batch, prior_offsets=offsets, abandons=bool(left))]
+        abandoned = True
+        logger.warning(
+            "override=Abandon(%d, %r) abandons this batch's transactions that are not proven visible: %s",
+            last.batch_id,
+            last.query_id,
+            ", ".join(one.handles[key].transaction for key in one.left),
         )
-    if errors:
-        raise unproven.together(errors)
+        one.log.append([_end_of(last, abandons=True)])
+    if unproven:
+        raise _error(setup, unproven, batch)
     return abandoned
 
 
-def _error(setup: Setup, one: LastDecision, last: Decision, batch: Batch) -> TwoPhaseCommitError:
-    found = unproven.Unproven(
-        last, one.handles, one.evidence, batch.query_id, setup.settings.overrides, one.blockers, one.outdated
+def _end_of(last: Decision, *, abandons: bool = False) -> Begin:
+    """Return the record that closes a log. It does not end the query.
+
+    The query that starts has not decided anything yet, and its first batch may be rejected.
+    """
+    return Begin(query_id=last.query_id, first_batch=last.batch_id + 1, prior_offsets=last.offsets, abandons=abandons)
+
+
+def _error(setup: Setup, unproven: Sequence[LastDecision], batch: Batch) -> TwoPhaseCommitError:
+    """Build one error for all of these decisions, because the user must know everything that an override gives up."""
+    overrides = setup.settings.overrides
+    needed = {abandon(one.decision, one.sinks_left) for one in unproven if one.decision is not None}
+    overrides = replace(overrides, abandoned=overrides.abandoned | needed)
+    return together(
+        [_error_of(setup, one, one.decision, batch, overrides) for one in unproven if one.decision is not None]
     )
+
+
+def _error_of(
+    setup: Setup, one: LastDecision, last: Decision, batch: Batch, overrides: Overrides
+) -> CommitBlockedError | InDoubtError:
+    found = Unproven(last, one.handles, one.evidence, batch.query_id, overrides, one.blockers, one.outdated)
     if Evidence.UNKNOWN in one.evidence.values():
         return found.blocked()
     lost = {key for key, evidence in one.evidence.items() if evidence is Evidence.ABORTED}
     unseen = repair.unseen_files(last, lost, setup.staging)
-    return found.in_doubt(unproven.LEFT_BEHIND, unproven.staged_elsewhere(last, unseen, batch.query_id))
+    return found.in_doubt(LEFT_BEHIND, staged_elsewhere(last, unseen, batch.query_id))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from twopc.errors import ConfigurationError
+from twopc.errors import ConfigurationError, RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -144,16 +144,25 @@ class Participants:
         """Fence the driver that the first :meth:`inspect` reported; return each sink's driver epoch."""
         return {name: committer.acquire(claim, self._seen.get(name)) for name, committer in self.committers.items()}
 
-    def recover(self, decisions: Sequence[LastDecision], query_id: str) -> None:
-        """Commit each log's last decision again in every sink, in this order, and end every undecided transaction.
+    def recover(self, one: LastDecision, decisions: Sequence[LastDecision], query_id: str) -> None:
+        """Commit a decision again in every sink, and end every undecided transaction in these sinks.
 
-        Nothing ends a transaction of any of these decisions. ``query_id`` is the query that starts.
+        Nothing ends a transaction of any of ``decisions``. The first of them is that of the deciding log: it concerns all sinks,
+        even those in which it has no transaction. ``query_id`` is the query that starts.
+
+        Raises:
+            RetriableError: a sink has failed. The decision was tried in all other sinks.
         """
-        for one in decisions:
-            for name in self.committers:
-                others = [handle for other in decisions if other is not one for handle in other.in_sink(name).values()]
-                if one.in_sink(name) or one is decisions[0]:
+        failed: RetriableError | None = None
+        for name in self.committers:
+            others = [handle for other in decisions if other is not one for handle in other.in_sink(name).values()]
+            if one.in_sink(name) or one is decisions[0]:
+                try:
                     self._recover(one, name, others, query_id)
+                except RetriableError as error:
+                    failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _recover(self, one: LastDecision, name: str, others: Sequence[Any], query_id: str) -> None:
         """Commit a decision again in one sink, unless the store shows that another query has decided later batches there."""

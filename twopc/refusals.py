@@ -103,10 +103,10 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
     return RefusedStartError(f"{REFUSALS[position]}: {texts[position]}. Nothing was written", case=position.value)
 
 
-def lost_decision(
-    log: str, sink: str, batch: Batch, *, highest: int | None, resume_at: int | None
+def lost_decision(  # noqa: PLR0913 - the facts
+    log: str, sink: str, batch: Batch, overrides: Overrides, *, highest: int | None, resume_at: int | None
 ) -> RefusedStartError:
-    """Build the error for a log that has lost the decision for a visible batch.
+    """Build the error for a start, with these overrides, whose log has lost the decision for a visible batch.
 
     ``highest`` is the highest batch in the log. ``resume_at`` is the batch at which the query may continue; None if only a
     new checkpoint helps.
@@ -127,7 +127,7 @@ def lost_decision(
         way_out = (
             f"Check the rows of {check} in the output, because the last driver may have stopped before all of them were "
             "visible. Write missing rows by other means. Then restart with "
-            f"override=ResumeAt({resume_at}, {batch.query_id!r})"
+            f"{overrides.in_code(ResumeAt(resume_at, batch.query_id))}"
         )
     return RefusedStartError(
         f"lost decision: {log} has lost {whose}. Sink {sink!r} shows rows of {rows}, and a decision always comes before "

@@ -24,7 +24,7 @@ from twopc.divergence import (
 from twopc.driver_run import DriverRun
 from twopc.errors import ConfigurationError, FencedError, RefusedStartError
 from twopc.log_reader import view_of
-from twopc.other_logs import close_others, last_decisions, require_all_sinks
+from twopc.other_logs import complete, require_all_sinks
 from twopc.ownership import require_same_log_owner, require_same_owner
 from twopc.recovery import Outcome, lookup
 from twopc.refusals import DEADLINE, LOST_DECISION, refused
@@ -91,10 +91,7 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
     pending.enter("recover")
     bound = _check_binding(setup, _binding_of(view, batch))
     _require_still_startable(setup, view, batch, owners)
-    mine, *others = last_decisions(setup, view, batch)
-    setup.participants.recover([mine, *others], batch.query_id)  # no sweep ends a transaction of any of these decisions
-    if close_others(setup, others, batch):
-        setup.participants.sweep(mine.handles)
+    view, mine = complete(setup, view, batch)
     crash_point("driver.recovered")
     run = DriverRun(
         setup, bound, log_epoch, driver_epochs, view, mine.handles, mine.evidence, mine.blockers, mine.outdated

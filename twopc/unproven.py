@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from twopc.attempt import TaskKey
-    from twopc.errors import TwoPhaseCommitError
     from twopc.override import Overrides
     from twopc.participants import Handles
     from twopc.records import Decision
@@ -163,9 +162,21 @@ def staged_elsewhere(decision: Decision, unseen: Sequence[str], query_id: str) -
     )
 
 
-def together(errors: Sequence[TwoPhaseCommitError]) -> TwoPhaseCommitError:
-    """Combine the errors of several decided batches into one, which is of the first error's class."""
-    error, *more = errors
-    if more:
-        error.args = (". ".join(map(str, errors)),)
-    return error
+def together(errors: Sequence[CommitBlockedError | InDoubtError]) -> CommitBlockedError | InDoubtError:
+    """Combine the errors of several decided batches into one.
+
+    If one of these batches may still be completed, this is a :class:`CommitBlockedError`: the user then first restarts the query.
+    """
+    if len(errors) == 1:
+        return errors[0]
+    message = ". ".join(map(str, errors))
+    blocked = [error for error in errors if isinstance(error, CommitBlockedError)]
+    if blocked:
+        found = CommitBlockedError(message)
+        found.transactions = tuple(name for error in blocked for name in error.transactions)
+        return found
+    doubt, doubts = InDoubtError(message), [error for error in errors if isinstance(error, InDoubtError)]
+    doubt.committed = tuple(name for error in doubts for name in error.committed)
+    doubt.lost = tuple(name for error in doubts for name in error.lost)
+    doubt.unknown = tuple(name for error in doubts for name in error.unknown)
+    return doubt

@@ -47,6 +47,11 @@ def is_replaced(record: Control, query_id: str, scan_start: Mapping[str, Any]) -
     return decided_by_others(record, query_id) > version_of(scan_start)
 
 
+def order_of(scan_start: Mapping[str, Any]) -> int:
+    """Return a number that grows with every attempt in a sink with a control record. It is 0 in every other sink."""
+    return int(scan_start.get(_VERSION, 0))
+
+
 def version_of(scan_start: Mapping[str, Any]) -> int:
     """Return the version of the attempt with this ``scan_start`` (see :meth:`ControlCommitter.begin_attempt`)."""
     return int(scan_start[_VERSION])

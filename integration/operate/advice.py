@@ -181,7 +181,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
     if unmarked := by_standing[Standing.UNMARKED]:
         yield Advice(
             Urgency.WATCH,
-            f"{_count(unmarked)} open without a marker in {state.ledger}; {_expiry(unmarked)}. Either their tasks died "
+            f"{_count(unmarked)} open without a decision in {state.ledger}; {_expiry(unmarked)}. Either their tasks died "
             "while writing, or another ledger contains their decisions",
             "If the query is not running, start it. It will commit the decided transactions, and its next batch will "
             "sweep the others. If the sink uses another ledger, add --ledger-topic, or pass the query's checkpoint.",

@@ -226,7 +226,8 @@ def _observed(cluster: Cluster) -> SinkState:
     described |= describe(client, [one.handle.transactional_id for one in newer])
     epoch = newest_epoch(after, decided)
     driver = described[driver_id(sink.name)]
-    found = opened(sink, described, decided.values(), driver_epoch=epoch, now_ms=_now_ms())
+    judged_from = _judged_from(after)
+    found = opened(sink, described, decided.values(), driver_epoch=epoch, now_ms=_now_ms(), judged_from=judged_from)
     proofs = _proofs(required, absent, markers, before.last)
     acquired = after.acquisitions.get(max(after.acquisitions, default=-1))
     topics = {topic for one in decided.values() if one.id == after.last for topic in topics_of(one.handle, sink)}
@@ -276,6 +277,19 @@ def history(cluster: Cluster) -> History:
     if found.view.damage is not None:
         raise DecisionLogDamagedError(found.view.damage)
     return found
+
+
+def _judged_from(found: History) -> int:
+    """Return the lowest driver epoch whose decisions the log contains.
+
+    A query that takes the sink over completes the last batch of the sink's former query, which is decided in another log. Until
+    the query has finished its first batch, that decision may still be incomplete, but this log does not contain it.
+    """
+    newest = found.acquisitions.get(max(found.acquisitions, default=-1))
+    if newest is None or (found.view.begin is not None and found.view.begin.query_id == newest.query_id):
+        return -1
+    former = (epoch for epoch, one in found.acquisitions.items() if one.deciding_log != newest.deciding_log)
+    return max(former, default=-1) + 1
 
 
 def newest_epoch(found: History, decided: Mapping[str, Decided]) -> int:

@@ -78,8 +78,9 @@ class OpenTransaction:
                 "no decision names this transaction yet, but its driver is the newest driver and can still decide it"
             ),
             Standing.DRIVER: "this is the driver's own transaction, which contains a record for the decision log",
-            Standing.UNMARKED: "no decision in this ledger names this transaction, but this ledger does not contain "
-            "the transaction's marker either, so another ledger may contain the decision",
+            Standing.UNMARKED: "no decision that was read names this transaction, but another ledger may contain the "
+            "decision: this ledger does not contain the transaction's marker, or the query that has taken the sink over has "
+            "not finished its first batch",
             Standing.FOREIGN: "no task of this sink uses this transactional id, so it belongs to another program",
             Standing.UNJUDGED: "the decisions could not be read, so it is unknown whether this transaction was decided",
         }[self.standing]
@@ -103,13 +104,14 @@ class OpenTransaction:
         }
 
 
-def opened(
+def opened(  # noqa: PLR0913 - the facts
     sink: KafkaSink,
     described: Mapping[str, Description],
     decided: Iterable[Decided] | None,
     *,
     driver_epoch: int,
     now_ms: float,
+    judged_from: int = -1,
 ) -> tuple[OpenTransaction, ...]:
     """Judge a sink's open transactions.
 
@@ -121,6 +123,7 @@ def opened(
         driver_epoch: the epoch of the newest driver in the log.
         now_ms: the time, in ms since 1970 UTC. An age is the difference between this time and a coordinator's
             timestamp.
+        judged_from: the lowest driver epoch whose transactions ``decided`` would contain if they were decided.
     """
     by_producer = {
         (one.handle.transactional_id, one.handle.producer_id, one.handle.producer_epoch): one for one in decided or ()
@@ -144,6 +147,7 @@ def opened(
                     is_known=decided is not None,
                     driver_epoch=driver_epoch,
                     is_marked=any(where.rpartition(":")[0] == sink.ledger for where in description.partitions),
+                    judged_from=judged_from,
                 ),
                 age_s=age_s,
                 expires_in_s=(
@@ -161,7 +165,7 @@ def opened(
 
 
 def _standing(  # noqa: PLR0913 - the facts
-    sink: str, tid: str, one: Decided | None, *, is_known: bool, driver_epoch: int, is_marked: bool
+    sink: str, tid: str, one: Decided | None, *, is_known: bool, driver_epoch: int, is_marked: bool, judged_from: int
 ) -> Standing:
     epoch = driver_epoch_of(tid)
     if epoch is None:  # the sweep ignores ids of any other form, too
@@ -175,6 +179,6 @@ def _standing(  # noqa: PLR0913 - the facts
     # A decision is written after the marker, so the ledger that contains the marker also contains the decision. The
     # marker may be in a different ledger, for example if the sink had no ledger_topic at that time. That ledger's
     # drivers have different epochs.
-    if not is_marked:
+    if not is_marked or epoch < judged_from:
         return Standing.UNMARKED
     return Standing.ORPHAN if epoch < driver_epoch else Standing.RUNNING

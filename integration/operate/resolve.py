@@ -20,7 +20,9 @@ from twopc.integration.operate.observe import observe
 from twopc.integration.operate.opened import Standing
 from twopc.integration.operate.printing import ATTENTION, DONE, Answer, show_lines
 from twopc.integration.operate.subject import subject_of
+from twopc.override import Overrides
 from twopc.recovery import Step, lookup, outcome_of
+from twopc.unproven import abandon
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,12 +51,12 @@ _NEXT: Final = {
     ),
     Step.IN_DOUBT: (
         "Spark has moved past the batch and cannot replay it. Check the output, then start the query once with "
-        "override=Abandon({batch}, {query!r}). Rows that are already visible stay visible, and the rest of the batch is "
+        "{override}. Rows that are already visible stay visible, and the rest of the batch is "
         "abandoned."
     ),
     Step.BLOCKED: (
         "Neither a commit nor a loss can be proven now. Start the query when every broker responds. If the batch's "
-        "markers were deleted, start the query once with override=Abandon({batch}, {query!r})."
+        "markers were deleted, start the query once with {override}."
     ),
 }
 #: The runbook entry for each step that needs one.
@@ -171,7 +173,7 @@ def _concluded(
             f"Start the query to commit the open transactions, or run `twopc transactions commit {state.in_commands}`.",
             "decided-and-not-committed",
         )
-    action = text.format(batch=state.last_decided, query=state.query_id)
+    action = text.format(override=_giving_up(state, states))
     if checkpoint is None and step in _ENTRIES:
         action += (
             " This advice assumes that Spark will replay the batch. To check that assumption, pass the checkpoint."
@@ -249,6 +251,16 @@ def _of_same_batch(state: SinkState, states: Sequence[SinkState]) -> list[SinkSt
     """Select the states of the sinks that were observed at the same last decision as ``state``."""
     assert state.history is not None
     return [one for one in states if one.history is not None and one.history.last == state.history.last]
+
+
+def _giving_up(state: SinkState, states: Sequence[SinkState]) -> str:
+    """Return the override that gives up the last batch, but only in the observed sinks in which it is not visible."""
+    assert state.history is not None
+    last = state.history.last
+    if last is None:
+        return ""
+    lost = [one.sink for one in _of_same_batch(state, states) if {*_after_commit(one)} - {Evidence.COMMITTED}]
+    return Overrides().in_code(abandon(state.history.batches[last].decision, sorted(lost)))
 
 
 def _decided_sinks(state: SinkState) -> set[str]:

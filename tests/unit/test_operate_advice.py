@@ -25,11 +25,12 @@ from twopc.integration.operate.advice import advise
 from twopc.integration.operate.checkpoint import CheckpointState
 from twopc.integration.operate.finding import RUNBOOK, Urgency
 from twopc.integration.operate.held import HeldPartition
-from twopc.integration.operate.observe import Proof
+from twopc.integration.operate.observe import Proof, _judged_from
 from twopc.integration.operate.opened import OpenTransaction, Standing, opened
 from twopc.integration.verify.history import BatchId, History
 from twopc.integration.verify.transactions import Decided
 from twopc.log_view import LogView
+from twopc.records import Acquired, Begin
 from twopc.recovery import Step
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.handle import KafkaHandle
@@ -76,6 +77,22 @@ def test_an_open_transaction_is_judged_by_the_decision_record_that_contains_it(
     [judgement] = judged(tid, found, *decided)
     assert judgement.standing is standing
     assert (judgement.age_s, judgement.expires_in_s) == (10.0, 50.0)
+
+
+@pytest.mark.parametrize(("epoch", "standing"), [(0, Standing.UNMARKED), (1, Standing.ORPHAN)])
+def test_a_take_over_that_has_not_finished_does_not_make_its_predecessors_transactions_orphans(
+    epoch: int, standing: Standing
+) -> None:
+    """Seen: an operator was told to abort transactions that the predecessor had decided in another sink's ledger."""
+    former = Acquired(query_id="old", run="1", deciding_log="ledger of b", driver="", at_ms=0)
+    newest = Acquired(query_id="new", run="2", deciding_log="ledger of a", driver="", at_ms=0)
+    history = History(LogView(), {}, {0: former, 1: newest, 2: newest}, is_complete=True)
+    judged_from = _judged_from(history)
+    found = {f"s.{epoch}.w.0": description()}
+    [judgement] = opened(SINK, found, [], driver_epoch=2, now_ms=NOW_MS, judged_from=judged_from)
+    assert judgement.standing is standing
+    has_begun = LogView(begin=Begin(query_id="new", first_batch=0, prior_offsets=()))
+    assert _judged_from(replace(history, view=has_begun)) == -1
 
 
 def test_without_a_decision_log_no_transaction_is_judged() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,10 +10,12 @@ from tests.unit.coordinator_support import OTHER, die_at
 from tests.unit.ended_support import THIRD, add_b, advised, cluster, ending, killed, new, shown, twice
 from tests.unit.fake_sink import QUERY_ID, Cluster, Query, all_rows
 from tests.unit.owned_sink import OwnedSink, OwnedStore
-from twopc.errors import CommitBlockedError, InDoubtError, RefusedStartError
+from twopc.errors import CommitBlockedError, InDoubtError, RefusedStartError, RetriableError
 from twopc.files import LocalFiles
 from twopc.override import Abandon, AddSink, EndQuery, Overrides
+from twopc.participants import Participants
 from twopc.settings import Settings
+from twopc.testing.crash_points import arm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -167,8 +169,73 @@ def test_one_error_names_all_batches_that_are_not_complete(
         cluster.world.store(name).expire()
     cluster.start("a", files=newest).run(0, query_id=OTHER)
     settings = passing(AddSink("b"), AddSink("m"), EndQuery(QUERY_ID), EndQuery(THIRD))
-    with pytest.raises(InDoubtError, match=r"batch 1 of query query-a .* batch 1 of query query-c"):
+    with pytest.raises(InDoubtError, match=r"batch 1 of query query-a .* batch 1 of query query-c") as doubt:
         cluster.start("a", "b", "m", files=newest, settings=settings).run(1, query_id=OTHER)
+    cluster.start("a", "b", "m", files=newest, settings=advised(doubt.value)).run(1, query_id=OTHER)
+    assert (len(doubt.value.lost), shown(cluster, "a")) == (6, sorted(all_rows(0, 1)))
+
+
+@pytest.mark.parametrize(("older", "newer"), ["ab", "ba"])
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_table_proves_an_older_decision_before_a_newer_one_is_committed(
+    older: str, newer: str, *, is_interrupted: bool, stores: Cluster, new: LocalFiles, newest: LocalFiles
+) -> None:
+    """Seen: nothing showed any longer whether the older decision's rows were visible, although the start could prove it."""
+    stores.start(older, "l").run(0, 1)
+    die_at(stores, stores.start(newer, "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    if is_interrupted:
+        last = stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER))
+        die_at(stores, last, "driver.recovered", 0, query_id=THIRD)
+    stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
+
+
+def test_a_query_that_returns_need_not_prove_its_own_batch_after_its_successors(
+    stores: Cluster, new: LocalFiles
+) -> None:
+    """Seen: after one failure, each start said that it could not prove the query's own batch in time."""
+    stores.start("a", "l").run(0, 1)
+    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    settings = passing(AddSink("b"), EndQuery(OTHER))
+    die_at(stores, stores.start("a", "b", "l", settings=settings), "driver.recovered", 2)
+    stores.start("a", "b", "l", settings=settings).run(2)
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 2))
+
+
+def test_a_store_that_fails_does_not_delay_the_batches_in_other_stores(
+    stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: the other query's decided transactions stayed open, and would have expired."""
+    killed(stores, "a", "s")
+    killed(stores, "b", query_id=OTHER, files=new)
+    recover = Participants.recover
+
+    def fail_and_recover(*arguments: Any) -> None:
+        stores.world.store("s").unreachable = True
+        recover(*arguments)
+
+    monkeypatch.setattr(Participants, "recover", fail_and_recover)
+    with pytest.raises((CommitBlockedError, RetriableError)):
+        stores.start("a", "b", "s", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    assert shown(stores, "b") == all_rows(0, 1)
+
+
+@pytest.mark.parametrize("sink", ["s", "l"])
+def test_what_a_start_could_not_prove_says_nothing_about_later_batches(
+    sink: str, stores: Cluster, new: LocalFiles, newest: LocalFiles
+) -> None:
+    """Seen: when the store failed, the error advised to insert the rows of a batch that the next start committed."""
+    stores.start("a", sink).run(0, 1)
+    stores.start("b", sink, files=new, settings=ending(QUERY_ID)).run(0, query_id=OTHER)
+    settings = passing(EndQuery(QUERY_ID), EndQuery(OTHER), Abandon(1, QUERY_ID, ["l"]))
+    last = stores.start("a", "b", sink, files=newest, settings=settings)
+    last.run(0, query_id=THIRD)
+    arm("driver.decided", lambda: setattr(stores.world.store(sink), "unreachable", True))
+    with pytest.raises(CommitBlockedError):
+        last.run(1, query_id=THIRD)
+    stores.world.store(sink).unreachable = False
+    stores.start("a", "b", sink, files=newest, settings=settings).run(1, query_id=THIRD)
+    assert shown(stores, sink) == sorted(all_rows(0, 1, 0, 0, 1))
 
 
 def test_a_lost_batch_of_an_ended_query_does_not_delay_the_querys_own_batch(cluster: Cluster, new: LocalFiles) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +17,7 @@ from tests.live.rules.batches import ROWS, VISIBLE
 from tests.live.rules.schedules import Play, crash, playing
 from tests.live.rules.test_rule_04_proof import delete_before_end, initialise_again
 from tests.live.rules.test_rule_09_lost_transactions import decide_and_die
+from tests.unit.ended_support import advised
 from twopc import unproven
 from twopc.batch import Batch
 from twopc.coordinator import Coordinator
@@ -80,7 +80,7 @@ def test_a_query_with_a_new_checkpoint_may_abandon_the_expired_batch_of_the_quer
 
     with pytest.raises(InDoubtError) as caught:
         start(ending)
-    start(replace(named_setting(caught.value).overrides, end_query_ids={play.query_id}))
+    start(advised(caught.value).overrides)
     assert play.visible() == dict.fromkeys("abden", 1)
 
 
