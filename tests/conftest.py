@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from tests.live.services import KafkaService, chosen, kafka_service
 from tests.skips import reasons_of, unknown
 from twopc.integration.services.kafka import LocalKafka
 from twopc.sinks.kafka import producer_pool
+from twopc.sinks.kafka.client_log import client_logger
 from twopc.testing.contract import drivers
 
 if TYPE_CHECKING:
@@ -50,6 +52,21 @@ def _close_leftovers() -> Iterator[None]:
         pipeline.opened.pop().close()
     drivers.close_opened()
     producer_pool._pools.clear()
+
+
+class _OnlyUsed(logging.Filter):
+    """Drop what idle clients log: a client of an earlier test may still look for a broker that has ended."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not str(record.threadName).startswith("twopc-idle-clients")
+
+
+@pytest.fixture(autouse=True)
+def _silence_idle_clients() -> Iterator[None]:
+    only_used = _OnlyUsed()
+    client_logger.addFilter(only_used)
+    yield
+    client_logger.removeFilter(only_used)
 
 
 @pytest.fixture

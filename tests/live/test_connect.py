@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tests.live.services import KafkaService
     from tests.live.spark_support import Run
 
+pytestmark = pytest.mark.calm
+
 _SCRIPT = Path(__file__).with_name("connect_calls.py")
 _TIMEOUT_S = 200.0
 #: The steps of a batch at which the function's process may die.

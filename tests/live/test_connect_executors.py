@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tests.live.services import KafkaService
 
-pytestmark = [pytest.mark.whole, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.whole, pytest.mark.calm, pytest.mark.timeout(900)]
 
 #: In Spark's own log: a part of the shuffle was lost with its executor.
 _FETCH_FAILED = "FetchFailed("

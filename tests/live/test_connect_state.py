@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.live.services import KafkaService
 
-pytestmark = [pytest.mark.whole, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.whole, pytest.mark.calm, pytest.mark.timeout(900)]
 
 _DETERMINISTIC = {"checkpoints": {"deterministic_plan": True}}
 _ROCKS_DB = {

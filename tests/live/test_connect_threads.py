@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.whole,
+    pytest.mark.calm,
     pytest.mark.timeout(900),
     pytest.mark.skipif(pyspark.__version__ < "4.1", reason="Spark compares the rows of a shuffle from 4.1 on"),
 ]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.live.services import KafkaService
 
-pytestmark = [pytest.mark.whole, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.whole, pytest.mark.calm, pytest.mark.timeout(1800)]
 
 
 def test_the_kill_loop_finds_that_an_append_duplicates_a_batch_no_matter_which_process_dies(

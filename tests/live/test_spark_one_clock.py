@@ -25,7 +25,8 @@ __all__ = ["spark"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
-STEPS = 60
+#: The rows' times cover half a minute before and after the call, because a busy machine may plan the batch seconds earlier.
+STEPS = 1_200
 STEP_MS = 50
 
 
@@ -52,7 +53,7 @@ def test_no_rows_are_lost_if_a_batch_is_split_by_the_current_time(
 
     def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
         def write(batch: DataFrame, number: int) -> None:
-            first_ms = int(time.time() * 1000) - 500
+            first_ms = int(time.time() * 1000) - STEPS * STEP_MS // 2
             timed = batch.withColumn("ts", sf.expr(f"timestamp_millis({first_ms} + n * {STEP_MS})"))
             if is_cached:
                 timed = count(timed.withColumn("seen", sf.now())).persist()
