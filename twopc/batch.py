@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from twopc.log_view import LogView
     from twopc.override import Overrides
+    from twopc.times import Times
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,22 @@ class Batch:
         offsets: the batch's source offsets, one canonical string per source.
         offsets_of: reads another batch's source offsets from the same checkpoint; returns None if they are missing from the
             checkpoint.
+        times_of: reads a batch's times, this one's or another's, from the same checkpoint; returns None if they are missing from
+            the checkpoint.
+        keeps_state: returns whether the query keeps state.
     """
 
     query_id: str
     batch_id: int
     offsets: tuple[str, ...]
     offsets_of: Callable[[int], tuple[str, ...] | None]
+    times_of: Callable[[int], Times | None] = lambda _: None
+    keeps_state: Callable[[], bool] = lambda: False
+
+    @property
+    def times(self) -> Times | None:
+        """The batch's times; None if they are unknown."""
+        return self.times_of(self.batch_id)
 
 
 class Position(Enum):
@@ -39,6 +50,9 @@ class Position(Enum):
     NEXT = "next"  #: the batch after the last decided one, in the same history
     REWOUND = "rewound"  #: a batch before the last decided one, because an older checkpoint was restored
     COPIED = "copied"  #: a batch with the expected number, but from another history
+    PLANNED_AGAIN = (
+        "planned again"  #: the last decided batch, or its successor, but that batch has since been planned anew
+    )
     GAP = "gap"  #: a batch beyond the next one
     FIRST = "first"  #: the first batch of a query that may use the sink, or the first after a gap that the user names
     NEW_QUERY = "new query"  #: a batch of another query, for a sink name that is in use
@@ -54,7 +68,9 @@ def locate(view: LogView, batch: Batch, overrides: Overrides) -> Position:
     if highest is None:
         return _locate_new_query(view, batch, overrides)
     if batch.batch_id == highest:
-        return Position.SAME if is_same(view.highest_offsets, batch.offsets) else Position.COPIED
+        if not is_same(view.highest_offsets, batch.offsets):
+            return Position.COPIED
+        return Position.PLANNED_AGAIN if _is_planned_again(view, batch, highest) else Position.SAME
     if batch.batch_id < highest:
         return Position.REWOUND
     return _locate_later(view, batch, overrides, highest)
@@ -66,10 +82,23 @@ def _locate_later(view: LogView, batch: Batch, overrides: Overrides, highest: in
     # After a gap, the engine may have deleted the offsets. If they still exist, they must equal the offsets in the log.
     if not is_same(view.highest_offsets, prior or ()) and (is_next or prior is not None):
         return Position.COPIED
+    if _is_planned_again(view, batch, highest):
+        return Position.PLANNED_AGAIN
     if is_next:
         return Position.NEXT
     resumes = overrides.resumes_at(batch.query_id, batch.batch_id, needs_id=bool(view.ended))
     return Position.FIRST if resumes else Position.GAP
+
+
+def _is_planned_again(view: LogView, batch: Batch, highest: int) -> bool:
+    """Whether the checkpoint contains a newer plan of the last decided batch, at other times, and the query keeps state.
+
+    The engine plans a batch again if the checkpoint has lost the batch's offsets. The state is then that of the new plan, but
+    the rows are those of the decided one: rows of timers that only the new plan fires would be lost. Without state, nothing
+    remembers the new plan's times, so the batch is a replay. A decision of an earlier release has no times.
+    """
+    decided, found = view.highest_times, batch.times_of(highest)
+    return decided is not None and found is not None and decided != found and batch.keeps_state()
 
 
 def _locate_new_query(view: LogView, batch: Batch, overrides: Overrides) -> Position:

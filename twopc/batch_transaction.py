@@ -305,6 +305,7 @@ class BatchTransaction:
             scan_start=prepared.scan_start,
             kind=prepared.step.value,
             binding=self._run.setup.binding.number,
+            times=batch.times,
         )
         highest = view.highest_batch_of(batch.query_id)
         if highest is not None and batch.batch_id <= highest + 1:

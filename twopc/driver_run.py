@@ -218,7 +218,8 @@ class DriverRun:
         Raises:
             FatalError, FencedError, RetriableError, DecisionInDoubtError: see :meth:`append`.
         """
-        query_id, batch_id, offsets = self.decision.query_id, self.decision.batch_id, self.decision.offsets
+        decision = self.decision
+        query_id, batch_id = decision.query_id, decision.batch_id
         rest = [
             self.handles[key].transaction for key, found in self.evidence.items() if found is not Evidence.COMMITTED
         ]
@@ -228,7 +229,14 @@ class DriverRun:
             query_id,
             ", ".join(rest),
         )
-        self.open(Begin(query_id=query_id, first_batch=batch_id + 1, prior_offsets=offsets, abandons=True), judged)
+        begin = Begin(
+            query_id=query_id,
+            first_batch=batch_id + 1,
+            prior_offsets=decision.offsets,
+            abandons=True,
+            prior_times=decision.times,
+        )
+        self.open(begin, judged)
         self.sweep()
 
     def skip(self, batch: Batch) -> None:
@@ -251,6 +259,7 @@ class DriverRun:
             first_batch=batch.batch_id + 1,
             prior_offsets=batch.offsets,
             ends=None if ended == batch.query_id else ended,
+            prior_times=batch.times,
         )
         self.open(begin, self.view)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from twopc.attempt import TaskKey
     from twopc.participants import ScanStart
     from twopc.records import LogContents, Record, TaskReport
+    from twopc.times import Times
 
     Kept = tuple[int, ScanStart]
 
@@ -87,6 +88,13 @@ class LogView:
         if self.decision is not None:
             return self.decision.offsets
         return () if self.begin is None else self.begin.prior_offsets
+
+    @property
+    def highest_times(self) -> Times | None:
+        """The times of :attr:`highest_batch`; None if they are unknown."""
+        if self.decision is not None:
+            return self.decision.times
+        return None if self.begin is None else self.begin.prior_times
 
 
 def fold(contents: LogContents) -> LogView:

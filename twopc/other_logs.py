@@ -156,7 +156,13 @@ def _end_of(last: Decision, *, abandons: bool = False) -> Begin:
 
     The query that starts has not decided anything yet, and its first batch may be rejected.
     """
-    return Begin(query_id=last.query_id, first_batch=last.batch_id + 1, prior_offsets=last.offsets, abandons=abandons)
+    return Begin(
+        query_id=last.query_id,
+        first_batch=last.batch_id + 1,
+        prior_offsets=last.offsets,
+        abandons=abandons,
+        prior_times=last.times,
+    )
 
 
 def _error(setup: Setup, unproven: Sequence[LastDecision], batch: Batch) -> TwoPhaseCommitError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from twopc.attempt import Attempt  # noqa: TC001 - msgspec reads annotations at run time
+from twopc.times import Times  # noqa: TC001 - see above
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -113,6 +114,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
         ends: the id of the previously open query, if this query ends it.
         abandons: whether the user has given up the invisible part of batch ``first_batch - 1``, which was decided but could not
             be completed.
+        prior_times: the times of batch ``first_batch - 1`` if this query has written it; otherwise None.
     """
 
     query_id: str
@@ -120,6 +122,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
     prior_offsets: tuple[str, ...]
     ends: str | None = None
     abandons: bool = False
+    prior_times: Times | None = None
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
@@ -131,6 +134,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
         scan_start: for each sink, where the search for evidence of its transactions begins.
         kind: "write"; or "rewrite" if an earlier decision for the batch lost all of its transactions.
         binding: the number of the checkpoint's binding when the batch was decided; 0 if the record does not contain it.
+        times: the times with which the engine planned the batch; None if they are unknown, or if an earlier release wrote the
+            record.
     """
 
     query_id: str
@@ -141,6 +146,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag="decision"):
     scan_start: dict[str, dict[str, Any]]
     kind: str = "write"
     binding: int = 0
+    times: Times | None = None
 
 
 class Repair(msgspec.Struct, frozen=True, kw_only=True, tag="repair"):

@@ -84,6 +84,7 @@ _RUNNING: Final = _NEXT | _SAME
 REFUSALS: Final = {
     Position.REWOUND: "checkpoint rewound",
     Position.COPIED: "another history",
+    Position.PLANNED_AGAIN: "planned again",
     Position.GAP: "gap",
     Position.NEW_QUERY: "name in use",
     Position.UNADOPTED: "checkpoint older than the sink",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 from twopc.batch import Position
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from twopc.log_view import LogView
     from twopc.override import Overrides
     from twopc.records import Decision
+    from twopc.times import Times
 
 #: The advice for a start with a new checkpoint, in which the query must neither duplicate nor skip rows.
 _NEW_CHECKPOINT: Final = (
@@ -51,6 +53,7 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
     other = view.begin.query_id if view.begin else None
     missing = 0 if highest is None else highest + 1  # the first batch of the gap
     ending = overrides.in_code(EndQuery(other or ""))
+    found = None if highest is None else batch.times_of(highest)
     texts = {
         Position.REWOUND: (
             f"the checkpoint is at batch {at}, but {log} already contains the decision for batch {highest}. An older "
@@ -62,6 +65,16 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             f"the source offsets in this checkpoint (at batch {at}) differ from the offsets that {log} recorded for "
             f"batch {highest}. The checkpoint was copied or restored, and another run continued from it. Continuing "
             "would lose or duplicate records. Use the checkpoint of the run that wrote last, or start with a new "
+            f"checkpoint and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
+        ),
+        Position.PLANNED_AGAIN: (
+            f"the checkpoint contains a newer plan of batch {highest} than the one that {log} recorded: the source offsets are "
+            f"the same, but the times are {_in_spark(found)} instead of {_in_spark(view.highest_times)}. The checkpoint had lost "
+            f"the file offsets/{highest}, for example because an older copy was restored, so Spark planned the batch again. The "
+            "query keeps state, so its state would no longer match its visible rows, and rows of timers could be lost. To "
+            f"finish the batch as it was decided, stop the query, and write {_in_spark(view.highest_times)} into the second line "
+            f"of the file offsets/{highest}. Delete offsets/.{highest}.crc if it exists, the files with numbers above {highest} "
+            f"from offsets/, and the files with numbers from {highest} on from commits/. Then restart. Or start with a new "
             f"checkpoint and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
         ),
         Position.GAP: (
@@ -101,6 +114,14 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
         ),
     }
     return RefusedStartError(f"{REFUSALS[position]}: {texts[position]}. Nothing was written", case=position.value)
+
+
+def _in_spark(times: Times | None) -> str:
+    """Write the times as Spark writes them into ``offsets/N``."""
+    if times is None:
+        return "unknown"
+    names = {"batchWatermarkMs": times.watermark_ms, "batchTimestampMs": times.timestamp_ms}
+    return json.dumps(names, separators=(",", ":")).strip("{}")
 
 
 def lost_decision(  # noqa: PLR0913 - the facts

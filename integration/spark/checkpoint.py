@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from twopc.batch import Batch
 from twopc.errors import ConfigurationError
+from twopc.times import Times
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,7 +59,9 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
     Raises:
         ConfigurationError: the batch is not in the checkpoint or cannot be read.
     """
-    offsets = source_offsets(files, batch_id)
+    # Every batch compares itself with the one before it, so read each file only once.
+    entry = functools.cache(lambda other: read_entry(files, other))
+    offsets = _source_offsets(files, batch_id, entry(batch_id))
     if offsets is None:
         raise ConfigurationError(
             f"{files.location}/offsets contains no entry for batch {batch_id}, so the toolkit could not recognize a replay "
@@ -66,7 +70,26 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
             "with this option, that sink must finish first: docs/migration.md#do-you-need-to-migrate. Or pass this query's "
             "checkpoint to exactly_once(). Then restart"
         )
-    return Batch(query_id, batch_id, offsets, offsets_of=lambda other: source_offsets(files, other))
+    return Batch(
+        query_id,
+        batch_id,
+        offsets,
+        offsets_of=lambda other: _source_offsets(files, other, entry(other)),
+        times_of=lambda other: None if (found := entry(other)) is None else found.times,
+        keeps_state=lambda: bool(files.names("state")),
+    )
+
+
+class Entry(NamedTuple):
+    """The file ``offsets/N``.
+
+    Attributes:
+        by_source: each source's name or number, and its offset as Spark wrote it, in a stable order.
+        times: the batch's times; None if the file does not contain them.
+    """
+
+    by_source: dict[str, str]
+    times: Times | None
 
 
 def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
@@ -84,9 +107,13 @@ def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
     Raises:
         ConfigurationError: the offsets or the entries cannot be read.
     """
-    offsets = offsets_by_source(files, batch_id)
-    if offsets is None:
+    return _source_offsets(files, batch_id, read_entry(files, batch_id))
+
+
+def _source_offsets(files: Files, batch_id: int, entry: Entry | None) -> tuple[str, ...] | None:
+    if entry is None:
         return None
+    offsets = entry.by_source
     logs = _logs(files, offsets)
     with decoding(files, f"offsets/{batch_id}"):
         canonical = {source: _canonical(files, source in logs and source, line) for source, line in offsets.items()}
@@ -96,9 +123,20 @@ def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
 def offsets_by_source(files: Files, batch_id: int) -> dict[str, str] | None:
     """Read a batch's source offsets as Spark wrote them.
 
-    The result maps each source's name or number to its offset, in a stable order. Version 1 of the file has one line per
-    source. Version 2 (Spark 4.2) has lines ``source:offset``, in hash-map order. Source: ``OffsetSeqLog.scala``; seen on
-    Spark 4.3.0.
+    Return None if the checkpoint does not contain the batch; see :class:`Entry`.
+
+    Raises:
+        ConfigurationError: the file is torn, or has an unknown version.
+    """
+    entry = read_entry(files, batch_id)
+    return None if entry is None else entry.by_source
+
+
+def read_entry(files: Files, batch_id: int) -> Entry | None:
+    """Read the file ``offsets/<batch_id>``. Return None if it does not exist.
+
+    Version 1 of the file has one line per source. Version 2 (Spark 4.2) has lines ``source:offset``, in hash-map order.
+    Source: ``OffsetSeqLog.scala``; seen on Spark 4.3.0.
 
     Raises:
         ConfigurationError: the file is torn, or has an unknown version.
@@ -108,16 +146,23 @@ def offsets_by_source(files: Files, batch_id: int) -> dict[str, str] | None:
     if data is None:
         return None
     with decoding(files, name):
-        version, _metadata, *lines = data.decode().splitlines()
+        version, metadata, *lines = data.decode().splitlines()
         if version == "v1":
-            return {str(number): line for number, line in enumerate(lines)}
+            return Entry({str(number): line for number, line in enumerate(lines)}, _times(metadata))
         if version == "v2":
             named = (line.split(":", 1) for line in lines)
-            return dict(sorted((source, offset) for source, offset in named))
+            return Entry(dict(sorted((source, offset) for source, offset in named)), _times(metadata))
     raise ConfigurationError(
         f"{files.location}/{name} has version {version!r}, but this release reads only v1 and v2. Nothing was "
         "written. Set spark.sql.streaming.offsetLog.formatVersion to 1 in a new checkpoint, or use a newer release"
     )
+
+
+def _times(metadata: str) -> Times | None:
+    """Parse the times. A continuous trigger writes no metadata, and no version of Spark is known to omit one of the times."""
+    found = dict(json.loads(metadata or "{}"))
+    watermark_ms, timestamp_ms = found.get("batchWatermarkMs"), found.get("batchTimestampMs")
+    return None if watermark_ms is None or timestamp_ms is None else Times(int(watermark_ms), int(timestamp_ms))
 
 
 def planning_time_ms(files: Files, batch_id: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -432,3 +433,29 @@ def test_a_state_format_that_keeps_the_first_evaluations_state_is_refused(
     assert "ConfigurationError: batch 0" in message
     assert f"Set {_STORE}.checkpointFormatVersion to 1" in message
     assert not values(sink)
+
+
+@pytest.mark.whole
+def test_a_batch_that_spark_plans_again_at_another_time_is_refused_and_can_be_finished_as_it_was_decided(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The checkpoint lacks the last batch, as an older copy of it does."""
+    sink = kafka_sink(kafka.bootstrap_servers)
+    query = Query(spark, tmp_path, (sink,), plan=lambda frame: frame.dropDuplicates(["id"]))
+    for number in range(2):
+        feed(query, number)
+        query.run()
+    planned = tmp_path / "checkpoint/offsets/1"
+    decided = json.loads(planned.read_text().splitlines()[1])
+    for name in ("offsets/1", "offsets/.1.crc", "commits/1", "commits/.1.crc", "sources/0/1", "sources/0/.1.crc"):
+        (tmp_path / "checkpoint" / name).unlink()
+    error = query.refused()
+    assert "RefusedStartError: planned again" in error
+    version, metadata, *offsets = planned.read_text().splitlines()
+    times = {name: decided[name] for name in ("batchWatermarkMs", "batchTimestampMs")}
+    assert json.dumps(times, separators=(",", ":")).strip("{}") in error
+    planned.write_text("\n".join([version, json.dumps(json.loads(metadata) | times), *offsets]))
+    (planned.parent / ".1.crc").unlink()
+    feed(query, 2)
+    query.run()
+    assert values(sink) == Counter(str(100 * of + one) for of in range(3) for one in range(NEW))

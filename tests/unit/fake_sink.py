@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from twopc.engine import Work
     from twopc.files import Files
     from twopc.settings import Settings
+    from twopc.times import Times
 
 QUERY_ID = "query-a"
 PARTITIONS = 3
@@ -305,13 +306,13 @@ def offsets_of(batch: int) -> tuple[str, ...]:
     return (f'{{"t":{{"0":{batch}}}}}',)
 
 
-def batch_of(batch: int, *, query_id: str = QUERY_ID, history: str = "") -> Batch:
-    """A batch of the checkpoint; a different ``history`` has different planned offsets."""
+def batch_of(batch: int, *, query_id: str = QUERY_ID, history: str = "", times: Times | None = None) -> Batch:
+    """A batch of the checkpoint of a query with state; a different ``history`` has different planned offsets."""
 
     def offsets(of: int) -> tuple[str, ...]:
         return tuple(history + offset for offset in offsets_of(of))
 
-    return Batch(query_id=query_id, batch_id=batch, offsets=offsets(batch), offsets_of=offsets)
+    return Batch(query_id, batch, offsets(batch), offsets, times_of=lambda _: times, keeps_state=lambda: True)
 
 
 @dataclass

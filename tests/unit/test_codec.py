@@ -204,8 +204,8 @@ def test_a_records_fields_belong_to_its_format() -> None:
         "twopc/2",
         {
             "Acquired": "query_id run deciding_log driver at_ms sink deciding_cluster",
-            "Begin": "query_id first_batch prior_offsets ends abandons",
-            "Decision": "query_id batch_id attempt offsets tasks scan_start kind binding",
+            "Begin": "query_id first_batch prior_offsets ends abandons prior_times",
+            "Decision": "query_id batch_id attempt offsets tasks scan_start kind binding times",
             "Repair": "query_id batch_id attempt tasks replaces",
             "Truncation": "log_start begin ended",
             "TaskReport": "partition rows checksum handles staged frame_name is_direct parts is_repair",

@@ -9,31 +9,47 @@ import pytest
 import twopc.override
 from tests.unit.fake_sink import FakeHandle, batch_of, offsets_of
 from twopc.attempt import Attempt, Evidence
-from twopc.batch import Position, locate
+from twopc.batch import Batch, Position, locate
 from twopc.errors import CommitBlockedError
 from twopc.log_view import LogView
 from twopc.override import Overrides
 from twopc.records import Begin, Decision
 from twopc.recovery import Outcome, Step, lookup
 from twopc.refusals import damaged, refusal
+from twopc.times import Times
 from twopc.unproven import Unproven
 
 MINE, OTHER = "mine-1", "other-2"
+LATER = "later"
 
 
 def view(query_id: str | None, *, ended: str | None = None) -> LogView:
     if query_id is None:
         return LogView()
     decision = Decision(
-        query_id=query_id, batch_id=5, attempt=Attempt(0, 1), offsets=offsets_of(5), tasks=(), scan_start={}
+        query_id=query_id,
+        batch_id=5,
+        attempt=Attempt(0, 1),
+        offsets=offsets_of(5),
+        tasks=(),
+        scan_start={},
+        times=Times(0, 12),
     )
     begin = Begin(query_id=query_id, first_batch=0, prior_offsets=())
     return LogView(begin=begin, decision=decision, ended=frozenset({ended} if ended else ()))
 
 
+def found(batch: int, history: str) -> Batch:
+    """A batch of the checkpoint. ``LATER`` is the same history, but its batches are planned again."""
+    if history == LATER:
+        return batch_of(batch, query_id=MINE, times=Times(0, 13))
+    return batch_of(batch, query_id=MINE, history=history)
+
+
 CASES = [
     (Position.REWOUND, view(MINE), 3, "", f"override=EndQuery('{MINE}')"),
     (Position.COPIED, view(MINE), 5, "x", f"override=EndQuery('{MINE}')"),
+    (Position.PLANNED_AGAIN, view(MINE), 5, LATER, f"override=EndQuery('{MINE}')"),
     (Position.GAP, view(MINE), 9, "", f"override=ResumeAt(9, '{MINE}')"),
     (Position.NEW_QUERY, view(OTHER), 0, "", f"override=EndQuery('{OTHER}')"),
     (Position.UNADOPTED, view(None), 4, "", f"override=AdoptQuery('{MINE}')"),
@@ -45,7 +61,7 @@ CASES = [
 def test_a_refusal_mentions_the_log_and_the_batch_and_quotes_the_setting(
     position: Position, log: LogView, batch: int, history: str, way_out: str
 ) -> None:
-    mine = batch_of(batch, query_id=MINE, history=history)
+    mine = found(batch, history)
     assert locate(log, mine, Overrides()) is position
     label = lookup(log.status, Outcome.COMMITTED, position, staged=False).label
     error = refusal(position, log, mine, "the-log", Overrides())
@@ -88,7 +104,7 @@ def test_the_setting_quoted_in_a_refusal_resolves_it(
     """``EndQuery`` applies to a new checkpoint, the other settings to this one."""
     override = eval(way_out.removeprefix("override="), vars(twopc.override))  # noqa: S307 - evaluates the text as the user would copy it
     overrides = Overrides.of(override)
-    follower = batch_of(0, query_id="n") if overrides.end_query_ids else batch_of(batch, query_id=MINE, history=history)
+    follower = batch_of(0, query_id="n") if overrides.end_query_ids else found(batch, history)
     assert locate(log, follower, overrides) is Position.FIRST, position
 
 
