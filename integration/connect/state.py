@@ -13,6 +13,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import ConfigurationError
+from twopc.integration.spark.checkpoint import read_entry
 from twopc.integration.spark.stateful import incomplete
 from twopc.integration.state_files import version_of
 
@@ -34,8 +35,8 @@ class StateFiles:
 
     Args:
         files: the query's checkpoint.
-        without_keys: the ids of the stateful operators that have one partition. Their metadata contain the partition count of
-            the query's other operators.
+        without_keys: the ids of the stateful operators that have one partition. The checkpoint contains only the partition
+            count of the query's other operators.
     """
 
     def __init__(self, files: Files, without_keys: Collection[int]) -> None:
@@ -47,9 +48,10 @@ class StateFiles:
 
         Return an empty text if every partition has a version.
         """
-        version = batch_id + 1
+        version, entry = batch_id + 1, read_entry(self._files, batch_id)
+        planned = None if entry is None else entry.state_partitions
         for operator in self._numbers("state"):
-            for partition in range(self._partitions(batch_id, operator)):
+            for partition in range(self._partitions(batch_id, operator, planned)):
                 stores = self._stores(f"state/{operator}/{partition}")
                 if not stores or any(version not in versions for versions in stores):
                     return f"state/{operator}/{partition}"
@@ -61,9 +63,12 @@ class StateFiles:
         inner = (self._files.names(f"{partition}/{name}") for name in names if "." not in name)
         return [versions for files in (names, *inner) if (versions := _versions(files))]
 
-    def _partitions(self, batch_id: int, operator: int) -> int:
+    def _partitions(self, batch_id: int, operator: int, planned: int | None) -> int:
         if operator in self._without_keys:
             return 1
+        # Spark's offline repartition of the state does not change an operator's metadata in the first format.
+        if planned is not None:
+            return planned
         first, second = (f"state/{operator}/{name}" for name in _METADATA)
         newest = max(self._numbers(second), default=None)
         content = self._files.read(first if newest is None else f"{second}/{newest}")

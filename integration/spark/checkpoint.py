@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 #: How much of a file source's log is read at first.
 _END_BYTES: Final = 64 * 1024
+#: The setting from which Spark takes the number of state partitions (``IncrementalExecution.numStateStores``). A batch's
+#: file contains the value that the query began with, or to which its state was repartitioned since.
+_STATE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
 @contextlib.contextmanager
@@ -86,10 +89,12 @@ class Entry(NamedTuple):
     Attributes:
         by_source: each source's name or number, and its offset as Spark wrote it, in a stable order.
         times: the batch's times; None if the file does not contain them.
+        state_partitions: the number of partitions of each stateful operator; None if the file does not contain it.
     """
 
     by_source: dict[str, str]
     times: Times | None
+    state_partitions: int | None
 
 
 def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
@@ -148,21 +153,23 @@ def read_entry(files: Files, batch_id: int) -> Entry | None:
     with decoding(files, name):
         version, metadata, *lines = data.decode().splitlines()
         if version == "v1":
-            return Entry({str(number): line for number, line in enumerate(lines)}, _times(metadata))
+            return Entry({str(number): line for number, line in enumerate(lines)}, *_facts(metadata))
         if version == "v2":
             named = (line.split(":", 1) for line in lines)
-            return Entry(dict(sorted((source, offset) for source, offset in named)), _times(metadata))
+            return Entry(dict(sorted((source, offset) for source, offset in named)), *_facts(metadata))
     raise ConfigurationError(
         f"{files.location}/{name} has version {version!r}, but this release reads only v1 and v2. Nothing was "
         "written. Set spark.sql.streaming.offsetLog.formatVersion to 1 in a new checkpoint, or use a newer release"
     )
 
 
-def _times(metadata: str) -> Times | None:
-    """Parse the times. A continuous trigger writes no metadata, and no version of Spark is known to omit one of the times."""
+def _facts(metadata: str) -> tuple[Times | None, int | None]:
+    """Parse the times and the number of state partitions. A continuous trigger writes no metadata."""
     found = dict(json.loads(metadata or "{}"))
     watermark_ms, timestamp_ms = found.get("batchWatermarkMs"), found.get("batchTimestampMs")
-    return None if watermark_ms is None or timestamp_ms is None else Times(int(watermark_ms), int(timestamp_ms))
+    partitions = dict(found.get("conf", {})).get(_STATE_PARTITIONS)
+    times = None if watermark_ms is None or timestamp_ms is None else Times(int(watermark_ms), int(timestamp_ms))
+    return times, None if partitions is None else int(partitions)
 
 
 def planning_time_ms(files: Files, batch_id: int) -> int:

@@ -339,6 +339,15 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_connect_state.py -k without_the_batchs_version",
     ),
     one_edit(
+        "Spark Connect: a repartition of the state goes unnoticed",
+        0,
+        "integration/connect/state.py",
+        "        if planned is not None:\n            return planned\n",
+        "",
+        model=False,
+        protocol="tests/unit/test_connect_state.py -k after_a_repartition",
+    ),
+    one_edit(
         "Spark Connect: state in a single partition is expected in all partitions",
         0,
         "integration/connect/state.py",

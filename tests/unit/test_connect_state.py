@@ -93,6 +93,44 @@ def test_the_newest_metadata_gives_the_number_of_partitions(tmp_path: Path) -> N
         state_of(tmp_path, Batch()).complete()
 
 
+def planned(root: Path, batch_id: int, partitions: object) -> None:
+    """The batch's file in ``offsets``, with Spark's setting for the number of state partitions."""
+    conf = {} if partitions is None else {"spark.sql.shuffle.partitions": partitions}
+    (root / "offsets").mkdir()
+    (root / f"offsets/{batch_id}").write_text(f"v1\n{json.dumps({'conf': conf})}\n-")
+
+
+def test_after_a_repartition_to_fewer_partitions_only_these_are_expected(tmp_path: Path) -> None:
+    """Spark 4.2 does not change an operator's metadata in the first format. Fails if every later batch is refused."""
+    written(tmp_path, "0/2.delta", "1/2.delta", "2/1.delta", "3/1.delta", partitions=4)
+    planned(tmp_path, 1, "2")
+    state_of(tmp_path, Batch()).complete()
+
+
+def test_after_a_repartition_to_more_partitions_all_of_these_are_expected(tmp_path: Path) -> None:
+    """Fails if a batch is decided without the state of the new partitions."""
+    written(tmp_path, "0/2.delta", "1/2.delta", "2/2.delta", "3/1.delta", partitions=2)
+    planned(tmp_path, 1, "4")
+    with pytest.raises(ConfigurationError, match="has not written state/0/3"):
+        state_of(tmp_path, Batch()).complete()
+
+
+@pytest.mark.parametrize("of_batch", [None, 0], ids=["not in the file", "no file"])
+def test_without_the_setting_the_metadata_give_the_number_of_partitions(of_batch: int | None, tmp_path: Path) -> None:
+    """Spark 4.2 does not write the setting into version 2 of the file."""
+    written(tmp_path, "0/2.delta", "1/1.delta", partitions=2)
+    planned(tmp_path, 1 if of_batch is None else 7, None)
+    with pytest.raises(ConfigurationError, match="state/0/1"):
+        state_of(tmp_path, Batch()).complete()
+
+
+def test_a_setting_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    written(tmp_path, "0/2.delta", "1/2.delta")
+    planned(tmp_path, 1, "many")
+    with pytest.raises(ConfigurationError, match="offsets/1 cannot be read"):
+        state_of(tmp_path, Batch()).complete()
+
+
 @pytest.mark.parametrize(("files", "missing"), [(["0/2.delta"], ""), (["0/1.delta"], "state/0/0")])
 def test_an_operator_without_keys_has_one_partition(files: list[str], missing: str, tmp_path: Path) -> None:
     written(tmp_path, *files, partitions=200)
