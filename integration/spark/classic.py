@@ -113,7 +113,7 @@ class ClassicMode:
         session = frames[0].frame.sparkSession
         if not (renames_exclusively(files) and files.location == self._own_location):
             require_not_overwritten(self._query, files, batch.batch_id, lambda: self._own_location)
-        sizes = self._state_sizes.before(session, batch.query_id)
+        sizes = self._state_sizes.before(session, batch.query_id, batch.batch_id)
         self._repeated.look(frames, batch.query_id, batch.batch_id)
         return sizes
 

@@ -34,10 +34,15 @@ class StateSizes:
     def __init__(self) -> None:
         self.is_stateless = False
         self._is_asked = True
+        self._first_batch: int | None = None
 
-    def before(self, session: SparkSession, query_id: str) -> tuple[StateSize, ...]:
+    def before(self, session: SparkSession, query_id: str, batch_id: int) -> tuple[StateSize, ...]:
         """Return each operator's state size after the run's previous batch. Return () in the first batch."""
-        if not self._is_asked:
+        if self._first_batch is None:
+            self._first_batch = batch_id
+        # Before a run's first batch, Spark may report triggers that found no data. These reports contain no operators, even if
+        # the query is stateful.
+        if not self._is_asked or batch_id == self._first_batch:
             return ()
         try:
             progress = running_query(session, query_id).lastProgress()

@@ -342,6 +342,15 @@ BUGS: Final = (
         protocol="tests/unit/test_planned_again.py -k stateless",
     ),
     _bug(
+        "a stateful query that starts without data counts as stateless",
+        0,
+        "integration/spark/state_sizes.py",
+        " or batch_id == self._first_batch:",
+        ":",
+        model=False,
+        protocol="tests/unit/test_spark_state_sizes.py",
+    ),
+    _bug(
         "a decision does not record the times of its batch",
         10,
         _TRANSACTION,
