@@ -54,6 +54,7 @@ class Position(Enum):
         "planned again"  #: the last decided batch, or its successor, but that batch has since been planned anew
     )
     GAP = "gap"  #: a batch beyond the next one
+    SET_BACK = "set back"  #: a batch beyond the next one, and it reads the last decided batch's input again
     FIRST = "first"  #: the first batch of a query that may use the sink, or the first after a gap that the user names
     NEW_QUERY = "new query"  #: a batch of another query, for a sink name that is in use
     UNADOPTED = "unadopted"  #: a batch from a checkpoint that is older than the sink
@@ -86,6 +87,8 @@ def _locate_later(view: LogView, batch: Batch, overrides: Overrides, highest: in
         return Position.PLANNED_AGAIN
     if is_next:
         return Position.NEXT
+    if _is_set_back(view, batch, highest):
+        return Position.SET_BACK
     resumes = overrides.resumes_at(batch.query_id, batch.batch_id, needs_id=bool(view.ended))
     return Position.FIRST if resumes else Position.GAP
 
@@ -99,6 +102,17 @@ def _is_planned_again(view: LogView, batch: Batch, highest: int) -> bool:
     """
     decided, found = view.highest_times, batch.times_of(highest)
     return decided is not None and found is not None and decided != found and batch.keeps_state()
+
+
+def _is_set_back(view: LogView, batch: Batch, highest: int) -> bool:
+    """Whether the sources went back, in the gap before this batch, to where they were before the last decided batch.
+
+    Spark's offline repartition of the state does this if it may skip an unfinished batch. This query may have decided that batch.
+    """
+    before = batch.offsets_of(highest - 1) if highest > 0 else None
+    if before is None or is_same(view.highest_offsets, before):
+        return False
+    return any(batch.offsets_of(skipped) == before for skipped in range(highest + 1, batch.batch_id))
 
 
 def _locate_new_query(view: LogView, batch: Batch, overrides: Overrides) -> Position:

@@ -86,6 +86,7 @@ REFUSALS: Final = {
     Position.COPIED: "another history",
     Position.PLANNED_AGAIN: "planned again",
     Position.GAP: "gap",
+    Position.SET_BACK: "set back",
     Position.NEW_QUERY: "name in use",
     Position.UNADOPTED: "checkpoint older than the sink",
     Position.ENDED: "query ended",

@@ -89,6 +89,14 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             "the same if the query keeps state (dropDuplicates, windows, stream-stream joins) and the function did not "
             "evaluate all of these batches. Their state is missing, and ResumeAt does not restore it"
         ),
+        Position.SET_BACK: (
+            f"the checkpoint is at batch {at}, but {log} expects batch {missing}. In between, the sources went back to where "
+            f"they were before batch {highest}, which {log} contains. Continuing would write the rows of batch {highest} twice. "
+            "Spark's offline repartition of the state does this with enforceExactlyOnceSink=false if the last batch is "
+            "unfinished: it skips this batch, and reads its input again. Restore the checkpoint from before the repartition, let "
+            "the query finish its last batch, and repartition with enforceExactlyOnceSink=true. If there is no backup, start "
+            f"with a new checkpoint and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
+        ),
         Position.NEW_QUERY: (
             f"{log} belongs to query {other}, but this is query {mine}. Either this start uses a new checkpoint, which "
             "gave the query a new id, or two queries use the same sink name. (Spark creates a new checkpoint if the "

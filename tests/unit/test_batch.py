@@ -79,6 +79,34 @@ def test_a_gap_is_accepted_only_at_the_given_batch_and_in_the_same_history(
     assert locate(log(5), batch_of(batch, query_id="a", history=history), overrides) is position
 
 
+def set_back(at: int, back_to: int, *, known: bool = True) -> Batch:
+    """A batch after a gap that begins after batch 5. In the gap, the sources went back to the offsets of an earlier batch."""
+
+    def offsets(of: int) -> tuple[str, ...] | None:
+        if of == 6:
+            return offsets_of(back_to)
+        return offsets_of(of) if known or of != 4 else None
+
+    return Batch(query_id="a", batch_id=at, offsets=offsets_of(at), offsets_of=offsets)
+
+
+@pytest.mark.parametrize("overrides", [NONE, Overrides(resume_at=ResumeAt(7)), Overrides(resume_at=ResumeAt(8))])
+@pytest.mark.parametrize("at", [7, 8])
+def test_a_gap_in_which_the_sources_went_back_is_accepted_under_no_override(at: int, overrides: Overrides) -> None:
+    """Spark's repartition of the state does this if it may skip a failed batch. Fails if that batch is written twice."""
+    assert locate(log(5), set_back(at, back_to=4), overrides) is Position.SET_BACK
+
+
+def test_a_gap_in_which_the_sources_stayed_where_they_were_is_accepted() -> None:
+    """Spark's repartition of the state does this if the last batch was complete."""
+    resumed = Overrides(resume_at=ResumeAt(7))
+    assert locate(log(5), set_back(7, back_to=5), resumed) is Position.FIRST
+    assert locate(log(5), set_back(7, back_to=5), NONE) is Position.GAP
+    idle = Batch(query_id="a", batch_id=7, offsets=offsets_of(5), offsets_of=lambda _: offsets_of(5))
+    assert locate(log(5), idle, resumed) is Position.FIRST  # the decided batch had no data
+    assert locate(log(5), set_back(7, back_to=4, known=False), resumed) is Position.FIRST
+
+
 COUNTER, OTHER = '{"logOffset":5}', '{"t":{"0":7}}'
 DIGEST, SECOND = '{"digest":"0a","logOffset":5}', '{"digest":"0b","logOffset":5}'
 

@@ -38,7 +38,7 @@ def expected_step(  # noqa: PLR0911 - the protocol in prose, case by case, indep
 
 
 def test_every_combination_of_facts_matches_exactly_one_row_of_the_table() -> None:
-    assert len(COMBINATIONS) == 4 * 40 * 10 * 2 * 2
+    assert len(COMBINATIONS) == 4 * 40 * 11 * 2 * 2
     for status, evidence, position, staged, abandoned in COMBINATIONS:
         facts = (status, outcome_of(evidence), position)
         matching = [case for case in RECOVERY_TABLE if case.matches(*facts, staged=staged, abandoned=abandoned)]

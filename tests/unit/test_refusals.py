@@ -20,7 +20,7 @@ from twopc.times import Times
 from twopc.unproven import Unproven
 
 MINE, OTHER = "mine-1", "other-2"
-LATER = "later"
+LATER, BACK = "later", "back"
 
 
 def view(query_id: str | None, *, ended: str | None = None) -> LogView:
@@ -40,9 +40,15 @@ def view(query_id: str | None, *, ended: str | None = None) -> LogView:
 
 
 def found(batch: int, history: str) -> Batch:
-    """A batch of the checkpoint. ``LATER`` is the same history, but its batches are planned again."""
+    """A batch of the checkpoint.
+
+    ``LATER`` is the same history, but its batches are planned again. In ``BACK``, the sources go back by two batches before it.
+    """
     if history == LATER:
         return batch_of(batch, query_id=MINE, times=Times(0, 13))
+    if history == BACK:
+        offsets = [*range(batch - 1), batch - 3, batch]
+        return Batch(MINE, batch, offsets_of(batch), lambda of: offsets_of(offsets[of]))
     return batch_of(batch, query_id=MINE, history=history)
 
 
@@ -51,6 +57,7 @@ CASES = [
     (Position.COPIED, view(MINE), 5, "x", f"override=EndQuery('{MINE}')"),
     (Position.PLANNED_AGAIN, view(MINE), 5, LATER, f"override=EndQuery('{MINE}')"),
     (Position.GAP, view(MINE), 9, "", f"override=ResumeAt(9, '{MINE}')"),
+    (Position.SET_BACK, view(MINE), 7, BACK, f"override=EndQuery('{MINE}')"),
     (Position.NEW_QUERY, view(OTHER), 0, "", f"override=EndQuery('{OTHER}')"),
     (Position.UNADOPTED, view(None), 4, "", f"override=AdoptQuery('{MINE}')"),
     (Position.ENDED, view(OTHER, ended=MINE), 6, "", f"override=EndQuery('{OTHER}')"),
@@ -91,7 +98,7 @@ def test_an_error_that_advises_a_new_checkpoint_says_where_it_begins() -> None:
     """By default, it would write every row again, or skip rows."""
     texts = [
         str(refusal(position, view(OTHER), batch_of(5), "the-log", Overrides()))
-        for position in (Position.COPIED, Position.ENDED)
+        for position in (Position.COPIED, Position.PLANNED_AGAIN, Position.SET_BACK, Position.ENDED)
     ]
     for text in (*texts, str(damaged(LogView(damage="x"), "the-log"))):
         assert "new checkpoint" in text and "startingOffsets" in text
