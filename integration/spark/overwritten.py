@@ -5,8 +5,8 @@ of a copy of the query's checkpoint: the copy has the same query id, but Spark d
 
 Spark's offset log relies on a rename that fails if the target exists (``CheckpointFileManager.createAtomic``). If the rename
 replaces the target instead, a driver that is paused in the middle of a write may later replace the offsets of a batch that
-another driver has planned. Then a decision's offsets would not match the rows that it commits, and a restart would lose or
-duplicate the rows that differ. The rename replaces the target even on a local path: see
+another driver has planned. Then a decision's offsets or times would not match the rows that it commits, and a restart would lose
+or duplicate the rows that differ. The rename replaces the target even on a local path: see
 :func:`~twopc.integration.spark.hadoop_files.renames_exclusively`.
 """
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from twopc.files import Files
     from twopc.integration.spark.running import RunningQuery
+    from twopc.times import Times
 
 #: What Spark writes for a source without an offset.
 _NONE: Final = "-"
@@ -37,6 +38,8 @@ def require_not_overwritten(
 ) -> None:
     """Check that the batch's offsets in the checkpoint match the offsets in the running query's memory.
 
+    If the query keeps state, the batch's times must also match (:func:`twopc.batch.locate`).
+
     Args:
         query: the query.
         files: the checkpoint that the toolkit uses.
@@ -44,15 +47,20 @@ def require_not_overwritten(
         own_location: returns the location of the checkpoint that the query uses. None means the location of ``files``.
 
     Raises:
-        FatalError: the offsets differ.
+        FatalError: the offsets or the times differ.
         ConfigurationError: this version of Spark does not expose the running query's offsets.
     """
-    written = [*(checkpoint.offsets_by_source(files, batch_id) or {}).values()]
+    entry = checkpoint.read_entry(files, batch_id)
+    by_source, times = ({}, None) if entry is None else (entry.by_source, entry.times)
+    offsets = [*by_source.values()]
+    written = f"[{', '.join(offsets)}]"
     try:
         planned = query.planned_offsets
         running = str(planned)  # one call, for any number of sources
-        if running == f"[{', '.join(written)}]" or _are_equal(query, planned, written):
-            return
+        if running == written or _are_equal(query, planned, offsets):
+            if times is None or not files.names("state") or query.planned_times == times:
+                return
+            written, running = f"{written} {_shown(times)}", f"{running} {_shown(query.planned_times)}"
     except Py4JError as error:
         raise ConfigurationError(
             f"{files.location}/offsets/{batch_id} may not contain the offsets that this run has planned, because another "
@@ -63,7 +71,7 @@ def require_not_overwritten(
     own = files.location if own_location is None else own_location()
     if own != files.location:
         raise FatalError(
-            f"{files.location}/offsets/{batch_id} contains the offsets [{', '.join(written)}], but this run planned the "
+            f"{files.location}/offsets/{batch_id} contains the offsets {written}, but this run planned the "
             f"batch with {running}. The query's checkpoint is {own}, but exactly_once() was given "
             f"checkpoint_location={files.location!r}. This run has written no part of the batch. If these are two "
             "directories, one is a copy of the other. Pass the checkpoint of the run that wrote last to "
@@ -72,11 +80,15 @@ def require_not_overwritten(
             "restart that driver"
         )
     raise FatalError(
-        f"{files.location}/offsets/{batch_id} contains the offsets [{', '.join(written)}], but this run planned the "
+        f"{files.location}/offsets/{batch_id} contains the offsets {written}, but this run planned the "
         f"batch with {running}. So another driver that uses this checkpoint has overwritten the offsets. This run has "
         "written no part of the batch. Make sure that only one driver is running. Then restart that driver, which will "
         "use the offsets in the checkpoint"
     )
+
+
+def _shown(times: Times) -> str:
+    return f"with the watermark {times.watermark_ms} ms and the time {times.timestamp_ms} ms"
 
 
 def running_query(session: SparkSession, query_id: str) -> Any:

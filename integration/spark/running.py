@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError
 
 from twopc.errors import ConfigurationError
 from twopc.integration.spark.child_process import child_process_error
+from twopc.times import Times
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,6 +87,12 @@ class RunningQuery:
     def offsets_of_sources(self) -> Any:
         """The end offsets of the current batch in Spark's memory: one for each source that has an offset, in no order."""
         return self._java.availableOffsets().values()
+
+    @property
+    def planned_times(self) -> Times:
+        """The times of the current batch in Spark's memory."""
+        metadata = self.execution.offsetSeqMetadata()
+        return Times(int(metadata.batchWatermarkMs()), int(metadata.batchTimestampMs()))
 
     @property
     def batch_id(self) -> int:

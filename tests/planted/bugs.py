@@ -333,6 +333,15 @@ BUGS: Final = (
         protocol="tests/unit/test_planned_again.py -k after_one",
     ),
     _bug(
+        "a driver writes a stateful batch whose times another driver has overwritten",
+        10,
+        "integration/spark/overwritten.py",
+        '            if times is None or not files.names("state") or query.planned_times == times:\n                return\n',
+        "            return\n",
+        model=False,
+        protocol="tests/unit/test_overwritten.py -k drivers_plan",
+    ),
+    _bug(
         "a stateless batch that was planned again at another time is refused",
         10,
         "twopc/batch.py",

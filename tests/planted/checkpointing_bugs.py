@@ -183,7 +183,7 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         "a different order of the sources counts as overwritten",
         10,
         "integration/spark/overwritten.py",
-        " or _are_equal(query, planned, written):",
+        " or _are_equal(query, planned, offsets):",
         ":",
         model=False,
         protocol="tests/unit/test_overwritten.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
@@ -13,6 +14,7 @@ from twopc.files import LocalFiles, MemoryFiles
 from twopc.integration.spark import classic
 from twopc.integration.spark.kept_data import Unused
 from twopc.integration.spark.overwritten import require_not_overwritten
+from twopc.times import Times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,3 +134,28 @@ def test_no_offsets_are_compared_if_no_driver_can_overwrite_the_querys_own_check
     """The comparison would read the file once more for each batch."""
     own = checkpoint(tmp_path, "a", 120)
     look(own, own, "not asked", monkeypatch)
+
+
+def compare_times(root: Path, timestamp_ms: int | None, *, keeps_state: bool = True) -> None:
+    """Compare a batch that the query has planned at the time 8 with a file that names another time."""
+    (root / "offsets").mkdir()
+    if keeps_state:
+        (root / "state/0").mkdir(parents=True)
+    times = {} if timestamp_ms is None else {"batchWatermarkMs": 3, "batchTimestampMs": timestamp_ms}
+    (root / "offsets/7").write_text(f"v1\n{json.dumps(times)}\n1")
+    query = MagicMock(planned_offsets=in_spark(["1"]), offsets_of_sources=collection([]), planned_times=Times(3, 8))
+    require_not_overwritten(query, LocalFiles(root), 7)
+
+
+def test_equal_offsets_of_another_drivers_plan_stop_a_query_with_state(tmp_path: Path) -> None:
+    """Fails if the decision contains times that are not those of its rows: the restart would write another state."""
+    with pytest.raises(FatalError, match="has overwritten the offsets") as raised:
+        compare_times(tmp_path, 9)
+    assert "the time 9 ms" in str(raised.value) and "the time 8 ms" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("timestamp_ms", "keeps_state"), [(8, True), (9, False), (None, True)], ids=["equal", "no state", "not known"]
+)
+def test_times_stop_no_other_query(timestamp_ms: int | None, tmp_path: Path, *, keeps_state: bool) -> None:
+    compare_times(tmp_path, timestamp_ms, keeps_state=keeps_state)
