@@ -322,6 +322,7 @@ BUGS: Final = (
         "return Position.SAME",
         model=False,
         protocol="tests/unit/test_planned_again.py",
+        whole="tests/live/test_spark_stateful.py -k plans_again",
     ),
     _bug(
         "a query continues after a stateful batch that was planned again at another time",
