@@ -9,6 +9,7 @@ commit therefore includes its own evidence, and log clean-up never removes this 
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from typing import TYPE_CHECKING, Final
 
@@ -46,8 +47,15 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def _directory(sink: str) -> str:
-    """Return the directory of the sink's records. VACUUM skips directories whose names begin with ``_``."""
-    return f"_twopc/{sink}"
+    """Return the directory of the sink's records. VACUUM skips directories whose names begin with ``_``.
+
+    A store may ignore case in paths, but the table's log does not ignore it in application ids. So a name with capitals has a
+    hash at the end. Otherwise, one of the sinks ``orders`` and ``Orders`` would delete the other sink's records. No sink name
+    contains a dot.
+    """
+    if sink == sink.lower():
+        return f"_twopc/{sink}"
+    return f"_twopc/{sink}.{hashlib.sha256(sink.encode()).hexdigest()[:8]}"
 
 
 def record_file(sink: str, pointer: int) -> str:

@@ -8,6 +8,7 @@ from tests.planted.bug import Bug, one_edit
 
 _COMMIT: Final = "tests/unit/test_delta_commit.py"
 _SHARED: Final = "tests/unit/test_lake_commit.py"
+_RECORDS: Final = "tests/unit/test_delta_records.py"
 _RESTORED: Final = "tests/unit/test_delta_restored.py"
 _TABLES: Final = "tests/unit/test_delta_tables.py"
 _VALUES: Final = "tests/unit/test_delta_values.py"
@@ -73,6 +74,13 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         'return f"_twopc/{sink}"',
         'return f"twopc/{sink}"',
         f"{_RESTORED} -k spares_the_record",
+    ),
+    _bug(
+        "two sinks whose names differ only in case share a directory of records",
+        "record.py",
+        "    if sink == sink.lower():\n",
+        "    if sink:\n",
+        f"{_RECORDS} -k ignores_case",
     ),
     _bug(
         "the evidence may expire",
