@@ -159,6 +159,28 @@ def test_the_driver_and_the_executors_of_the_spark_application_mount_the_checkpo
     assert {mount["name"] for mount in spec["driver"]["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
 
 
+def test_no_pod_runs_as_root_and_no_pod_may_gain_rights() -> None:
+    spec = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "orders.yaml").read_text())["spec"]
+    for pod in (spec["driver"], spec["executor"]):
+        whole, container = pod["podSecurityContext"], pod["securityContext"]
+        assert whole["runAsNonRoot"] is True
+        assert whole["runAsUser"] == whole["runAsGroup"] == whole["fsGroup"] == 185
+        assert whole["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["allowPrivilegeEscalation"] is False
+        assert container["readOnlyRootFilesystem"] is True
+        assert container["capabilities"] == {"drop": ["ALL"]}
+        # Spark writes to its working directory and to /tmp, so with a read-only image, both are volumes.
+        assert {mount["mountPath"] for mount in pod["volumeMounts"]} == {"/checkpoints", "/tmp", "/opt/spark/work-dir"}  # noqa: S108
+        assert "securityContext" not in pod.get("template", {}).get("spec", {}), "the operator's own fields say it"
+
+
+def test_the_image_in_the_documents_runs_as_the_user_of_the_spark_application() -> None:
+    text = (ROOT / "docs" / "deployment.md").read_text()
+    [image] = re.findall(r"^```dockerfile\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^USER (\w+)$", image, re.MULTILINE)[-1] == "spark"
+    assert "user `spark` (185)" in text
+
+
 def test_the_image_in_the_documents_has_the_program_and_the_spark_version_of_the_spark_application() -> None:
     spec = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "orders.yaml").read_text())["spec"]
     text = (ROOT / "docs" / "deployment.md").read_text()
@@ -178,7 +200,7 @@ def test_the_spark_application_restarts_forever_and_its_probe_notices_a_batch_th
     policy = found["spec"]["restartPolicy"]
     assert policy["type"] == "OnFailure" and policy["onFailureRetries"] == 2**31 - 1
     [container] = found["spec"]["driver"]["template"]["spec"]["containers"]
-    [mount] = found["spec"]["driver"]["volumeMounts"]
+    [mount] = [mount for mount in found["spec"]["driver"]["volumeMounts"] if mount["name"] == "checkpoints"]
     probe = container["livenessProbe"]
     shell, option, command = probe["exec"]["command"]
     notices_s = probe["periodSeconds"] * probe["failureThreshold"]
