@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 #: must not keep that lock for hours. With ``array_nulls=off``, the server would read a null in an array as the text
 #: ``NULL``.
 _SETTINGS: Final = """
-SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout', %(all)s, true),
-  set_config('synchronous_commit', CASE
-    WHEN current_setting('synchronous_commit') IN ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit')
+SELECT pg_catalog.set_config('lock_timeout', %(lock)s, true), pg_catalog.set_config('statement_timeout', %(all)s, true),
+  pg_catalog.set_config('synchronous_commit', CASE
+    WHEN pg_catalog.current_setting('synchronous_commit') IN ('off', 'local') THEN 'on'
+    ELSE pg_catalog.current_setting('synchronous_commit')
   END, true),
-  set_config('array_nulls', 'on', true),
-  CASE WHEN %(is_short)s THEN set_config('idle_in_transaction_session_timeout', %(all)s, true) END,
-  CASE WHEN %(is_short)s AND current_setting('transaction_timeout', true) IS NOT NULL
-    THEN set_config('transaction_timeout', '0', true) END
+  pg_catalog.set_config('array_nulls', 'on', true),
+  CASE WHEN %(is_short)s THEN pg_catalog.set_config('idle_in_transaction_session_timeout', %(all)s, true) END,
+  CASE WHEN %(is_short)s AND pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL
+    THEN pg_catalog.set_config('transaction_timeout', '0', true) END
 """
 
 

@@ -57,14 +57,19 @@ class Statements:
 
     def find_objects(self) -> sql.Composed:
         """Check whether the schema and the tables in it exist."""
-        return self._format("SELECT to_regclass(format('%I.marker_of_sink', {schema_name}::text)) IS NOT NULL")
+        return self._format(
+            "SELECT pg_catalog.to_regclass(pg_catalog.format('%I.marker_of_sink', {schema_name}::text)) IS NOT NULL"
+        )
 
     def create(self) -> Iterator[sql.Composed]:
         """Create the missing objects, except stages. To create the schema, the role needs CREATE on the database."""
         # Without this lock, one of two drivers that create the objects at the same time would get an error.
-        yield self._format("SELECT pg_advisory_xact_lock(hashtext('twopc ' || {schema_name}))")
         yield self._format(
-            "DO $do$ BEGIN IF to_regnamespace(quote_ident({schema_name})) IS NULL THEN CREATE SCHEMA {schema}; END IF; END $do$"
+            "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtext('twopc '::text || {schema_name}::text))"
+        )
+        yield self._format(
+            "DO $do$ BEGIN IF pg_catalog.to_regnamespace(pg_catalog.quote_ident({schema_name}::text)) IS NULL "
+            "THEN CREATE SCHEMA {schema}; END IF; END $do$"
         )
         yield from (self._format(statement) for statement in _OBJECTS)
 
@@ -127,7 +132,7 @@ class Statements:
         """
         statement = self._format(
             "SELECT s.txn, s.rows FROM {schema}.slice s WHERE txn = ANY({txns}) AND sink = {sink} "
-            "AND to_regclass({stage}) IS NOT NULL",
+            "AND pg_catalog.to_regclass({stage}) IS NOT NULL",
             txns=list(txns),
         )
         if not unmarked:
@@ -136,7 +141,8 @@ class Statements:
 
     def count(self, txns: Sequence[str]) -> sql.Composed:
         """Count the rows in each stage."""
-        parts = (sql.SQL("SELECT {}, count(*) FROM {}").format(sql.Literal(txn), self.stage(txn)) for txn in txns)
+        count = sql.SQL("SELECT {}, pg_catalog.count(*) FROM {}")
+        parts = (count.format(sql.Literal(txn), self.stage(txn)) for txn in txns)
         return sql.SQL(" UNION ALL ").join(parts)
 
     def find_slices_without_marker(self) -> sql.Composed:
@@ -153,11 +159,13 @@ class Statements:
         drop the stage. Otherwise, it is the stage's owner. The stages that this role may drop come first.
         """
         return self._format(
-            "SELECT s.txn, pg_get_userbyid(t.relowner) FROM {schema}.slice s JOIN {schema}.marker m USING (txn) "
-            "LEFT JOIN pg_class t ON t.oid = to_regclass({stage}) AND NOT pg_has_role(t.relowner, 'USAGE') AND NOT EXISTS ("
-            "SELECT FROM pg_namespace n WHERE n.oid = t.relnamespace AND pg_has_role(n.nspowner, 'USAGE')"
+            "SELECT s.txn, pg_catalog.pg_get_userbyid(t.relowner) FROM {schema}.slice s JOIN {schema}.marker m USING (txn) "
+            "LEFT JOIN pg_catalog.pg_class t ON t.oid = pg_catalog.to_regclass({stage})::oid "
+            "AND NOT pg_catalog.pg_has_role(t.relowner, 'USAGE') AND NOT EXISTS ("
+            "SELECT FROM pg_catalog.pg_namespace n WHERE n.oid = t.relnamespace AND pg_catalog.pg_has_role(n.nspowner, 'USAGE')"
             ") WHERE s.sink = {sink} AND NOT EXISTS ("
-            "SELECT FROM pg_locks l WHERE l.relation = to_regclass({stage})::oid AND l.pid <> pg_backend_pid()"
+            "SELECT FROM pg_catalog.pg_locks l WHERE l.relation = pg_catalog.to_regclass({stage})::oid "
+            "AND l.pid <> pg_catalog.pg_backend_pid()"
             ") ORDER BY t.oid IS NOT NULL LIMIT {limit}",
             limit=limit,
         )
@@ -175,7 +183,8 @@ class Statements:
         """Mark slices. The statement returns the slices that had no marker. Only these slices may be published."""
         return self._format(
             "INSERT INTO {schema}.marker (txn, sink, version, state) "
-            "SELECT txn, {sink}, {version}, {state} FROM unnest({txns}::text[]) txn ON CONFLICT (txn) DO NOTHING RETURNING txn",
+            "SELECT txn, {sink}, {version}, {state} FROM pg_catalog.unnest({txns}::text[]) txn "
+            "ON CONFLICT (txn) DO NOTHING RETURNING txn",
             txns=list(txns),
             version=version,
             state=state,
@@ -199,16 +208,16 @@ class Statements:
         Without ``order_by``, the sink cannot tell which of these rows to keep.
         """
         key = _names(publishing.key)
-        return sql.SQL("SELECT {}, count(*) FROM ({}) staged GROUP BY {} HAVING count(*) > 1 LIMIT 1").format(
-            key, self._staged(txns, publishing.key), key
-        )
+        return sql.SQL(
+            "SELECT {}, pg_catalog.count(*) FROM ({}) staged GROUP BY {} HAVING pg_catalog.count(*) > 1 LIMIT 1"
+        ).format(key, self._staged(txns, publishing.key), key)
 
     def find_altered_stages(self, txns: Sequence[str], table: Table, columns: Sequence[str]) -> sql.Composed:
         """Find the stages in which one of these columns has another type than in the table. Return their names and oids."""
         return self._format(
-            "SELECT DISTINCT {stage}, s.attrelid::int8 FROM unnest({txns}::text[]) txn "
-            "JOIN pg_attribute s ON s.attrelid = to_regclass({stage}) AND s.attname = ANY({columns}) "
-            "JOIN pg_attribute t ON t.attrelid = {table}::oid AND t.attname = s.attname "
+            "SELECT DISTINCT {stage}, s.attrelid::int8 FROM pg_catalog.unnest({txns}::text[]) txn "
+            "JOIN pg_catalog.pg_attribute s ON s.attrelid = pg_catalog.to_regclass({stage})::oid AND s.attname = ANY({columns}) "
+            "JOIN pg_catalog.pg_attribute t ON t.attrelid = {table}::oid AND t.attname = s.attname "
             "WHERE (s.atttypid, s.atttypmod) <> (t.atttypid, t.atttypmod) ORDER BY 1",
             txns=list(txns),
             table=table.oid,
@@ -259,23 +268,26 @@ class Statements:
         named = {name: sql.Literal(value) for name, value in values.items()}
         literals = {"sink": self.sink, "schema_name": self.schema, "prefix": _STAGE, "digits": _DIGITS}
         named |= {name: sql.Literal(value) for name, value in literals.items()}
-        stage = sql.SQL("format('%I.%I', {schema_name}::text, {prefix} || right(txn, {digits}))").format(**named)
+        stage = sql.SQL(
+            "pg_catalog.format('%I.%I', {schema_name}::text, {prefix}::text || pg_catalog.right(txn, {digits}))"
+        ).format(**named)
         return sql.SQL(statement).format(schema=sql.Identifier(self.schema), stage=stage, **named)
 
 
 def read_facts() -> sql.SQL:
     """Read the server's role (primary or standby), its version, and its limit on prepared transactions."""
     return sql.SQL(
-        "SELECT pg_is_in_recovery(), current_setting('server_version_num')::int, "
-        "current_setting('max_prepared_transactions')::int"
+        "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('server_version_num')::int, "
+        "pg_catalog.current_setting('max_prepared_transactions')::int"
     )
 
 
 def find_publications(schema: str) -> sql.Composed:
     """Find the publications that include every table in the schema, even tables that do not exist yet."""
     return sql.SQL(
-        "SELECT p.pubname FROM pg_publication p WHERE p.puballtables OR EXISTS (SELECT FROM pg_publication_namespace s "
-        "JOIN pg_namespace n ON n.oid = s.pnnspid WHERE s.pnpubid = p.oid AND n.nspname = {}) ORDER BY 1"
+        "SELECT p.pubname FROM pg_catalog.pg_publication p WHERE p.puballtables OR EXISTS ("
+        "SELECT FROM pg_catalog.pg_publication_namespace s "
+        "JOIN pg_catalog.pg_namespace n ON n.oid = s.pnnspid WHERE s.pnpubid = p.oid AND n.nspname = {}) ORDER BY 1"
     ).format(schema)
 
 
@@ -298,7 +310,7 @@ def _evaluations(routes: Sequence[Route]) -> Iterator[sql.SQL]:
     for route in routes:
         conditions.setdefault(route.expressions, {})[f"({route.bounds or 'true'})"] = None
     for expressions, bounds in conditions.items():
-        check = f"CASE WHEN {' OR '.join(bounds)} THEN num_nulls({expressions}) >= 0 ELSE true END"
+        check = f"CASE WHEN {' OR '.join(bounds)} THEN pg_catalog.num_nulls({expressions}) >= 0 ELSE true END"
         yield sql.SQL(f"ADD CHECK ({check})")
 
 

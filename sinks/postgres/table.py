@@ -49,7 +49,7 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         psycopg.Error: the server rejected the query, or did not respond.
     """
     try:
-        found = connection.execute("SELECT to_regclass(%s)::oid::int8", [name]).fetchone()
+        found = connection.execute("SELECT pg_catalog.to_regclass(%s)::oid::int8", [name]).fetchone()
     except (psycopg.errors.InvalidName, psycopg.errors.SyntaxError, psycopg.errors.FeatureNotSupported):
         found = None  # PostgreSQL 15 rejects a string that is not a name
     if found is None or found[0] is None:

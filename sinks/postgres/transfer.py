@@ -123,7 +123,7 @@ class Transfer:
 
     def _locked_table(self, step: Connection) -> Table:
         """Read the table. Until the step ends, nobody can alter it."""
-        [(name,)] = step.execute("SELECT to_regclass(%s)::text", [self._settings.table]).fetchall()
+        [(name,)] = step.execute("SELECT pg_catalog.to_regclass(%s)::text", [self._settings.table]).fetchall()
         if name is not None:
             step.execute(lock_table(name))
         try:

@@ -38,7 +38,8 @@ def vote_name(connection: Connection, sink: str, record: Control, attempt: Attem
     The name is unique on the server, because it contains the database's oid. A copy of the database has the same control
     record, but another oid. The attempt's version is at the end, for :func:`version_of_vote`.
     """
-    database = connection.execute("SELECT oid FROM pg_database WHERE datname = current_database()").fetchone()
+    find = "SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
+    database = connection.execute(find).fetchone()
     if database is None:
         raise AssertionError("a session is always in a database")
     name = f"{_prefix(sink, record)}{database[0]}-{record.driver_epoch}-{attempt.driver_epoch}.{attempt.counter}"
@@ -58,7 +59,10 @@ def votes_of(handles: Iterable[PostgresHandle]) -> list[str]:
 
 def find_votes(connection: Connection, sink: str, record: Control) -> list[str]:
     """Find the names of prepared transactions from this driver and from the sink's previous drivers."""
-    statement = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)"
+    statement = (
+        "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database() "
+        "AND pg_catalog.starts_with(gid, %s)"
+    )
     return [name for (name,) in connection.execute(statement, [_prefix(sink, record)])]
 
 
@@ -100,7 +104,10 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
 
 
 def _listed(connection: Connection, names: Collection[str]) -> list[str]:
-    statement = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid = ANY(%s) ORDER BY gid"
+    statement = (
+        "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database() AND gid = ANY(%s) "
+        "ORDER BY gid"
+    )
     return [name for (name,) in connection.execute(statement, [list(names)])]
 
 

@@ -180,7 +180,7 @@ def test_a_publish_that_took_effect_before_the_panic_is_proven_by_the_next_start
     with LossyProxy(server.dsn) as proxy:
         direct, case.sink = case.sink, sink_of(proxy.dsn)
         proxy.on_loss = server.panic
-        proxy.lose_commit_of("'committed' FROM unnest")
+        proxy.lose_commit_of("'committed' FROM pg_catalog.unnest")
         with pytest.raises(
             CommitBlockedError, match=r"batch 0 is decided, .*The server is not reachable.*complete this"
         ):

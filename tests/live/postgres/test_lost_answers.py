@@ -39,7 +39,7 @@ def case(database: str, proxy: LossyProxy) -> Case:
     return made
 
 
-_PUBLISH = "'committed' FROM unnest"
+_PUBLISH = "'committed' FROM pg_catalog.unnest"
 #: For each step, a part of its statement, and whether losing the statement's response fails the start.
 _STEPS = {
     "creation": ("CREATE INDEX IF NOT EXISTS marker_of_sink", True),
