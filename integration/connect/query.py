@@ -96,6 +96,9 @@ class ConnectQuery:
         _require_no_child()
         return called_batch() is not None
 
+    def close(self) -> None:
+        """See :class:`~twopc.integration.spark.mode.Query`. The process ends with its run, so there is nothing to release."""
+
     def plan(self) -> Plan:
         """Return the plan of the batch that Spark is processing."""
         return plan_of_query(self._remote)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -170,13 +171,14 @@ class ClassicCalls:
             # Record a moment before the query begins, so that no earlier job can have computed its batches.
             history_of(context)
         self._since = Unused() if context is None else unused(context)
-        self._writer: RunWriter | None = None
+        # Weak, so that nothing is left of a run that has ended, even if the user keeps this object: the run holds its writer.
+        self._writer: weakref.ref[RunWriter] | None = None
         self._changing = threading.Lock()  # two queries that share the object by mistake may call concurrently
 
     def open_writer(self, session: SparkSession) -> RunWriter:
         """See :class:`~twopc.integration.spark.mode.Calls`."""
         with self._changing:
-            previous, context = self._writer, session.sparkContext
+            previous, context = self._opened, session.sparkContext
             if previous is not None and previous.run.query.makes_this_call():
                 return previous
             named = None
@@ -188,6 +190,7 @@ class ClassicCalls:
                 require_lasting(query)
             is_merged = bool(other_shuffles(context.getConf().get))
             run = enter_run(query, lambda: Shuffles(history_of(context), is_merged=is_merged))
+            query = cast("RunningQuery", run.query)  # the run releases this object when it has ended
             if previous is not None:
                 _require_ended(previous.run.query, run.query)
                 previous.run.close(previous)
@@ -195,17 +198,20 @@ class ClassicCalls:
             stateful = StatefulOperators(int(session.conf.get(STATE_FORMAT, None) or 1))
             keeps_shuffles = _keeps_shuffles(session)
             mode = ClassicMode(context, query, self._since, keeps_shuffles=keeps_shuffles, stateful=stateful)
-            self._writer = RunWriter(run, mode, location, self._sinks, self._options)
-            return self._writer
+            writer = RunWriter(run, mode, location, self._sinks, self._options)
+            self._writer = weakref.ref(writer)
+            return writer
+
+    @property
+    def _opened(self) -> RunWriter | None:
+        return None if self._writer is None else self._writer()
 
     def close(self) -> None:
         """See :class:`~twopc.integration.spark.mode.Calls`."""
-        writer = self._writer
-        if writer is None:
-            return
-        writer.run.close(writer)
-        if drop_if_ended(writer.run):
-            self._writer = None
+        writer = self._opened
+        if writer is not None:
+            writer.run.close(writer)
+            drop_if_ended(writer.run)
 
 
 def _keeps_shuffles(session: SparkSession) -> bool:

@@ -54,6 +54,13 @@ class Query(Protocol):
             ConfigurationError: the call comes from a forked child process.
         """
 
+    def close(self) -> None:
+        """Release Spark's objects after the run has ended.
+
+        Spark's query holds the user's function, which holds the objects of the toolkit. If they held Spark's query, too, neither
+        Python nor the JVM could ever collect any of them, because neither sees the whole cycle.
+        """
+
 
 class ShuffleCheck(Protocol):
     """Checks rule 6 for the jobs of one run: all of a batch's rows must come from the same shuffles."""

@@ -237,5 +237,6 @@ def drop_if_ended(run: QueryRun) -> bool:
     with _lock:
         known = _runs.pop(run.query.run_id, None)
     if known is not None:
-        run.close(run.shuffles, *([] if run.writer is None else [run.writer]))
+        # The last part is closed first.
+        run.close(run.query, run.shuffles, *([] if run.writer is None else [run.writer]))
     return True

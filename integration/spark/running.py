@@ -49,8 +49,10 @@ class RunningQuery:
         # Spark's isActive is false as soon as stop() begins, even while stop() waits for a call (MicroBatchExecution). The
         # run's thread removes the run from this map at its end, before stop() and awaitTermination() return
         # (StreamExecution). calling_query() accepts calls only from runs in the map.
+        if (java := self._java) is None:
+            return False
         try:
-            return bool(self._java.equals(_running(self._java.sparkSession()).get(self._java.id())))
+            return bool(java.equals(_running(java.sparkSession()).get(java.id())))
         except (Py4JError, OSError):  # the session's JVM has ended
             return False
 
@@ -107,8 +109,10 @@ class RunningQuery:
         """
         # py4j uses a separate connection for each thread of the JVM, and a separate Python thread for each connection
         # (``clientserver.py``).
-        present = threading.current_thread()
-        if self._known is not present and self._thread.equals(self._threads.currentThread()):
+        present, thread = threading.current_thread(), self._thread
+        if thread is None:  # the run has ended
+            return False
+        if self._known is not present and thread.equals(self._threads.currentThread()):
             self._known = present
         if self._known is not present:
             return False
@@ -117,6 +121,10 @@ class RunningQuery:
         if present is threading.main_thread():
             raise child_process_error()
         return True
+
+    def close(self) -> None:
+        """See :class:`~twopc.integration.spark.mode.Query`."""
+        self._java = self._thread = self._known = None
 
 
 class GivenCheckpoint(NamedTuple):

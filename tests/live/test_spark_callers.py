@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 import traceback
 import uuid
@@ -155,7 +156,7 @@ def test_an_objects_connections_are_closed_once_another_object_writes_for_the_sa
     def write(batch: DataFrame, batch_id: int) -> None:
         made.append(exactly_once(*query.sinks))
         made[-1](batch, batch_id)
-        writers = [cast("ClassicCalls", one._calls)._writer for one in made]
+        writers = [cast("ClassicCalls", one._calls)._opened for one in made]
         connected.append([writer is not None and writer._coordinator is not None for writer in writers])
 
     query.function = lambda _: write
@@ -164,6 +165,8 @@ def test_an_objects_connections_are_closed_once_another_object_writes_for_the_sa
     query.run()
     assert values(query.sinks[0]) == VALUES
     assert connected == [[True], [False, True], [False, False, True]]
+    gc.collect()
+    assert [cast("ClassicCalls", one._calls)._opened for one in made[:-1]] == [None, None]  # nothing of them is left
 
 
 @pytest.mark.parametrize(

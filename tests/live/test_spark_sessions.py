@@ -6,6 +6,7 @@ was there before.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import uuid
 from collections import Counter
@@ -53,6 +54,7 @@ class Session:
 
     Attributes:
         written: the rows that must be visible.
+        queries: Java's weak references to Spark's objects for the queries.
     """
 
     spark: SparkSession
@@ -60,6 +62,7 @@ class Session:
     directory: Path
     topic: str = ""
     written: Counter[str] = field(default_factory=Counter)
+    queries: list[Any] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -88,7 +91,10 @@ class Session:
     def run(self, location: str, function: Callable[[DataFrame, int], None]) -> None:
         frame = self.spark.readStream.schema("value STRING").option("maxFilesPerTrigger", 1).json(str(self._source))
         writer = frame.writeStream.foreachBatch(function).option("checkpointLocation", location)
-        writer.trigger(availableNow=True).start().awaitTermination()
+        query = writer.trigger(availableNow=True).start()
+        jvm: Any = self.spark._jvm
+        self.queries.append(jvm.java.lang.ref.WeakReference(query._jsq.streamingQuery()))
+        query.awaitTermination()
 
     def write(self, *sinks: KafkaSink, **settings: Any) -> ExactlyOnce:
         """Run a query to its end. Return the objects that must still be closed."""
@@ -213,6 +219,25 @@ def test_no_resources_are_left_of_a_hundred_queries(session: Session, add_summar
         run_and_require_nothing_left(session, itertools.islice(itertools.cycle(VARIANTS), 23))
         figures.append(measured())
     add_summary("MiB, threads and files of the driver before 100 queries, and after each 25: " + ", ".join(figures))
+
+
+def the_jvm_keeps(session: Session) -> int:
+    """How many of the session's queries are still in the driver's JVM, after a collection in Python and one in the JVM."""
+    gc.collect()
+    jvm: Any = session.spark._jvm
+    jvm.java.lang.System.gc()
+    return sum(reference.get() is not None for reference in session.queries)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("variant", [not_closed, closed, made_for_each_batch, stopped_by_an_error])
+def test_the_jvm_forgets_queries_that_have_ended(session: Session, variant: Variant) -> None:
+    """PySpark's function, which holds the object, and Spark's query, which holds the function, must not keep each other."""
+    for _ in range(6):
+        variant(session)
+    closed(session)  # starting a query releases what objects without close() have left behind
+    # What one process has collected lets the other process collect more.
+    wait_until(lambda: the_jvm_keeps(session) <= 1, "the JVM keeps only the last query", timeout_s=30)
 
 
 def measured() -> str:

@@ -50,6 +50,9 @@ class Query:
     def makes_this_call(self) -> bool:
         return threading.current_thread() is self._thread
 
+    def close(self) -> None:
+        raise NotImplementedError
+
 
 class Writer:
     """Records the calls that reach the sinks."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +15,7 @@ from twopc.integration.spark import query_runs
 from twopc.integration.spark.classic import ClassicCalls
 from twopc.integration.spark.options import Options
 from twopc.integration.spark.query_runs import QueryRun, enter_run
+from twopc.integration.spark.running import RunningQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,9 +30,13 @@ class Query:
     def __init__(self, name: str) -> None:
         self.query_id = self.run_id = name
         self.may_call = True
+        self.is_closed = False
 
     def makes_this_call(self) -> bool:
         return True
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Part:
@@ -99,7 +107,7 @@ def test_a_run_whose_jvm_has_ended_keeps_its_connections_until_its_call_is_over(
 
 def calls_of(writer: Part) -> ClassicCalls:
     calls = ClassicCalls([], None, Options())
-    made: Any = writer
+    made: Any = weakref.ref(writer)
     calls._writer = made
     return calls
 
@@ -137,6 +145,55 @@ def test_a_call_waits_for_a_thread_that_is_closing_the_runs_connections() -> Non
         order.append("called")
     thread.join()
     assert order == ["closed", "called"]
+
+
+def test_an_ended_run_lets_go_of_sparks_query_after_its_last_call() -> None:
+    """Spark's query holds the user's function. If the run held the query for ever, neither process could free anything."""
+    query, writer = Query("q"), Part()
+    run, _ = run_of(query, writer)
+    with run.alone(0):
+        query.may_call = False
+        start_another()
+        assert not query.is_closed
+    assert query.is_closed
+
+
+def test_an_object_does_not_keep_the_writer_of_a_run_that_has_ended() -> None:
+    query, writer = Query("q"), Part()
+    run, _ = run_of(query, writer)
+    calls, kept = calls_of(writer), weakref.ref(writer)
+    del writer, run
+    gc.collect()
+    assert kept() is not None  # the run may make another call
+    query.may_call = False
+    start_another()
+    gc.collect()
+    assert kept() is None
+    calls.close()  # has nothing left to close
+
+
+def test_a_query_that_is_closed_keeps_none_of_sparks_objects_and_makes_no_call() -> None:
+    class Java:
+        def id(self) -> str:
+            return "q"
+
+        def runId(self) -> str:  # noqa: N802 - Java's name
+            return "r"
+
+        def queryExecutionThread(self) -> Java:  # noqa: N802 - Java's name
+            return self
+
+        def equals(self, _: object) -> bool:
+            return True
+
+    java, threads = Java(), SimpleNamespace(currentThread=lambda: None)
+    query, kept = RunningQuery(java, threads), weakref.ref(java)
+    del java
+    query.close()
+    gc.collect()
+    assert kept() is None
+    assert not query.may_call and not query.makes_this_call()
+    assert (query.query_id, query.run_id) == ("q", "r")
 
 
 def test_an_error_while_a_run_is_closed_stops_no_query(caplog: pytest.LogCaptureFixture) -> None:
