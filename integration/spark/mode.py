@@ -94,7 +94,10 @@ class StateCheck(Protocol):
     """Ensures that one batch of a stateful query writes all of its state before the batch is decided."""
 
     def begin(self) -> None:
-        """Forget what the previous attempt at the batch has shown: rule 6 may have rejected its shuffles, and so its state."""
+        """Begin an attempt. Forget what an earlier attempt has shown, if a part of the batch is evaluated again.
+
+        Rule 6 may have rejected the earlier evaluation, and the new one may replace only a part of its state.
+        """
 
     def watching(self, frame: Any) -> AbstractContextManager[None]:
         """Check whether the body writes all of the state. The body runs one job over a DataFrame."""

@@ -13,6 +13,8 @@ from pyspark.sql import functions as sf
 
 from tests.live.file_query import Query, counted, counting, kafka_sink, values
 from tests.live.spark_support import spark
+from twopc.errors import RetriableError
+from twopc.testing import crash_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -265,6 +267,37 @@ def test_a_batch_that_the_function_has_cached_or_repartitioned_is_evaluated_once
     query.run()
     assert sum(values(sink).values()) == 2 + 3 * NEW
     assert counted(tmp_path / "evaluated") == len(made) * NEW
+
+
+@pytest.mark.whole
+def test_a_retry_of_cached_rows_does_not_evaluate_the_batch_for_its_state(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path
+) -> None:
+    """A second evaluation could give a state that does not match the cached rows. The retry decides the cached rows."""
+    sink = kafka_sink(kafka.bootstrap_servers)
+    count = counting(tmp_path / "evaluated")
+
+    def refuse() -> None:
+        raise RetriableError("the brokers did not confirm the handles")
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, number: int) -> None:
+            table = spark.range(10).selectExpr("CAST(id AS STRING) AS other")
+            crash_points.arm("driver.prepared", refuse)
+            each(batch.join(table, sf.col("value") == sf.col("other"), "left").select("key", "value").persist(), number)
+            assert not crash_points.is_armed("driver.prepared")
+            spark.catalog.clearCache()
+
+        return write
+
+    query = Query(spark, tmp_path, (sink,), function=function, plan=lambda frame: count(frame.dropDuplicates(["id"])))
+    feed(query, 0)
+    feed(query, 1)
+    try:
+        query.run()
+    finally:
+        crash_points.disarm()
+    assert sum(values(sink).values()) == counted(tmp_path / "evaluated") == 2 * NEW
 
 
 def _sessions(frame: DataFrame) -> DataFrame:

@@ -558,6 +558,16 @@ BUGS: Final = (
         protocol="tests/unit/test_spark_stateful.py -k each_attempt",
     ),
     _bug(
+        "a retry that reads only cached rows writes the state of another evaluation",
+        0,
+        "integration/spark/stateful.py",
+        "self._is_whole = self._is_whole or self._shown_at == self._committed()",
+        "self._is_whole = self._is_whole or False",
+        model=False,
+        protocol="tests/unit/test_spark_stateful.py -k has_kept",
+        whole="tests/live/test_spark_stateful.py -k retry_of_cached",
+    ),
+    _bug(
         "a retry does not tell the check of the state that it begins",
         6,
         "integration/spark/engine.py",
