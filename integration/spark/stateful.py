@@ -180,9 +180,12 @@ class BatchState:
             "the written rows. To avoid this, either pass the batch itself to exactly_once(), or persist and count the "
             "batch before you take a part of it. This run logs this warning only once"
         )
-        before = self._committed()
-        self._execution.toRdd().count()
-        missing = self._missing(before, self._committed())
+        before, after = self._evaluated()
+        missing = self._missing(before, after)
+        if missing and before != after:
+            # If an executor was lost, Spark may have run only the tasks whose shuffle files were lost. Then all of the shuffle
+            # exists now, and a new evaluation does not run its stage. Rule 6 judges whether rows were mixed.
+            missing = self._missing(*self._evaluated())
         if missing:
             raise incomplete(
                 self.batch_id,
@@ -192,6 +195,12 @@ class BatchState:
             )
         self._is_whole = True
         return True
+
+    def _evaluated(self) -> tuple[list[int], list[int]]:
+        """Evaluate the batch. Return what the operators had committed before and after."""
+        before = self._committed()
+        self._execution.toRdd().count()
+        return before, self._committed()
 
     def _committed(self) -> list[int]:
         return [one.committed() for one in self._operators]

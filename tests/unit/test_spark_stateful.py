@@ -150,6 +150,36 @@ def test_an_evaluation_may_skip_a_stage_whose_stores_an_earlier_job_has_committe
     assert state.complete()
 
 
+class Losing(Running):
+    """A plan whose stateful operator is behind a shuffle. A part of the shuffle is lost before the next evaluation."""
+
+    def count(self) -> int:
+        self.evaluations += 1
+        self._node.committed += 2 if self.evaluations == 1 else 0
+        return 0
+
+
+def test_a_stage_that_runs_again_only_in_part_does_not_count_as_a_plan_that_skips_partitions() -> None:
+    """The earlier tasks wrote the rest of the state. Whether rows are mixed is a question for rule 6, and not in a replay."""
+    node = Node("StreamingDeduplicate")
+    query: Any = Losing(node)
+    state = StatefulOperators().of_batch(query, 0, has_state=lambda: True)
+    assert state is not None
+    node.committed = PARTITIONS
+    assert state.complete(is_visible=True)
+    assert query.evaluations == 2
+
+
+def test_a_stage_that_ran_again_in_part_may_still_have_skipped_partitions() -> None:
+    node = Node("StreamingDeduplicate")
+    query: Any = Losing(node)
+    state = StatefulOperators().of_batch(query, 0, has_state=lambda: True)
+    assert state is not None
+    node.committed = PARTITIONS - 3
+    with pytest.raises(ConfigurationError, match="StreamingDeduplicate has not written all of its state"):
+        state.complete()
+
+
 def test_each_attempt_evaluates_the_state_again() -> None:
     """Rule 6 may have rejected the evaluation of the attempt before, because it mixed two runs of a shuffle."""
     query: Any = Running(Node("StreamingDeduplicate"))
