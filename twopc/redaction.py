@@ -23,7 +23,10 @@ _SHORTEST: Final = 3
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 #: A JSON or PEM document, such as the key of a service account, may consist of several lines.
 _DOCUMENT: Final = re.compile(r"\A\s*\{|-----BEGIN ")
-_SECRET: Final = re.compile(r"token|secret|password|credential|key|sas\b|sas_|header\.|connection[-_.]string")
+#: The id of a key, such as ``aws_access_key_id``, is a name and not a secret, like a user's name.
+_SECRET: Final = re.compile(
+    r"token|secret|password|credential|key(?![-_.]?id$)|sas\b|sas_|header\.|connection[-_.]string"
+)
 _SWITCHES: Final = frozenset({"true", "false"})
 _LAST_IN_A_HEADER: Final = "\xff"
 #: A header's name, from RFC 9110.

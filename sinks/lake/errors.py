@@ -74,8 +74,9 @@ class Translation:
         except (TwoPhaseCommitError, StoreError, *_MISTAKES):
             raise
         except Exception as error:  # noqa: BLE001 - it is raised again
-            text = shortened(self.redacted(self._text_of(error) or type(error).__name__))
-            kind, advice = self._meaning(error, text)
+            words = self._text_of(error) or type(error).__name__
+            kind, advice = self._meaning(error, words)  # before the words are masked: a password may be one of them
+            text = shortened(self.redacted(words))
             raise StoreError(f"{doing}: {text}", kind, advice) from self.redacted.cause(error)
 
     def _meaning(self, error: Exception, text: str) -> Meaning:

@@ -207,11 +207,15 @@ def is_passing(error: Exception) -> bool:
     return _BROKEN in str(error) if state is None else state.startswith(_PASSING)
 
 
+def state_of(error: Exception) -> str | None:
+    """Return an error's SQLSTATE. If it has none, because the server refused the connection, the words may show the state."""
+    state: str | None = getattr(error, "sqlstate", None)
+    return state or next((state for words, state in _REFUSALS.items() if re.search(words, text_of(error))), None)
+
+
 def _meaning(error: Exception) -> tuple[type[TwoPhaseCommitError], str]:
-    state = getattr(error, "sqlstate", None)
-    # A client error: the server refused the connection or was unreachable, or the connection was lost.
-    if state is None:
-        state = next((state for words, state in _REFUSALS.items() if re.search(words, text_of(error))), "08")
+    # Otherwise, the server was unreachable, or the connection was lost.
+    state = state_of(error) or "08"
     return _MEANINGS[max((code for code in _MEANINGS if state.startswith(code)), key=len)]
 
 

@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from twopc.errors import ConfigurationError
 from twopc.redaction import Redaction, flaws_in
+from twopc.sinks.postgres.errors import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -84,7 +85,9 @@ class Address:
                 prepare_threshold=None,
             )
         except psycopg.OperationalError as error:
-            raise type(error)(self.hide(str(error))) from None
+            hidden = type(error)(self.hide(str(error)))
+            hidden.sqlstate = state_of(error)  # a password may be one of the words that show the state
+            raise hidden from None
 
     def hide(self, message: str) -> str:
         """Mask the connection string's secrets in a message, even if they are escaped."""

@@ -60,9 +60,30 @@ SECRET_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a lakehouse client's error shows its secrets",
         "sinks/lake/errors.py",
-        "text = shortened(self.redacted(self._text_of(error) or type(error).__name__))",
-        "text = shortened(self._text_of(error) or type(error).__name__)",
+        "text = shortened(self.redacted(words))",
+        "text = shortened(words)",
         "unit/test_secret_settings.py -k no_error",
+    ),
+    _bug(
+        "a lakehouse client's error loses its meaning if a word of it is also a password",
+        "sinks/lake/errors.py",
+        "self._meaning(error, words)",
+        "self._meaning(error, self.redacted(words))",
+        "unit/test_secret_settings.py -k masked_error",
+    ),
+    _bug(
+        "PostgreSQL: a refusal loses its meaning if a word of it is also a password",
+        "sinks/postgres/options.py",
+        "            hidden.sqlstate = state_of(error)",
+        "            hidden.sqlstate = None",
+        "unit/test_secret_settings.py -k masked_refusal",
+    ),
+    _bug(
+        "the id of an access key is masked in every message",
+        "twopc/redaction.py",
+        "key(?![-_.]?id$)",
+        "key",
+        "unit/test_redaction.py -k secrets_in_options",
     ),
     _bug(
         "the cause of a lakehouse client's error shows its secrets",

@@ -56,6 +56,8 @@ def test_the_secrets_in_options_are_found_by_the_names_and_in_uris() -> None:
         "warehouse": "shop",
         "token": "one",
         "s3.secret-access-key": "two",
+        "s3.access-key-id": "test",
+        "AWS_ACCESS_KEY_ID": "test",
         "header.X-Api": "three",
         "AZURE_STORAGE_SAS_TOKEN": "four",
         "adls.sas-token.account": "five",

@@ -7,6 +7,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from tests.unit.iceberg_support import TABLE
@@ -15,6 +16,8 @@ from twopc.sinks.delta import DeltaSink
 from twopc.sinks.iceberg import IcebergSink
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.postgres import PostgresSink
+from twopc.sinks.postgres.errors import explained
+from twopc.sinks.postgres.options import Address
 from twopc.sinks.redis import RedisSink, Set
 
 if TYPE_CHECKING:
@@ -209,6 +212,30 @@ def test_no_error_of_deltalake_shows_a_secret(monkeypatch: pytest.MonkeyPatch) -
         committer.binding()
     assert CANARY not in "".join(traceback.format_exception(raised.value))
     committer.close()
+
+
+def test_a_masked_error_has_the_meaning_of_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The password is a part of the words that show that the catalog's tables are missing."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError('(psycopg2.errors.UndefinedTable) relation "iceberg_tables" does not exist')
+
+    monkeypatch.setattr("twopc.sinks.iceberg.store.load_catalog", refuse)
+    committer = iceberg(type="sql", uri="postgresql+psycopg2://iceberg:iceberg@db/iceberg").create_committer()
+    with pytest.raises(ConfigurationError, match=r'relation "…_tables" .* does not contain an Iceberg catalog'):
+        committer.binding()
+    committer.close()
+
+
+def test_a_masked_refusal_of_postgresql_has_the_meaning_of_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise psycopg.OperationalError('connection failed: FATAL:  password authentication failed for user "ann"')
+
+    monkeypatch.setattr(psycopg, "connect", refuse)
+    with pytest.raises(psycopg.OperationalError) as refused:
+        Address("host=db password='authentication'").connect("s", timeout_ms=1_000)
+    assert explained(refused.value, "sink 's'").args[0].count("… failed") == 1
+    assert isinstance(explained(refused.value, "sink 's'"), ConfigurationError)
 
 
 HTTP = "http://login.example/token"
