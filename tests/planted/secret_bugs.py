@@ -79,6 +79,20 @@ SECRET_BUGS: Final[tuple[Bug, ...]] = (
         "unit/test_secret_settings.py -k masked_refusal",
     ),
     _bug(
+        "an SQL catalog's user with an at sign is refused",
+        "sinks/iceberg/catalogs.py",
+        "://([^:/]*(:",
+        "://([^:/@]*(:",
+        "unit/test_secret_settings.py -k accepted",
+    ),
+    _bug(
+        "a password after a user with an at sign is not masked",
+        "twopc/uris.py",
+        "([^:]*):(?!",
+        "([^:@]*):(?!",
+        "unit/test_uris.py -k password",
+    ),
+    _bug(
         "the id of an access key is masked in every message",
         "twopc/redaction.py",
         "key(?![-_.]?id$)",

@@ -152,6 +152,7 @@ def test_a_secret_that_no_client_can_send_is_refused_and_not_shown(make: Callabl
         lambda: iceberg(type="sql", uri="postgresql+psycopg2://u:p/a?s:s@h:5432/db?sslmode=require"),
         lambda: iceberg(type="sql", uri="sqlite:////data/catalog.db"),
         lambda: iceberg(type="sql", uri="postgresql+psycopg2://u:p%40@[::1]:5432/db"),
+        lambda: iceberg(type="sql", uri="postgresql+psycopg2://u@server:p@server.postgres.database.azure.com:5432/db"),
         lambda: iceberg(type="hive", uri="thrift://a:9083,thrift://b:9083"),
         lambda: iceberg(uri="https://u:p%40@catalog.example:8181/api"),
         lambda: delta(google_service_account_key='{\n"private_key": "x"\n}\n'),

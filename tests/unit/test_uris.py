@@ -20,6 +20,9 @@ from twopc.uris import has_secrets, is_readable, is_sendable, passwords_in, show
         ("abfss://:canary@account.dfs.core.windows.net/c/p", "abfss://…@account.dfs.core.windows.net/c/p"),
         ("abfss://box:canary@account.dfs.core.windows.net/p", "abfss://box@account.dfs.core.windows.net/p"),
         ("s3://bucket/p?secret_key=canary", "s3://bucket/p"),
+        ("postgresql://ann@host:canary@host.example:5432/db", "postgresql://…@host.example:5432/db"),
+        ("https://ann@host:80/p/a:b@c", "https://…@host:80/p/a:b@c"),
+        ("https://ann@[::1]:80/p/a:b@c", "https://…@[::1]:80/p/a:b@c"),
     ],
 )
 def test_a_uri_is_shown_without_user_password_and_options(uri: str, expected: str) -> None:
@@ -53,6 +56,7 @@ def test_a_text_without_secrets_is_shown_as_it_is(text: str) -> None:
         ("s3://AKIA:a%2Fb@bucket/p", {"a%2Fb", "a/b"}),
         ("postgresql://ann:p@ss:word@host/db", {"p@ss:word"}),
         ("s3://AKIA:a?b@bucket/p", {"a?b@bucket/p"}),
+        ("postgresql://ann@host:word@host.example:5432/db", {"word"}),
         ("https://ann@host/", set()),
         ("hdfs://name:8020/p", set()),
         ("/data/ann:x@y", set()),
