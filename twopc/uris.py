@@ -17,8 +17,9 @@ _HIDDEN: Final = "…"
 #: In a local path, which may also begin with ``file:``, no part is secret, and ``?`` is part of a name.
 _URI: Final = re.compile(r"(?!file:)([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL | re.IGNORECASE)
 _OPTIONS: Final = re.compile(r"[?#].*", re.DOTALL)
-#: A user may contain an ``@``. Digits before a slash are a port, and the ``@`` after them is part of the path.
-_PASSWORD: Final = re.compile(r"(?!\[|[^:]*@\[)([^:]*):(?!\d+/)(.*)@", re.DOTALL)
+#: The first ``:`` is before the path. A user may contain an ``@``. Digits before a slash are a port, and the ``@`` after them
+#: is part of the path.
+_PASSWORD: Final = re.compile(r"(?!\[|[^:]*@\[)([^:/]*):(?!\d+/)(.*)@", re.DOTALL)
 _AUTHORITY: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
 #: In these URIs, the user is the name of a container, which is part of the path.
 _WITH_CONTAINERS: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})

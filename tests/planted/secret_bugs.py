@@ -88,9 +88,16 @@ SECRET_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a password after a user with an at sign is not masked",
         "twopc/uris.py",
-        "([^:]*):(?!",
-        "([^:@]*):(?!",
+        "([^:/]*):(?!",
+        "([^:/@]*):(?!",
         "unit/test_uris.py -k password",
+    ),
+    _bug(
+        "a colon and an at sign in a path count as a password",
+        "twopc/uris.py",
+        "([^:/]*):(?!",
+        "([^:]*):(?!",
+        "unit/test_uris.py -k without_secrets",
     ),
     _bug(
         "the id of an access key is masked in every message",

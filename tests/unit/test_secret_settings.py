@@ -158,6 +158,7 @@ def test_a_secret_that_no_client_can_send_is_refused_and_not_shown(make: Callabl
         lambda: delta(google_service_account_key='{\n"private_key": "x"\n}\n'),
         lambda: delta("abfss://box@account.dfs.core.windows.net/t"),
         lambda: delta("/data/a?b@c"),
+        lambda: delta("s3://bucket/tenant:eu@prod/orders"),
     ],
 )
 def test_a_secret_that_clients_can_send_is_accepted(make: Callable[[], object]) -> None:
