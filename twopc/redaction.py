@@ -6,6 +6,7 @@ first refuses such a value, and the error names only the value's setting. In a c
 
 from __future__ import annotations
 
+import json
 import re
 import traceback
 from collections.abc import Mapping
@@ -38,11 +39,13 @@ REMEDY: Final = "If you read the value from a file, remove the file's last line 
 def flaw(value: str, *, is_password: bool = False) -> str:
     """Say why a value cannot be part of a header, a URL or a login, without showing it. Return "" if it can be.
 
-    Only a password may begin or end with a blank.
+    A password may contain any character but NUL, which would end it in a C library.
     """
+    if is_password:
+        return "contains a NUL character" if "\0" in value else ""
     if _CONTROL.search(value):
         return "contains a line break or another control character"
-    if not is_password and value != value.strip():
+    if value != value.strip():
         return "begins or ends with a blank"
     return ""
 
@@ -108,4 +111,9 @@ class Redaction:
 
 
 def _forms(secret: str) -> set[str]:
-    return {secret, quote(secret, safe=""), quote_plus(secret), unquote(secret), repr(secret)[1:-1]}
+    """Return the forms in which a client may quote a secret: escaped, with other blanks, or only one of its lines."""
+    found = set[str]()
+    for text in (secret, " ".join(secret.split()), *map(str.strip, secret.splitlines())):
+        found |= {text, quote(text, safe=""), quote_plus(text), unquote(text)}
+        found |= {repr(text)[1:-1], repr(text.encode())[2:-1], json.dumps(text)[1:-1]}
+    return found

@@ -22,7 +22,7 @@ from redis.connection import (
 from redis.exceptions import RedisError
 
 from twopc.errors import ConfigurationError
-from twopc.redaction import REMEDY, flaw, flaws_in
+from twopc.redaction import REMEDY, flaw
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -75,7 +75,6 @@ def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> Non
     in_url = _options_of(url)
     for argument, given in (("url", in_url), ("options", options)):
         _require_allowed(argument, given, scheme, cluster=cluster)
-        _require_flawless(argument, given)
     for name in sorted(in_url.keys() & options):
         raise _wrong("options", f"{name!r} is also in the url: pass it only once")
     for argument, has_database in (("url", in_url.get("db", "0").strip("0")), ("options", "db" in options)):
@@ -91,18 +90,12 @@ def require_valid_for_sentinels(options: Mapping[str, Any]) -> None:
         ConfigurationError: see :func:`require_valid`.
     """
     _require_allowed("sentinel_options", options.keys() - {"ssl"}, "rediss", cluster=False)
-    _require_flawless("sentinel_options", options)
 
 
 def _require_allowed(argument: str, names: Iterable[str], scheme: str, *, cluster: bool) -> None:
     for name in sorted(names):
         if why := _objection(name, scheme, cluster=cluster, is_text=argument == "url"):
             raise _wrong(argument, f"{name!r} {why}")
-
-
-def _require_flawless(argument: str, options: Mapping[str, Any]) -> None:
-    for problem in flaws_in(options, are_passwords=True):
-        raise _wrong(argument, problem)
 
 
 def _wrong(argument: str, advice: str) -> ConfigurationError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -10,9 +12,14 @@ from twopc.redaction import Redaction, flaw, flaws_in, is_header_name, secrets_i
 
 
 @pytest.mark.parametrize("value", ["canary\n", "\tcanary", "can\rary", "can\0ary", "can\x7fary", "can\u2028ary"])
-@pytest.mark.parametrize("is_password", [True, False])
-def test_a_control_character_is_a_flaw_that_is_described_without_the_value(value: str, *, is_password: bool) -> None:
-    assert flaw(value, is_password=is_password) == "contains a line break or another control character"
+def test_a_control_character_is_a_flaw_that_is_described_without_the_value(value: str) -> None:
+    assert flaw(value) == "contains a line break or another control character"
+
+
+@pytest.mark.parametrize("value", ["canary\n", "\tcanary", "can\rary", "can\x7fary", "can\u2028ary"])
+def test_a_password_may_contain_any_control_character_but_nul(value: str) -> None:
+    assert flaw(value, is_password=True) == ""
+    assert flaw(f"{value}\0", is_password=True) == "contains a NUL character"
 
 
 @pytest.mark.parametrize("value", [" canary", "canary ", "canary\u00a0"])
@@ -30,7 +37,7 @@ def test_the_flaws_in_options_are_named_by_their_options_even_if_these_are_neste
     options: dict[str, Any] = {
         "token": "canary\n",
         "user": " canary",
-        "auth": {"basic": {"username": "canary ", "password": "canary\n"}},
+        "auth": {"basic": {"username": "canary ", "password": "canary\0"}},
         "number": 7,
         "account": '{"private_key":\n"canary"}\n',
         "pem": "subject=canary\n-----BEGIN PRIVATE KEY-----\ncanary\n",
@@ -40,7 +47,7 @@ def test_the_flaws_in_options_are_named_by_their_options_even_if_these_are_neste
     assert [text.partition(". ")[0] for text in said] == [
         "the value of 'token' contains a line break or another control character",
         "the value of 'user' begins or ends with a blank",
-        "the value of 'auth.basic.password' contains a line break or another control character",
+        "the value of 'auth.basic.password' contains a NUL character",
     ]
     assert all("text.strip()" in text and "canary" not in text for text in said)
 
@@ -73,6 +80,29 @@ def test_a_secret_is_masked_in_each_form_in_which_a_client_may_quote_it() -> Non
     redacted = Redaction(["a/canary b\n", "it's\\canary", "ab"])
     assert redacted("'a/canary b\\n', a%2Fcanary%20b, a%2Fcanary+b; \"it's\\\\canary\"") == "'…\\n', …, …; \"…\""
     assert redacted("a bad day, a/can, abc") == "a bad day, a/can, abc"
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        "{!r}",
+        "{0}",
+        "{1!r}",
+        "{2}",
+        "{3}",
+        "{4}",
+    ],
+)
+@pytest.mark.parametrize("secret", ["can\tary", "can\x01ary", "can\nary", "cän\r\nary", "can\u2028ary\x7f"])
+def test_a_secret_with_a_control_character_is_masked_even_if_a_client_escapes_it(secret: str, quoted: str) -> None:
+    forms = (secret, secret.encode(), json.dumps(secret), quote(secret), " ".join(secret.split()))
+    shown = Redaction([secret])(f"Bearer {quoted.format(*forms)}")
+    assert "…" in shown
+    assert "ary" not in shown
+
+
+def test_a_part_of_a_secret_is_masked_if_a_client_shows_only_the_first_line() -> None:
+    assert Redaction(["canary\r\nother"])("cannot use canary") == "cannot use …"
 
 
 def test_the_longest_secret_is_masked_first() -> None:

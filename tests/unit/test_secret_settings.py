@@ -57,17 +57,18 @@ def delta(uri: str = "s3://bucket/t", **options: str) -> DeltaSink:
 
 
 LINE = f"{CANARY}\n"
+NUL = f"{CANARY}\0"
 SENTINELS: dict[str, Any] = {"sentinels": (("h", 1),), "service": "s"}
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "Kafka password": (
-        lambda: kafka(**SCRAM, **{"kafka.sasl.password": LINE}),
-        "'kafka.sasl.password' contains a line",
+        lambda: kafka(**SCRAM, **{"kafka.sasl.password": NUL}),
+        "'kafka.sasl.password' contains a NUL",
     ),
-    "Kafka user": (lambda: kafka(**SCRAM, **{"kafka.sasl.username": LINE}), "'kafka.sasl.username' contains a line"),
-    "Kafka key": (lambda: kafka(**{"kafka.ssl.key.password": LINE}), "'kafka.ssl.key.password' contains a line"),
+    "Kafka user": (lambda: kafka(**SCRAM, **{"kafka.sasl.username": NUL}), "'kafka.sasl.username' contains a NUL"),
+    "Kafka key": (lambda: kafka(**{"kafka.ssl.key.password": NUL}), "'kafka.ssl.key.password' contains a NUL"),
     "Kafka client": (
-        lambda: kafka(**OIDC | {"kafka.sasl.oauthbearer.client.secret": LINE}),
-        "'kafka.sasl.oauthbearer.client.secret' contains a line",
+        lambda: kafka(**OIDC | {"kafka.sasl.oauthbearer.client.secret": NUL}),
+        "'kafka.sasl.oauthbearer.client.secret' contains a NUL",
     ),
     "Kafka endpoint": (
         lambda: kafka(**OIDC | {"kafka.sasl.oauthbearer.token.endpoint.url": f"https://host/{LINE}"}),
@@ -83,20 +84,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "Redis url": (lambda: redis(f"redis://:{CANARY}@h/0\n"), r"RedisSink\(url=…\): the url contains a line"),
     "Redis url with a blank": (lambda: redis(f"redis://:{CANARY}@h/0 "), r"the url begins or ends with a blank"),
-    "Redis password in the url": (lambda: redis(f"redis://:{CANARY}%0A@h"), "'password' contains a line"),
-    "Redis password": (lambda: redis("redis://h", options={"password": LINE}), r"options=…\): the value of 'password'"),
-    "Redis Sentinel": (
-        lambda: redis("redis://h", **SENTINELS, sentinel_options={"password": LINE}),
-        r"sentinel_options=…\): the value of 'password' contains a line",
+    "PostgreSQL password": (lambda: postgres(f"host=h password='{NUL}'"), r"dsn=…\): the dsn "),
+    "PostgreSQL password without quotes": (
+        lambda: postgres(f"host=h password={NUL}x"),
+        r"dsn=…\): the dsn contains a NUL",
     ),
-    "PostgreSQL password": (
-        lambda: postgres(f"host=h password='{LINE}'"),
-        r"dsn=…\): the value of 'password' contains",
-    ),
-    "PostgreSQL url": (
-        lambda: postgres(f"postgresql://u:{CANARY}%0A@h/db"),
-        r"dsn=…\): the value of 'password' contains",
-    ),
+    "PostgreSQL url": (lambda: postgres(f"postgresql://u:{CANARY}%00@h/db"), r"dsn=…\): the dsn is neither"),
     "Iceberg token": (lambda: iceberg(token=LINE), r"catalog=…\): the value of 'token' contains a line"),
     "Iceberg token with a blank": (lambda: iceberg(token=f" {CANARY}"), "'token' begins or ends with a blank"),
     "Iceberg token with an ellipsis": (lambda: iceberg(token=f"{CANARY}…"), "'token' contains a character outside"),
@@ -104,8 +97,8 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "Iceberg header": (lambda: iceberg(**{"header.X-Key": LINE}), "'header.X-Key' contains a line"),
     "Iceberg header's name": (lambda: iceberg(**{f"header.X {CANARY}": ""}), "'header.' may be followed only by"),
     "Iceberg password": (
-        lambda: iceberg(auth={"type": "basic", "basic": {"username": "u", "password": LINE}}),
-        "'auth.basic.password' contains a line",
+        lambda: iceberg(auth={"type": "basic", "basic": {"username": "u", "password": NUL}}),
+        "'auth.basic.password' contains a NUL",
     ),
     "Iceberg uri": (lambda: iceberg(uri=f"https://h/{LINE}"), "'uri' contains a line"),
     "Iceberg uri with a slash": (
@@ -145,7 +138,13 @@ def test_a_secret_that_no_client_can_send_is_refused_and_not_shown(make: Callabl
     "make",
     [
         lambda: kafka(**SCRAM, **{"kafka.sasl.username": "ann", "kafka.sasl.password": " pa ss "}),
+        lambda: kafka(**SCRAM, **{"kafka.sasl.username": "ann", "kafka.sasl.password": "pa\tss\n"}),
         lambda: redis("redis://h", options={"password": " pa ss ", "max_connections": 3}),
+        lambda: redis("redis://h", options={"password": "pa\tss\n"}),
+        lambda: redis("redis://:pa%09ss%0A@h"),
+        lambda: redis("redis://h", **SENTINELS, sentinel_options={"password": "pa\tss\n"}),
+        lambda: postgres("host=h password='pa\tss\n'"),
+        lambda: postgres("postgresql://u:pa%09ss%0A@h/db"),
         lambda: redis("rediss://h", options={"ssl_ca_data": "subject=x\n-----BEGIN CERTIFICATE-----\nx\n"}),
         lambda: postgres("\n host=h\n password=' pa ss '\n"),
         lambda: iceberg(auth={"type": "basic", "basic": {"username": "u", "password": " pa ss "}}),
