@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from twopc.integration.alerts.rules import Rule
 
+#: A colon that is not part of a rule's name, as if the line were ``key: value``. A value may be a secret.
+_COLON: Final = re.compile(r"^(webhook|log):|:(\s|//|$)")
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -67,8 +69,9 @@ def _parse(text: str) -> RuleFile:
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
         section, dot, name = key.partition(".")
-        # With a colon after the setting, an '=' in the value, such as a token's, would end the key.
-        if not equals or not section or bool(dot) is not bool(name) or ":" in key:
+        # With a colon after the setting, an '=' in the value, such as a token's, would end the key. A rule's name may have one.
+        is_value_in_key = ":" in name or _COLON.search(section)
+        if not equals or not section or bool(dot) is not bool(name) or is_value_in_key:
             raise ConfigurationError(f"line {number} is not in the form <rule>.<setting>=<value>")
         if name in sections.setdefault(section, {}):
             raise ConfigurationError(f"{key}: set twice")

@@ -9,6 +9,7 @@ The names come from librdkafka's CONFIGURATION.md.
 
 from __future__ import annotations
 
+import importlib
 import pkgutil
 import ssl
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -155,17 +156,34 @@ def with_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
     try:
         function = pkgutil.resolve_name(callback) if isinstance(callback, str) else callback
     except (ImportError, AttributeError, ValueError) as error:
-        if ":" not in callback:  # it may be a token
+        cause = _failed_import(callback) or error
+        if cause is error and ":" not in callback:  # it may be a token
             raise ConfigurationError(
                 f"option {_CALLBACK!r} is not the name of a callable. Set a callable, or 'module:function'"
             ) from None
         raise ConfigurationError(
-            f"option {_CALLBACK!r}={callback!r} cannot be imported: {error}. Set a callable, or 'module:function'"
-        ) from error
+            f"option {_CALLBACK!r}={callback!r} cannot be imported: {cause}. Set a callable, or 'module:function'"
+        ) from cause
     if not callable(function):
         raise ConfigurationError(f"option {_CALLBACK!r} must be a function that returns a token and its expiry")
     config = options.get(f"{PREFIX}sasl.oauthbearer.config")
     return {**options, _CALLBACK: Tokens(function, name_of(function), config)}
+
+
+def _failed_import(name: str) -> ImportError | None:
+    """Return the error of an existing module whose own imports fail, such as ``pkg.tokens`` for the name ``pkg.tokens.fetch``."""
+    parts = name.partition(":")[0].split(".")
+    for end in range(1, len(parts) + 1):
+        module = ".".join(parts[:end])
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            return None if error.name == module or error.name is None else error
+        except ImportError as error:
+            return error
+        except ValueError:  # a part is empty
+            return None
+    return None
 
 
 def without_network(parsed: Mapping[str, Any]) -> dict[str, Any]:

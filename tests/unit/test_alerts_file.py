@@ -65,6 +65,11 @@ def test_the_log_can_be_switched_off(tmp_path: Path) -> None:
     assert _read(tmp_path, "consecutive.count=3\nlog=no")[1] == ()
 
 
+def test_the_name_of_a_rule_may_contain_a_colon(tmp_path: Path) -> None:
+    rules, _ = _read(tmp_path, "prod:orders.kind = stalled\nprod:orders.for = 4h\n")
+    assert rules == (NoCheckpoint("prod:orders", for_s=14_400),)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -94,6 +99,9 @@ def test_the_log_can_be_switched_off(tmp_path: Path) -> None:
         ("webhook.url=https://a/secret # team\nconsecutive.count=1", "webhook.url must be http"),
         ("webhook.url: https://a/secret?b=c\nconsecutive.count=1", "line 1 is not"),
         ("consecutive.count=1\nwebhook.header.Authorization: Bearer secret==", "line 2 is not"),
+        ("webhook:header.Authorization secret==\nconsecutive.count=1", "line 1 is not"),
+        ("Authorization: Bearer secret.a=\nconsecutive.count=1", "line 1 is not"),
+        ("url:https://a/secret.a?b=c\nconsecutive.count=1", "line 1 is not"),
         (
             "webhook.url=http://a\nwebhook.header.Authorization Bearer secret==\nconsecutive.count=1",
             "webhook.header.<name>",

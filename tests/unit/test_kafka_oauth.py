@@ -25,6 +25,7 @@ from twopc.sinks.kafka.producer_pool import PoolKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 CANARY = "canary-91c4"
 OAUTH = {"kafka.security.protocol": "sasl_ssl", "kafka.sasl.mechanism": "OAUTHBEARER"}
@@ -63,6 +64,20 @@ def _nothing_fails() -> Iterator[None]:
     oauth._failing.clear()
     yield
     oauth._failing.clear()
+
+
+@pytest.mark.parametrize("name", ["pkg91c4.tokens.fetch", "pkg91c4.tokens:fetch"])
+def test_the_failed_import_of_a_modules_own_import_is_shown(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "pkg91c4"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "tokens.py").write_text("import no_such_module_91c4\n\ndef fetch(): ...\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigurationError, match="cannot be imported: No module named 'no_such_module_91c4'") as raised:
+        sink(oauth_cb=name)
+    assert isinstance(raised.value.__cause__, ModuleNotFoundError)
 
 
 # -- options ---------------------------------------------------------------------------------------------------------------
