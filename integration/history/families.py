@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
@@ -43,14 +44,20 @@ class Families:
 
     def __init__(self, prometheus: Any, registry: Any) -> None:
         def counter(what: str, says: str, *labels: str) -> Any:
-            return prometheus.Counter(f"twopc_{what}", says, (*_LABEL, *labels), registry=registry)
+            return kept(prometheus.Counter(f"twopc_{what}", says, (*_LABEL, *labels), registry=registry))
 
         def histogram(what: str, says: str, *labels: str) -> Any:
             name = f"twopc_{what}"
-            return prometheus.Histogram(name, says, (*_LABEL, *labels), registry=registry, buckets=_BUCKETS)
+            return kept(prometheus.Histogram(name, says, (*_LABEL, *labels), registry=registry, buckets=_BUCKETS))
 
         def gauge(what: str, says: str) -> Any:
-            return prometheus.Gauge(f"twopc_{what}", says, _LABEL, registry=registry)
+            return kept(prometheus.Gauge(f"twopc_{what}", says, _LABEL, registry=registry))
+
+        def kept(metric: Any) -> Any:
+            self._all.append(metric)
+            return metric
+
+        self._all: list[Any] = []
 
         self.checkpoints = counter("checkpoints", "Checkpoints that have ended, by outcome.", "outcome")
         self.attempts = counter("failed_attempts", "Attempts that failed and were retried, by reason.", "reason")
@@ -77,6 +84,12 @@ class Families:
         )
         self._owners: dict[str, object] = {}
         self._changing = threading.Lock()
+
+    def register(self, registry: Any) -> None:
+        """Register again each metric that the user has unregistered, for example between two tests."""
+        for metric in self._all:
+            with contextlib.suppress(ValueError):  # the metric is registered
+                registry.register(metric)
 
     def begin(self, query: str, owner: object, age: Callable[[], float], ratio: Callable[[], float]) -> None:
         """Let ``owner`` show the state of a query, instead of the object that has shown it so far."""
@@ -105,4 +118,6 @@ def families_of(prometheus: Any, registry: Any) -> Families:
         found = _known.get(registry)
         if found is None:
             found = _known[registry] = Families(prometheus, registry)
+        else:
+            found.register(registry)
         return found

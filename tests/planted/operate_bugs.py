@@ -83,6 +83,15 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_history_listeners.py -k share",
     ),
     one_edit(
+        "metrics that the user has unregistered are never exported again",
+        0,
+        "integration/history/families.py",
+        "            found.register(registry)\n",
+        "            pass\n",
+        model=False,
+        protocol="tests/unit/test_history_listeners.py -k unregistered",
+    ),
+    one_edit(
         "a port serves the metrics of one query only",
         0,
         "integration/history/metrics_server.py",

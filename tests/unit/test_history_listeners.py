@@ -106,6 +106,17 @@ def test_a_query_that_was_built_anew_in_the_same_process_continues_its_metrics(r
         assert f'twopc_checkpoints_total{{outcome="{outcome}",query="q"}} 1.0' in text
 
 
+def test_metrics_that_the_user_has_unregistered_are_exported_again_for_the_next_query(registry: Any) -> None:
+    before = PrometheusMetrics("q", registry=registry)
+    for collector in set(registry._names_to_collectors.values()):
+        registry.unregister(collector)
+    after = PrometheusMetrics("r", registry=registry)
+    for metrics, query in ((before, "q"), (after, "r")):
+        metrics.triggered(Triggered(0))
+        metrics.ended(ended(0))
+        assert registry.get_sample_value("twopc_checkpoints_total", {"query": query, "outcome": "completed"}) == 1
+
+
 def test_an_earlier_run_that_is_released_late_does_not_remove_the_state_of_the_present_run(registry: Any) -> None:
     """Without close(), a run is released only when the next run begins."""
     earlier, present = PrometheusMetrics("q", registry=registry), PrometheusMetrics("q", registry=registry)
