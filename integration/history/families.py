@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+logger = logging.getLogger(__name__)
 
 _LABEL: Final = ("query",)
 _BUCKETS: Final = (
@@ -29,6 +29,19 @@ _BUCKETS: Final = (
     600.0,
     float("inf"),
 )
+
+
+class Owner(Protocol):
+    """Shows the state of a query: it watches one run."""
+
+    def is_busy(self) -> bool:
+        """Return whether a checkpoint is in progress."""
+
+    def age(self) -> float:
+        """Return the age of the checkpoint in progress, in seconds; 0 if there is none."""
+
+    def ratio(self) -> float:
+        """Return the age of the oldest open transaction, as a share of the transaction's limit."""
 
 
 class Families:
@@ -82,7 +95,8 @@ class Families:
             "transaction_age_ratio",
             "Age of the oldest open transaction in the current checkpoint, as a share of the transaction's limit.",
         )
-        self._owners: dict[str, object] = {}
+        self._owners: dict[str, Owner] = {}
+        self._mixed: set[str] = set()
         self._changing = threading.Lock()
 
     def register(self, registry: Any) -> None:
@@ -91,15 +105,35 @@ class Families:
             with contextlib.suppress(ValueError):  # the metric is registered
                 registry.register(metric)
 
-    def begin(self, query: str, owner: object, age: Callable[[], float], ratio: Callable[[], float]) -> None:
-        """Let ``owner`` show the state of a query, instead of the object that has shown it so far."""
-        with self._changing:
-            if self._owners.get(query) is not owner:
-                self._owners[query] = owner
-                self._age.labels(query).set_function(age)
-                self._ratio.labels(query).set_function(ratio)
+    def begin(self, query: str, owner: Owner) -> None:
+        """Let ``owner`` show the state of a query, instead of the object that has shown it so far.
 
-    def end(self, query: str, owner: object) -> None:
+        While another object's checkpoint is in progress, an object without a checkpoint does not take over.
+        """
+        with self._changing:
+            present = self._owners.get(query)
+            if present is owner:
+                return
+            if present is not None and present.is_busy():
+                if not owner.is_busy():
+                    return
+                self._warn(query)
+            self._owners[query] = owner
+            self._age.labels(query).set_function(owner.age)
+            self._ratio.labels(query).set_function(owner.ratio)
+
+    def _warn(self, query: str) -> None:
+        if query not in self._mixed:
+            self._mixed.add(query)
+            logger.warning(
+                "two checkpoints are in progress at the same time under the name %r of PrometheusMetrics, so two queries of "
+                "this process share the name. No row is at risk. But their metrics are mixed, and twopc_in_doubt may become "
+                "0 although a batch is still in doubt. Give the metrics of each query their own name. This process logs "
+                "this warning only once",
+                query,
+            )
+
+    def end(self, query: str, owner: Owner) -> None:
         """Remove the state of a query that has ended, unless another object shows it."""
         with self._changing:
             if self._owners.get(query) is owner:

@@ -50,7 +50,7 @@ class PrometheusMetrics(Listener):
         self._has_failed = False
         self._name = name
         self._families = families = families_of(prometheus, registry)
-        self._begin()
+        families.begin(name, self)
         # To compute a rate, Prometheus needs a zero before the first event. But a new process does not know whether its
         # predecessor stopped in doubt. So ``in_doubt`` has no sample at first, and the alert rule still finds the predecessor's.
         for family in (families.late, families.rows, families.bytes, families.orphans, families.took):
@@ -75,7 +75,7 @@ class PrometheusMetrics(Listener):
         """
         del checkpoint
         self._triggered_at = time.monotonic()
-        self._begin()
+        self._families.begin(self._name, self)
         if self._serve is not None:
             self._serve()
 
@@ -111,14 +111,17 @@ class PrometheusMetrics(Listener):
         if not self._has_failed:
             self._families.end(self._name, self)
 
-    def _begin(self) -> None:
-        self._families.begin(self._name, self, self._age, self._ratio)
+    def is_busy(self) -> bool:
+        """See :class:`~twopc.integration.history.families.Owner`."""
+        return self._triggered_at is not None
 
-    def _age(self) -> float:
+    def age(self) -> float:
+        """See :class:`~twopc.integration.history.families.Owner`."""
         began = self._triggered_at
         return 0.0 if began is None else time.monotonic() - began
 
-    def _ratio(self) -> float:
+    def ratio(self) -> float:
+        """See :class:`~twopc.integration.history.families.Owner`."""
         phase = self._phase
         if phase is None or phase.name not in _OPEN or phase.attempt_began is None or not phase.transactions_live_ms:
             return 0.0

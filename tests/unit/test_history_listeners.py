@@ -117,6 +117,24 @@ def test_metrics_that_the_user_has_unregistered_are_exported_again_for_the_next_
         assert registry.get_sample_value("twopc_checkpoints_total", {"query": query, "outcome": "completed"}) == 1
 
 
+def test_two_queries_with_one_name_cause_one_warning(registry: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A query that is built anew while the last checkpoint of its former run ends causes none."""
+    one, other = PrometheusMetrics("q", registry=registry), PrometheusMetrics("r", registry=registry)
+    one.triggered(Triggered(0))
+    other.triggered(Triggered(0))
+    again = PrometheusMetrics("q", registry=registry)
+    one.entered(Phase("commit", attempt_began=time.monotonic() - 300, transactions_live_ms=600_000.0))
+    assert registry.get_sample_value("twopc_transaction_age_ratio", {"query": "q"}) >= 0.5
+    one.ended(ended(0))
+    again.triggered(Triggered(1))
+    assert not caplog.records
+    for batch in (2, 3):
+        one.triggered(Triggered(batch))
+        again.triggered(Triggered(batch))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "under the name 'q' of PrometheusMetrics" in caplog.text
+
+
 def test_an_earlier_run_that_is_released_late_does_not_remove_the_state_of_the_present_run(registry: Any) -> None:
     """Without close(), a run is released only when the next run begins."""
     earlier, present = PrometheusMetrics("q", registry=registry), PrometheusMetrics("q", registry=registry)
