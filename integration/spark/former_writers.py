@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from twopc.errors import ConfigurationError
 from twopc.integration.spark.checkpoint import decoding, planning_time_ms, require_planned
 from twopc.integration.spark.handed_over import newest_handover
 from twopc.sealed import unseal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from twopc.batch import Batch
     from twopc.files import Files
 
@@ -79,18 +82,25 @@ def last_expected(log: str, decided: int | None, *, bound: str | None, former: i
     return former if decided is None or former is None else max(decided, former)
 
 
-def require_adoptable(files: Files, batch: Batch) -> None:
+def require_adoptable(files: Files, batch: Batch, decided: Callable[[], int | None]) -> None:
     """Check that the former writer of a query that is to be adopted has recorded what it wrote, as far as the checkpoint tells.
 
     Args:
         files: the checkpoint.
         batch: the batch with which the run begins.
+        decided: finds the last batch that this query has decided; None if it has decided none.
 
     Raises:
         ConfigurationError: the former writer wrote the batch before it with a continuous trigger.
     """
-    if batch.batch_id > 0 and batch.offsets_of(batch.batch_id - 1) is not None:
+    if batch.batch_id == 0 or batch.offsets_of(batch.batch_id - 1) is None:
+        return
+    try:
         require_planned(files, batch.batch_id - 1)
+    except ConfigurationError:
+        # The override may stay in the code. The former writer would write a batch again that this query has decided.
+        if decided() is None:
+            raise
 
 
 def warn_of_adoption(files: Files, own: Files, batch: Batch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twopc.checkpointing import PASSING, Checkpoints
@@ -188,9 +189,10 @@ class RunWriter:
         pending.enter("connect")
         own_files = tried(self._mode.open_files(f"{self.location}/twopc"))
         coordinator = self._coordinator = self._connect(session, staging, own_files)
-        self._last_allowed = require_taken_over(own_files, batch, lambda: coordinator.last_decided(batch.query_id))
+        decided = partial(coordinator.last_decided, batch.query_id)
+        self._last_allowed = require_taken_over(own_files, batch, decided)
         if self._options.overrides.adopt_query_id == batch.query_id:
-            require_adoptable(self._mode.open_files(self.location), batch)
+            require_adoptable(self._mode.open_files(self.location), batch, decided)
         run = coordinator.start(batch, pending)
         if run.adopts(batch.query_id):
             warn_of_adoption(self._mode.open_files(self.location), own_files, batch)

@@ -167,6 +167,16 @@ def test_a_query_whose_last_batch_is_an_epoch_of_a_continuous_trigger_is_not_ado
     assert not [name for name in cluster.files.names("") if name.startswith("binding")]
 
 
+def test_a_query_that_has_decided_a_batch_since_a_continuous_trigger_is_not_sent_back_to_the_old_writer(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The override may stay in the code. The old query would write the decided batch again."""
+    (tmp_path / "offsets/0").write_text("\n".join(["v1", "", *offsets_of(0)]))
+    adopting = Overrides(adopt_query_id=QUERY_ID)
+    die_at(cluster, cluster.start(settings=Settings(overrides=adopting)), "driver.decided", 1)
+    rejected(cluster, tmp_path, 1, monkeypatch, Options(overrides=adopting))
+
+
 def test_a_query_that_was_adopted_before_logs_nothing(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
