@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from twopc.integration.preflight.target import Target
 
 _CHECK: Final = "clock"
-#: Times are rounded to milliseconds, and a hand-over tolerates a minute, so a smaller difference is not reported.
+#: Times are rounded to milliseconds, so a smaller difference is not reported. A hand-over of a half-written batch tolerates a
+#: minute. If no batch is unfinished, a cut-over tolerates nothing, and its error names the clocks as a possible cause.
 _TOLERATED_MS: Final = 1_000
 _DEFAULT_REPLICAS: Final = -1
 
@@ -38,13 +39,15 @@ def check_clock(target: Target) -> Iterator[Finding]:
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
         return
     if abs(ahead_ms) <= _TOLERATED_MS:
-        yield Finding(_CHECK, subject, Result.PASS, "the broker's clock agrees with this machine's clock")
+        yield Finding(
+            _CHECK, subject, Result.PASS, "the broker's clock agrees with this machine's clock, to the second"
+        )
     else:
         where = "ahead of" if ahead_ms > 0 else "behind"
         why = f"the broker's clock is {abs(ahead_ms) / 1000:.1f} s {where} this machine's clock"
         fix = (
             "Synchronize both clocks with a time server. A cut-over uses timestamps to find the rows of a half-written "
-            "batch. Until the clocks agree, pass --clock-skew-ms or --start-offsets"
+            "batch, and rows that the checkpoint does not record. Until the clocks agree, pass --clock-skew-ms or --start-offsets"
         )
         yield Finding(_CHECK, subject, Result.WARN, why, fix)
 

@@ -67,12 +67,14 @@ def require_all_recorded(files: DatedFiles, handover: Handover, sink: KafkaSink)
     raise ConfigurationError(
         f"{topic}[{message.partition()}] contains a record, at offset {message.offset()}, that was written after "
         f"{files.location}/{name} ({at.isoformat(timespec='milliseconds')}). So the old query may have written rows that its "
-        "checkpoint does not record, and the new query would write them again. In real-time mode, with trigger(continuous=…) "
-        "and with asyncProgressTrackingEnabled, every stop may leave such rows. Nothing was done. Start the old query with "
-        "trigger(availableNow=True), wait until it ends, and run this command again. Like each of its restarts, that run "
-        f"writes the unrecorded rows again. With asynchronous progress tracking: {ASYNCHRONOUS}. If other programs write to "
-        "the topic, pass --other-writers. If you know that the last finished batch wrote this record, because clocks "
-        "differ or the query sets the timestamps, use --start-offsets to pass the partitions' end offsets"
+        "checkpoint does not record, and the new query would write them again. Nothing was done. First find the cause. (1) The "
+        "query used neither real-time mode nor trigger(continuous=…) nor asyncProgressTrackingEnabled: then the last finished "
+        "batch wrote this record, and the clock of a producer or a broker is ahead of the clock of the checkpoint's file system, "
+        "even if only by milliseconds, or the query sets timestamps. Use --start-offsets to pass the partitions' end offsets. "
+        "(2) Other programs write to the topic: pass --other-writers. (3) The query used one of the three: every stop may leave "
+        "such rows. Start the old query with trigger(availableNow=True), wait until it ends, and run this command again. Like "
+        "each of its restarts, that run writes the unrecorded rows again. With asynchronous progress tracking: "
+        f"{ASYNCHRONOUS}"
     )
 
 

@@ -89,7 +89,8 @@ def test_rows_that_are_newer_than_the_last_recorded_batch_are_refused(
     """In real-time mode, a stopped batch leaves rows, and Spark records the batch only at its end."""
     output = Output(RECORDED_MS - 50, RECORDED_MS + 1)
     with pytest.raises(
-        ConfigurationError, match=r"at offset 1, .*real-time mode.*Nothing was done\. Start the old query"
+        ConfigurationError,
+        match=r"at offset 1, .*Nothing was done\. First .*clock of a producer.*--start-offsets.*Start the old query",
     ):
         found_in(tmp_path, output, monkeypatch, finished=finished)
 
