@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tests.live.postgres.support import new_role
 from twopc.sinks.postgres.options import Address
 
 if TYPE_CHECKING:
@@ -24,6 +26,18 @@ def test_a_connection_identifies_its_sink_and_hides_its_password(database: str) 
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
         password = conninfo_to_dict(database)["password"]
         assert str(password) not in f"{connection!r} {connection.info.dsn}"
+
+
+def test_a_password_may_contain_a_tab_and_a_line_break(database: str) -> None:
+    password = "pa\tss\n"  # noqa: S105 - of a role that exists only in this test
+    with new_role(database) as given:
+        name = str(conninfo_to_dict(given)["user"])
+        with contextlib.closing(psycopg.connect(database, autocommit=True)) as owner:
+            owner.execute(sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(name), sql.Literal(password)))
+        right, wrong = (make_conninfo(given, password=one) for one in (password, f"{password}x"))
+        Address(right).connect("orders", timeout_ms=5_000).close()
+        with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+            Address(wrong).connect("orders", timeout_ms=5_000)
 
 
 def test_a_server_that_accepts_no_writes_is_refused(database: str) -> None:

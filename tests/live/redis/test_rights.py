@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 import redis
@@ -99,6 +99,19 @@ def test_the_documented_rights_are_sufficient(users: Users) -> None:
         for number in (2**62, 1_000):
             rows = batch(k=[key], n=[number])
             assert apply(sink, rows) == [Evidence.COMMITTED], mapping
+
+
+def test_a_password_may_contain_a_tab_and_a_line_break(users: Users) -> None:
+    """Redis stores any bytes, and a URL escapes them."""
+    name, password = unique(), "pa\tss\n"
+    url = users.url_with(f"{KEYS.format(name=name)} {COMMANDS} +hset", name=name)
+    for given, options in (
+        (url.replace(":secret@", f":{quote(password)}@"), {}),
+        (url.replace(f"{name}:secret@", ""), {"username": name, "password": password}),
+    ):
+        users.client.execute_command("ACL", "SETUSER", name, "resetpass", f">{password}")
+        sink = sink_of(given, HashSet(KEY, ("n",)), name=name, options=options)
+        assert apply(sink, batch(k=[unique()], n=[1])) == [Evidence.COMMITTED]
 
 
 @pytest.fixture(scope="module")
