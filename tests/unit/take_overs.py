@@ -179,8 +179,13 @@ class History:
                 return
 
     def bring_up(self, one: Owner, *, is_faulty: bool = False) -> bool:
-        """Start the query, and do what its errors say, until it has processed a batch. Return False if the driver died."""
+        """Start the query, and do what its errors say, until it has processed a batch.
+
+        Return False if the driver died, or if what the errors say has let another query replace this one.
+        """
         for _ in range(PATIENCE):
+            if one.is_replaced:
+                return False
             try:
                 with self._faults(is_faulty=is_faulty):
                     self._start(one)
@@ -283,6 +288,7 @@ class History:
             return False
         if not of.is_replaced:
             self._complete(of)
+        if not of.is_replaced:
             return True
         for sink in sinks:  # the user checks them, and inserts the rows that are missing
             of_sink = self.world.store(sink).transactions.items()
@@ -300,14 +306,14 @@ class History:
         is_sloppy = found[1] and not fold(RegisterLog(of.files).inspect()).kept and self.chance.random() < 0.5
         if not self.missing(of, [found[1]] if is_sloppy else SINKS):
             return
+        if not of.is_replaced:
+            self._complete(of)
         if of.is_replaced:
             one.sinks |= of.sinks
-        else:
-            self._complete(of)
 
     def _complete(self, of: Owner) -> None:
         self._say(f"  the user starts {of.id} once more")
-        while self.missing(of):
+        while self.missing(of) and not of.is_replaced:
             self.bring_up(of)
 
     def _override(self, one: Owner, text: str) -> None:
