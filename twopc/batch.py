@@ -110,9 +110,16 @@ def _is_set_back(view: LogView, batch: Batch, highest: int) -> bool:
     Spark's offline repartition of the state does this if it may skip an unfinished batch. This query may have decided that batch.
     """
     before = batch.offsets_of(highest - 1) if highest > 0 else None
-    if before is None or is_same(view.highest_offsets, before):
+    if before is None:
         return False
-    return any(batch.offsets_of(skipped) == before for skipped in range(highest + 1, batch.batch_id))
+    has_data, times = not is_same(view.highest_offsets, before), batch.times_of(highest - 1)
+    if not has_data and view.highest_times in {None, times}:
+        return False
+    # Spark also copies the times. Only they tell a copy of the batch before from a copy of a decided batch without data.
+    return any(
+        batch.offsets_of(skipped) == before and (has_data or batch.times_of(skipped) == times)
+        for skipped in range(highest + 1, batch.batch_id)
+    )
 
 
 def _locate_new_query(view: LogView, batch: Batch, overrides: Overrides) -> Position:

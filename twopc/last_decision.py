@@ -9,7 +9,7 @@ from twopc.attempt import Evidence
 from twopc.versions import order_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from twopc.attempt import TaskKey
     from twopc.decision_log import DecisionLog
@@ -25,6 +25,7 @@ class LastDecision:
         decision: the decision, with its repairs; None if the log contains none that may be incomplete.
         handles: the handle of each of its transactions in the sinks that the start passes.
         scan_start: see :attr:`LogView.scan_start`.
+        given_up: the sinks in which the user abandons what is not visible.
         evidence: the evidence for each of ``handles``, once the start has tried to commit them.
         blockers: why the commit could not be proven.
         outdated: the sinks in which another query has decided later batches, so that they may no longer prove this decision.
@@ -34,6 +35,7 @@ class LastDecision:
     decision: Decision | None
     handles: dict[TaskKey, Any]
     scan_start: dict[str, dict[str, Any]]
+    given_up: Collection[str] = ()
     evidence: dict[TaskKey, Evidence] = field(default_factory=dict)
     blockers: list[str] = field(default_factory=list)
     outdated: set[str] = field(default_factory=set)
@@ -63,8 +65,18 @@ class LastDecision:
 
     def precedes(self, other: LastDecision) -> bool:
         """Whether a sink that both decisions have used shows that this one is older."""
-        shared = {sink for sink, _ in self.handles} & {sink for sink, _ in other.handles}
-        return any(order_of(self.scan_start[sink]) < order_of(other.scan_start[sink]) for sink in shared)
+        return any(self._precedes_in(sink, other) for sink in {sink for sink, _ in self.handles})
+
+    def must_be_proven_before(self, other: LastDecision, name: str) -> bool:
+        """Whether a commit of ``other`` in this sink could destroy this decision's proof, which may still be obtained later."""
+        if name in self.outdated or name in self.given_up or not self._precedes_in(name, other):
+            return False
+        return name in self.sinks_left
+
+    def _precedes_in(self, name: str, other: LastDecision) -> bool:
+        if not self.in_sink(name) or not other.in_sink(name):
+            return False
+        return order_of(self.scan_start[name]) < order_of(other.scan_start[name])
 
 
 def in_order(decisions: Sequence[LastDecision]) -> list[LastDecision]:

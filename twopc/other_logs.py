@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from twopc import refusals, repair
 from twopc.attempt import Evidence
-from twopc.errors import RetriableError
+from twopc.errors import InDoubtError, RetriableError
 from twopc.last_decision import LastDecision, in_order
 from twopc.log_reader import view_of
 from twopc.log_view import fold_more
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from twopc.batch import Batch
     from twopc.decision_log import DecisionLog
-    from twopc.errors import CommitBlockedError, InDoubtError, TwoPhaseCommitError
+    from twopc.errors import CommitBlockedError, TwoPhaseCommitError
     from twopc.log_view import LogView
     from twopc.override import Overrides
     from twopc.settings import Setup
@@ -79,8 +79,8 @@ def _abandons(setup: Setup, log: DecisionLog, view: LogView, last: Decision, sin
 def complete(setup: Setup, view: LogView, batch: Batch) -> tuple[LogView, LastDecision]:
     """Commit the last decision in every log, and close each log whose decision is complete.
 
-    The deciding log stays open if no other log contains a decision: its next record closes it. ``view`` is the view of the
-    deciding log. This driver owns all logs, so their decisions are final.
+    The deciding log stays open, so that a later start proves its decision again, unless a newer decision may destroy the proof.
+    ``view`` is the view of the deciding log. This driver owns all logs, so their decisions are final.
 
     Returns:
         the deciding log's new view, and what is left to do for its last decision.
@@ -92,7 +92,6 @@ def complete(setup: Setup, view: LogView, batch: Batch) -> tuple[LogView, LastDe
         TwoPhaseCommitError: a log could not be read or closed, or a sink has failed. A restart tries again.
     """
     mine, *others = decisions = _last_decisions(setup, view, batch)
-    are_several = any(one.decision is not None for one in others)
     failed: RetriableError | None = None
     for one in in_order(decisions):
         try:
@@ -100,7 +99,8 @@ def complete(setup: Setup, view: LogView, batch: Batch) -> tuple[LogView, LastDe
         except RetriableError as error:
             failed = failed or error
             continue
-        if are_several and one.decision is not None and one.is_proven:
+        stays_open = one is mine and not any(one.precedes(other) for other in others)
+        if one.decision is not None and one.is_proven and not stays_open:
             # Close the log now, because the store may no longer prove this decision once a newer one is committed.
             begin = _end_of(one.decision)
             offset = one.log.append([begin])
@@ -120,7 +120,15 @@ def _last_decisions(setup: Setup, view: LogView, batch: Batch) -> list[LastDecis
         found.append((log, view_of(log, log.read)))
         require_completable(setup, *found[-1], batch)
     decode = setup.participants.decode_decided
-    return [LastDecision(log, one.decision, decode(one.decision), one.scan_start) for log, one in found]
+    return [
+        LastDecision(log, one.decision, decode(one.decision), one.scan_start, _given_up(setup, log, one))
+        for log, one in found
+    ]
+
+
+def _given_up(setup: Setup, log: DecisionLog, view: LogView) -> list[str]:
+    last, sinks = view.decision, setup.participants.sinks
+    return [] if last is None else [name for name in sinks if _abandons(setup, log, view, last, [name])]
 
 
 def _judge(setup: Setup, others: Sequence[LastDecision], batch: Batch) -> bool:
@@ -168,19 +176,20 @@ def _end_of(last: Decision, *, abandons: bool = False) -> Begin:
 def _error(setup: Setup, unproven: Sequence[LastDecision], batch: Batch) -> TwoPhaseCommitError:
     """Build one error for all of these decisions, because the user must know everything that an override gives up."""
     overrides = setup.settings.overrides
-    needed = {abandon(one.decision, one.sinks_left) for one in unproven if one.decision is not None}
+    errors = [_error_of(setup, one, batch, overrides) for one in unproven]
+    # A batch whose commit is only blocked can still be completed, so the other batches' overrides must not give it up.
+    in_doubt = [one for one, error in zip(unproven, errors, strict=True) if isinstance(error, InDoubtError)]
+    needed = {abandon(one.decision, one.sinks_left) for one in in_doubt if one.decision is not None}
     overrides = replace(overrides, abandoned=overrides.abandoned | needed)
-    return together(
-        [_error_of(setup, one, one.decision, batch, overrides) for one in unproven if one.decision is not None]
-    )
+    return together([_error_of(setup, one, batch, overrides) for one in unproven])
 
 
-def _error_of(
-    setup: Setup, one: LastDecision, last: Decision, batch: Batch, overrides: Overrides
-) -> CommitBlockedError | InDoubtError:
-    found = Unproven(last, one.handles, one.evidence, batch.query_id, overrides, one.blockers, one.outdated)
+def _error_of(setup: Setup, one: LastDecision, batch: Batch, overrides: Overrides) -> CommitBlockedError | InDoubtError:
+    if one.decision is None:
+        raise AssertionError("a log without a decision leaves nothing to prove")
+    found = Unproven(one.decision, one.handles, one.evidence, batch.query_id, overrides, one.blockers, one.outdated)
     if Evidence.UNKNOWN in one.evidence.values():
         return found.blocked()
     lost = {key for key, evidence in one.evidence.items() if evidence is Evidence.ABORTED}
-    unseen = repair.unseen_files(last, lost, setup.staging)
-    return found.in_doubt(LEFT_BEHIND, staged_elsewhere(last, unseen, batch.query_id))
+    unseen = repair.unseen_files(one.decision, lost, setup.staging)
+    return found.in_doubt(LEFT_BEHIND, staged_elsewhere(one.decision, unseen, batch.query_id))

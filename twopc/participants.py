@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from twopc.attempt import Evidence
 from twopc.errors import ConfigurationError, RetriableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from twopc.attempt import Claim, Evidence, Known, Owner, TaskKey
+    from twopc.attempt import Claim, Known, Owner, TaskKey
     from twopc.committer import SinkCommitter
     from twopc.decision_log import DecisionLog
     from twopc.last_decision import LastDecision
@@ -148,7 +149,8 @@ class Participants:
         """Commit a decision again in every sink, and end every undecided transaction in these sinks.
 
         Nothing ends a transaction of any of ``decisions``. The first of them is that of the deciding log: it concerns all sinks,
-        even those in which it has no transaction. ``query_id`` is the query that starts.
+        even those in which it has no transaction. The older decisions must have been tried before this one. ``query_id`` is the
+        query that starts.
 
         Raises:
             RetriableError: a sink has failed. The decision was tried in all other sinks.
@@ -156,7 +158,12 @@ class Participants:
         failed: RetriableError | None = None
         for name in self.committers:
             others = [handle for other in decisions if other is not one for handle in other.in_sink(name).values()]
-            if one.in_sink(name) or one is decisions[0]:
+            older = next((other for other in decisions if other.must_be_proven_before(one, name)), None)
+            if older is not None and older.decision is not None:
+                one.evidence |= dict.fromkeys(one.in_sink(name), Evidence.UNKNOWN)
+                batch = f"batch {older.decision.batch_id} of query {older.decision.query_id}"
+                one.blockers.append(f"sink {name!r}: {batch} is older, and must be proven first")
+            elif one.in_sink(name) or one is decisions[0]:
                 try:
                     self._recover(one, name, others, query_id)
                 except RetriableError as error:

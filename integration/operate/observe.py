@@ -226,7 +226,7 @@ def _observed(cluster: Cluster) -> SinkState:
     described |= describe(client, [one.handle.transactional_id for one in newer])
     epoch = newest_epoch(after, decided)
     driver = described[driver_id(sink.name)]
-    judged_from = _judged_from(after)
+    judged_from = _judged_from(after, sink.name)
     found = opened(sink, described, decided.values(), driver_epoch=epoch, now_ms=_now_ms(), judged_from=judged_from)
     proofs = _proofs(required, absent, markers, before.last)
     acquired = after.acquisitions.get(max(after.acquisitions, default=-1))
@@ -279,14 +279,15 @@ def history(cluster: Cluster) -> History:
     return found
 
 
-def _judged_from(found: History) -> int:
-    """Return the lowest driver epoch whose decisions the log contains.
+def _judged_from(found: History, sink: str) -> int:
+    """Return the lowest driver epoch in this sink whose decisions the log contains.
 
     A query that takes the sink over completes the last batch of the sink's former query, which is decided in another log. Until
-    the query has finished its first batch, that decision may still be incomplete, but this log does not contain it.
+    the query has decided its first batch with this sink, that decision may still be incomplete, but this log does not contain it.
     """
-    newest = found.acquisitions.get(max(found.acquisitions, default=-1))
-    if newest is None or (found.view.begin is not None and found.view.begin.query_id == newest.query_id):
+    newest, begin = found.acquisitions.get(max(found.acquisitions, default=-1)), found.view.begin
+    has_decided = newest is not None and begin is not None and begin.query_id == newest.query_id
+    if newest is None or (has_decided and sink in found.view.scan_start):
         return -1
     former = (epoch for epoch, one in found.acquisitions.items() if one.deciding_log != newest.deciding_log)
     return max(former, default=-1) + 1

@@ -253,6 +253,9 @@ class History:
             self._excuse([*error.lost, *error.unknown])
         elif not isinstance(error, RefusedStartError) or error.case in {"lost decision", "older copy", "older store"}:
             raise error
+        elif error.case == "ended query" and not one.is_replaced:
+            one.is_replaced = True  # its successor has died, but has decided a batch before
+            return
         elif error.case == "sink left out" and not self._leave_out(one, text):
             return
         elif "all of its decided batches are visible" in text:

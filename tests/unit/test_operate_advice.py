@@ -87,12 +87,15 @@ def test_a_take_over_that_has_not_finished_does_not_make_its_predecessors_transa
     former = Acquired(query_id="old", run="1", deciding_log="ledger of b", driver="", at_ms=0)
     newest = Acquired(query_id="new", run="2", deciding_log="ledger of a", driver="", at_ms=0)
     history = History(LogView(), {}, {0: former, 1: newest, 2: newest}, is_complete=True)
-    judged_from = _judged_from(history)
+    judged_from = _judged_from(history, "s")
     found = {f"s.{epoch}.w.0": description()}
     [judgement] = opened(SINK, found, [], driver_epoch=2, now_ms=NOW_MS, judged_from=judged_from)
     assert judgement.standing is standing
-    has_begun = LogView(begin=Begin(query_id="new", first_batch=0, prior_offsets=()))
-    assert _judged_from(replace(history, view=has_begun)) == -1
+    # A query that already exists has begun earlier. Its first decision with the sink shows that the take-over is complete.
+    has_begun = LogView(begin=Begin(query_id="new", first_batch=0, prior_offsets=()), kept=((5, {"other": {}}),))
+    assert _judged_from(replace(history, view=has_begun), "s") == 1
+    has_decided = replace(has_begun, kept=((6, {"other": {}, "s": {}}),))
+    assert _judged_from(replace(history, view=has_decided), "s") == -1
 
 
 def test_without_a_decision_log_no_transaction_is_judged() -> None:
