@@ -70,7 +70,6 @@ class StatefulOperators:
         self._state_format = state_format
         self._places: tuple[int, ...] | None = None
         self._tell: Tell = tell_once()
-        self._last: BatchState | None = None
 
     def of_batch(self, query: RunningQuery, batch_id: int, *, has_state: Callable[[], bool]) -> BatchState | None:
         """Return the state that a batch writes, or None if the query is stateless.
@@ -100,12 +99,7 @@ class StatefulOperators:
             ) from error
         if operators and self._state_format > _LAST_FORMAT:
             raise _unfit_format(batch_id, self._state_format)
-        if not operators:
-            return None
-        if self._last is None or self._last.batch_id != batch_id:
-            self._last = BatchState(batch_id, execution, operators, self._tell)
-        self._last.begin()  # a function that has caught an error may pass the same batch again
-        return self._last
+        return BatchState(batch_id, execution, operators, self._tell) if operators else None
 
     def _operators(self, plan: Any) -> list[Operator]:
         """Find the operators in a batch's plan. Search the whole plan only if the operators have moved."""
@@ -128,7 +122,9 @@ def _unfit_format(batch_id: int, state_format: int) -> ConfigurationError:
 
 
 class BatchState:
-    """The state that one batch writes.
+    """The state that one batch writes, during one call by the user's function.
+
+    A function that catches an error may call again with other rows. Then nothing has checked the shuffles of the first call.
 
     Args:
         batch_id: the batch.
@@ -138,7 +134,7 @@ class BatchState:
     """
 
     def __init__(self, batch_id: int, execution: Any, operators: Sequence[Operator], tell: Tell) -> None:
-        self.batch_id = batch_id
+        self._batch_id = batch_id
         self._execution = execution
         self._operators = operators
         self._tell = tell
@@ -173,7 +169,7 @@ class BatchState:
         if self._is_whole:
             return False
         self._tell(
-            f"the sinks' rows do not show that Spark has evaluated all of batch {self.batch_id}. Either the rows are "
+            f"the sinks' rows do not show that Spark has evaluated all of batch {self._batch_id}. Either the rows are "
             "only a part of the batch, or the batch had already been evaluated. Therefore, Spark evaluates the batch a "
             "second time, without output, to write the query's state. No row is lost or duplicated. But if the state "
             "depends on values that change, such as uuid(), the clock or the order of rows, the state may not match "
@@ -188,7 +184,7 @@ class BatchState:
             missing = self._missing(*self._evaluated())
         if missing:
             raise incomplete(
-                self.batch_id,
+                self._batch_id,
                 f"{', '.join(missing)} has not written all of its state",
                 "The query's plan does not read all of this operator's rows",
                 is_visible=is_visible,

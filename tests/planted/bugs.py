@@ -568,6 +568,16 @@ BUGS: Final = (
         whole="tests/live/test_spark_stateful.py -k retry_of_cached",
     ),
     _bug(
+        "a second call for a batch trusts the state of a first call, whose shuffles nothing has checked",
+        6,
+        "integration/spark/stateful.py",
+        "        return BatchState(batch_id, execution, operators, self._tell) if operators else None\n",
+        "        self.last = getattr(self, 'last', None) or BatchState(batch_id, execution, operators, self._tell)\n"
+        "        return self.last if operators else None\n",
+        model=False,
+        protocol="tests/unit/test_spark_stateful.py -k second_call",
+    ),
+    _bug(
         "a stage that ran again only in part counts as a plan that skips partitions",
         0,
         "integration/spark/stateful.py",

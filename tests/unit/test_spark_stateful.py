@@ -192,26 +192,40 @@ def test_each_attempt_evaluates_the_state_again() -> None:
         assert query.evaluations == evaluations
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["attempt", "call"])
 def test_a_retry_that_reads_only_what_the_first_attempt_has_kept_leaves_the_state_alone(
-    monkeypatch: pytest.MonkeyPatch, *, again: bool
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another evaluation of the batch could give a different state, which would not match the rows in the cache."""
     monkeypatch.setattr(BatchState, "_is_taken_once", lambda *_: True)
     monkeypatch.setattr(BatchState, "_is_in_cache", lambda *_: False)
     node, rows = Node("StreamingDeduplicate"), MagicMock()
     query: Any = Running(node)
-    operators = StatefulOperators()
-    state = operators.of_batch(query, 0, has_state=lambda: True)
+    state = StatefulOperators().of_batch(query, 0, has_state=lambda: True)
+    assert state is not None
     for commits, evaluations in ((PARTITIONS, 0), (0, 0), (0, 0), (2, 1), (0, 2)):
-        if again:
-            state = operators.of_batch(query, 0, has_state=lambda: True)
-        assert state is not None
         state.begin()
         with state.watching(rows):
             node.committed += commits
         assert state.complete() == (query.evaluations == evaluations > 0), commits
         assert query.evaluations == evaluations
+
+
+def test_a_second_call_for_a_batch_does_not_trust_the_first_calls_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call failed before rule 6 checked its shuffles. The function caught the error, and passes an empty DataFrame."""
+    node, rows = Node("StreamingDeduplicate"), MagicMock()
+    query: Any = Running(node)
+    operators = StatefulOperators()
+    for call, commits in enumerate((PARTITIONS, 0)):
+        state = operators.of_batch(query, 0, has_state=lambda: True)
+        assert state is not None
+        monkeypatch.setattr(BatchState, "_is_taken_once", lambda *_, call=call: call == 0)
+        monkeypatch.setattr(BatchState, "_is_in_cache", lambda *_: False)
+        state.begin()
+        with state.watching(rows):
+            node.committed += commits
+    assert state is not None
+    assert state.complete()
+    assert query.evaluations == 1
 
 
 def test_a_state_format_that_keeps_the_first_evaluations_state_is_refused() -> None:
