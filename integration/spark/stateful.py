@@ -178,9 +178,10 @@ class BatchState:
         )
         before, after = self._evaluated()
         missing = self._missing(before, after)
-        if missing and before != after:
-            # If an executor was lost, Spark may have run only the tasks whose shuffle files were lost. Then all of the shuffle
-            # exists now, and a new evaluation does not run its stage. Rule 6 judges whether rows were mixed.
+        if missing and set(missing).isdisjoint(self._missing(before, before)):
+            # Earlier jobs had committed enough stores. If an executor was lost, Spark may have run only the tasks whose shuffle
+            # files were lost. Then all of the shuffle exists now, and a new evaluation does not run its stage. Rule 6 judges
+            # whether rows were mixed.
             missing = self._missing(*self._evaluated())
         if missing:
             raise incomplete(
