@@ -13,7 +13,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from twopc.errors import ConfigurationError
-from twopc.redaction import Redaction
+from twopc.redaction import REMEDY, Redaction, flaw
 from twopc.sinks.postgres.errors import state_of
 
 if TYPE_CHECKING:
@@ -114,6 +114,9 @@ def _objections(dsn: str, found: Mapping[str, Any]) -> Iterator[str]:
         yield f"the host or database contains an '@'. {_ESCAPES}"
     if "\0" in dsn:
         yield "the dsn contains a NUL character, at which libpq would cut it off"
+    for name in found.keys() - set(_SECRETS):
+        if problem := flaw(str(found[name]).strip(" ")):  # a name may begin or end with a blank
+            yield f"the value of {name!r} {problem}. {REMEDY}"
 
 
 def _wrong(advice: str) -> ConfigurationError:

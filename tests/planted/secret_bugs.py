@@ -156,6 +156,13 @@ SECRET_BUGS: Final[tuple[Bug, ...]] = (
         "unit/test_secret_settings.py -k quotes",
     ),
     _bug(
+        "PostgreSQL: a database's name may end in a line break",
+        "sinks/postgres/options.py",
+        "    for name in found.keys() - set(_SECRETS):\n",
+        "    for name in ():\n",
+        "unit/test_secret_settings.py -k PostgreSQL",
+    ),
+    _bug(
         "a secret with a control character is shown in an escaped form",
         "twopc/redaction.py",
         "repr(text.encode())[2:-1], json.dumps(text)[1:-1]",
