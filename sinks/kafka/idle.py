@@ -6,12 +6,15 @@ nothing uses the client, the events would pile up, perhaps for days.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from functools import cache
 from typing import Final, Protocol
 from weakref import WeakValueDictionary, ref
+
+logger = logging.getLogger(__name__)
 
 _EVERY_S: Final = 5.0
 
@@ -47,4 +50,7 @@ def _serve(reference: ref[Idle]) -> None:
     # A separate call for each object, because a variable that outlived the call would keep a dropped object's clients alive.
     one = reference()
     if one is not None:
-        one.serve_idle()
+        try:
+            one.serve_idle()
+        except Exception:  # the thread must go on serving the others
+            logger.exception("the log lines of an idle Kafka client could not be read. No data is at risk")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 
 from tests.unit.fake_sink import batch_of, offsets_of
@@ -11,6 +14,7 @@ from twopc.log_view import LogView
 from twopc.offsets import is_same
 from twopc.override import Overrides, ResumeAt
 from twopc.records import Begin, Decision
+from twopc.times import Times
 
 NONE = Overrides()
 
@@ -88,6 +92,22 @@ def set_back(at: int, back_to: int, *, known: bool = True) -> Batch:
         return offsets_of(of) if known or of != 4 else None
 
     return Batch(query_id="a", batch_id=at, offsets=offsets_of(at), offsets_of=offsets)
+
+
+@pytest.mark.parametrize(("copied", "position"), [(4, Position.SET_BACK), (5, Position.FIRST)])
+def test_the_times_show_whether_a_decided_batch_without_data_was_skipped(copied: int, position: Position) -> None:
+    """Its offsets are those of the batch before. Fails if the rows of its windows and timers are written twice."""
+    view = log(5)
+    assert view.decision is not None
+    view = replace(view, decision=msgspec.structs.replace(view.decision, times=Times(0, 5)))
+    batch = Batch(
+        query_id="a",
+        batch_id=7,
+        offsets=offsets_of(5),
+        offsets_of=lambda _: offsets_of(5),
+        times_of=lambda of: Times(0, copied if of == 6 else of),
+    )
+    assert locate(view, batch, Overrides(resume_at=ResumeAt(7))) is position
 
 
 @pytest.mark.parametrize("overrides", [NONE, Overrides(resume_at=ResumeAt(7)), Overrides(resume_at=ResumeAt(8))])

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import threading
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -16,6 +16,9 @@ from twopc.sinks.kafka.batch_size import batch_size_of
 from twopc.sinks.kafka.producer import ReadyProducer
 from twopc.sinks.kafka.producer_pool import PoolKey, ProducerPool, drop_pool, pool_for
 from twopc.sinks.kafka.settings import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +115,8 @@ class FakePool(ProducerPool):
 
     def _make(self, sequence: int) -> ReadyProducer:
         self.made.append(sequence)
-        return ReadyProducer(cast("Any", None), str(sequence), sequence, {})
+        idle_producer = cast("Any", SimpleNamespace(poll=lambda _timeout: 0))
+        return ReadyProducer(idle_producer, str(sequence), sequence, {})
 
     def run(self, batch: int, tasks: int = 1) -> None:
         """Run tasks, one after another. Each finds the producers that were being made when it began."""
@@ -242,3 +246,31 @@ def test_a_task_makes_its_own_producer_if_none_could_be_made_in_advance(
     taking.join(30)
     assert not taking.is_alive()
     assert "no producer could be prepared in advance" in caplog.text
+
+
+def test_a_client_that_fails_does_not_keep_the_others_from_being_served(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    served, failed = threading.Event(), threading.Event()
+
+    class Client:
+        def __init__(self, serve: Callable[[], None]) -> None:
+            self.serve_idle = serve
+
+    failures: list[None] = []
+
+    def fail() -> None:
+        failures.append(None)
+        if len(failures) == 3:
+            failed.set()
+        raise RuntimeError("as planned")
+
+    monkeypatch.setattr(idle, "_EVERY_S", 0.001)
+    idle._served.cache_clear()
+    clients = [Client(fail), Client(served.set)]
+    idle.keep_serving(clients[0])
+    assert failed.wait(30)  # more than once, so the thread lives
+    idle.keep_serving(clients[1])
+    assert served.wait(30)
+    clients.clear()
+    assert "as planned" in caplog.text

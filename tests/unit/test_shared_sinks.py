@@ -8,10 +8,12 @@ import pytest
 
 from tests.unit.coordinator_support import OTHER, die_at
 from tests.unit.ended_support import THIRD, add_b, advised, cluster, ending, killed, new, shown, twice
-from tests.unit.fake_sink import QUERY_ID, Cluster, Query, all_rows
-from tests.unit.owned_sink import OwnedSink, OwnedStore
+from tests.unit.fake_sink import QUERY_ID, Cluster, OwnLog, Query, all_rows
+from tests.unit.owned_sink import OwnedCommitter, OwnedSink, OwnedStore
+from twopc.attempt import Evidence
 from twopc.errors import CommitBlockedError, InDoubtError, RefusedStartError, RetriableError
 from twopc.files import LocalFiles
+from twopc.log_view import fold
 from twopc.override import Abandon, AddSink, EndQuery, Overrides
 from twopc.participants import Participants
 from twopc.settings import Settings
@@ -200,6 +202,63 @@ def test_a_query_that_returns_need_not_prove_its_own_batch_after_its_successors(
     die_at(stores, stores.start("a", "b", "l", settings=settings), "driver.recovered", 2)
     stores.start("a", "b", "l", settings=settings).run(2)
     assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 2))
+
+
+def test_a_log_stays_open_if_no_newer_decision_may_destroy_the_proof(
+    stores: Cluster, new: LocalFiles, newest: LocalFiles
+) -> None:
+    """The next start must prove the batch again, because the store may have lost it in the meantime."""
+    killed(stores, "a", "s")
+    killed(stores, "b", query_id=OTHER, files=new)
+    die_at(
+        stores,
+        stores.start("a", "b", "s", files=newest, settings=ending(QUERY_ID, OTHER)),
+        "driver.recovered",
+        0,
+        query_id=THIRD,
+    )
+    views = {name: fold(OwnLog(stores.world.logs[name]).inspect()) for name in "ab"}
+    assert views["a"].decision is not None and views["a"].decision.query_id == QUERY_ID
+    assert views["b"].decision is None
+
+
+def test_a_table_keeps_the_proof_of_a_batch_while_an_older_one_is_unproven(
+    stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: the newer decision was committed, and nothing could prove the older one any longer."""
+    stores.start("a", "l").run(0, 1)
+    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    commit, failing = OwnedCommitter.commit, [True]
+
+    def fail_once(committer: OwnedCommitter, handles: Any, scan_start: Any) -> Any:
+        if handles and failing:
+            failing.clear()
+            return dict.fromkeys(handles, Evidence.UNKNOWN)
+        return commit(committer, handles, scan_start)
+
+    monkeypatch.setattr(OwnedCommitter, "commit", fail_once)
+    with pytest.raises(CommitBlockedError):
+        stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
+
+
+def test_an_override_gives_up_no_batch_that_is_only_blocked(
+    cluster: Cluster, new: LocalFiles, newest: LocalFiles
+) -> None:
+    """Seen: the override for the lost batch also gave up the batch of a broker that was away."""
+    killed(cluster, "b")
+    killed(cluster, "m", query_id=THIRD, files=new)
+    cluster.world.store("b").expire()
+    cluster.start("a", files=newest).run(0, query_id=OTHER)
+    settings = passing(AddSink("b"), AddSink("m"), EndQuery(QUERY_ID), EndQuery(THIRD))
+    cluster.world.store("m").unreachable = True
+    with pytest.raises(CommitBlockedError) as blocked:
+        cluster.start("a", "b", "m", files=newest, settings=settings).run(1, query_id=OTHER)
+    assert advised(blocked.value).overrides.abandoned == {Abandon(1, QUERY_ID)}
+    cluster.world.store("m").unreachable = False
+    cluster.start("a", "b", "m", files=newest, settings=advised(blocked.value)).run(1, query_id=OTHER)
+    assert shown(cluster, "m") == sorted(all_rows(0, 1, 1))
 
 
 def test_a_store_that_fails_does_not_delay_the_batches_in_other_stores(
