@@ -98,8 +98,10 @@ def require_adoptable(files: Files, batch: Batch, decided: Callable[[], int | No
     try:
         require_planned(files, batch.batch_id - 1)
     except ConfigurationError:
-        # The override may stay in the code. The former writer would write a batch again that this query has decided.
-        if decided() is None:
+        # The override may stay in the code. The former writer would write a batch again that this query has decided. But a batch
+        # that is newer than this query's last decision is the former writer's.
+        last = decided()
+        if last is None or last < batch.batch_id - 1:
             raise
 
 

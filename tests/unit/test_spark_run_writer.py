@@ -177,6 +177,19 @@ def test_a_query_that_has_decided_a_batch_since_a_continuous_trigger_is_not_sent
     rejected(cluster, tmp_path, 1, monkeypatch, Options(overrides=adopting))
 
 
+def test_a_query_that_has_decided_a_batch_is_not_adopted_again_after_the_old_writer_has_written_on(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Batch 0 is this query's. Batch 1 is an epoch of the old query, and the next epoch may already be in the output."""
+    adopting = Overrides(adopt_query_id=QUERY_ID)
+    cluster.start(settings=Settings(overrides=adopting)).run(0)
+    planned = (tmp_path / "offsets/1").read_text().splitlines()[1]
+    (tmp_path / "offsets/1").write_text("\n".join(["v1", "", *offsets_of(1)]))
+    (tmp_path / "offsets/2").write_text("\n".join(["v1", planned, *offsets_of(2)]))
+    with pytest.raises(ConfigurationError, match=r"trigger\(continuous=…\).*trigger\(availableNow=True\)"):
+        write(cluster, tmp_path, 2, Options(overrides=adopting))
+
+
 def test_a_query_that_was_adopted_before_logs_nothing(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
