@@ -70,7 +70,7 @@ def _parse(text: str) -> RuleFile:
         key, equals, value = (part.strip() for part in line.partition("="))
         section, dot, name = key.partition(".")
         # With a colon after the setting, an '=' in the value, such as a token's, would end the key. A rule's name may have one.
-        is_value_in_key = ":" in name or _COLON.search(section)
+        is_value_in_key = ":" in name or (":" in section and not name) or _COLON.search(section)
         if not equals or not section or bool(dot) is not bool(name) or is_value_in_key:
             raise ConfigurationError(f"line {number} is not in the form <rule>.<setting>=<value>")
         if name in sections.setdefault(section, {}):
@@ -78,6 +78,12 @@ def _parse(text: str) -> RuleFile:
         sections[section][name] = value
     log, webhook = sections.pop("log", {"": "yes"}), sections.pop("webhook", None)
     channels = [to_log] if _settings("log", log, {"": ("", _switch)}).get("", True) else []
+    for section, settings in sections.items():
+        # The name may be a header that was pasted without its key, so do not show it.
+        if ":" in section and "kind" not in settings:
+            raise ConfigurationError(
+                "a rule whose name contains a colon has no kind. Add <rule>.kind=<kind> for this rule"
+            )
     if not sections:
         raise ConfigurationError("the file contains no rules. Add a rule, such as consecutive.count=3")
     return RuleFile(

@@ -110,6 +110,13 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
             return table, _decoded(stored, pointer, path)
         newer = store.load()
         if read_pointer(newer, sink) == pointer:
+            former = f"_twopc/{sink}/{pointer}.json"
+            if former != path and store.read(former) is not None:
+                raise StoreError(
+                    f"the table's log refers to {path}, but an earlier version of the toolkit has written this file to {former}",
+                    ConfigurationError,
+                    f"Stop the query, move the directory _twopc/{sink}/ to {_directory(sink)}/, and start the query",
+                )
             raise StoreError(
                 f"the table's log refers to {path}, but this file is missing. The file records the sink's driver and "
                 "committed batches. It was deleted, or the table was copied without it",

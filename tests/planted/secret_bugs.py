@@ -25,15 +25,15 @@ SECRET_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "a rules file with a colon in a rule's name is refused",
         "integration/alerts/file.py",
-        'is_value_in_key = ":" in name or _COLON.search(section)',
+        'is_value_in_key = ":" in name or (":" in section and not name) or _COLON.search(section)',
         'is_value_in_key = ":" in key',
         "unit/test_alerts_file.py -k colon",
     ),
     _bug(
         "an error about a rules file shows a header after a colon",
         "integration/alerts/file.py",
-        'is_value_in_key = ":" in name or _COLON.search(section)',
-        'is_value_in_key = ":" in name',
+        'is_value_in_key = ":" in name or (":" in section and not name) or _COLON.search(section)',
+        'is_value_in_key = ":" in name or (":" in section and not name)',
         "unit/test_alerts_file.py -k no_secrets",
     ),
     _bug(

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.delta_support import Shop
 from tests.unit.lake_support import prepare
 from twopc.attempt import Evidence
+from twopc.errors import ConfigurationError
 from twopc.sinks.delta.record import record_file
 from twopc.sinks.delta.store import Store
 from twopc.sinks.sink_names import is_sink_name
@@ -57,3 +58,14 @@ def test_no_name_leads_to_the_directory_of_another_name() -> None:
     assert found[0] == "_twopc/orders"
     assert len(set(found)) == 4
     assert not any(is_sink_name(posixpath.basename(directory)) for directory in found[1:])
+
+
+def test_the_error_says_how_to_move_a_record_that_an_earlier_version_has_written(shop: Shop, tmp_path: Path) -> None:
+    sink = shop.named("Orders")
+    Driver(sink)
+    [directory] = tmp_path.rglob("Orders.*")
+    directory.rename(directory.with_name("Orders"))
+    with pytest.raises(ConfigurationError, match=r"move the directory _twopc/Orders/ to _twopc/Orders\.\w+/"):
+        Driver(sink)
+    directory.with_name("Orders").rename(directory)
+    Driver(sink)
