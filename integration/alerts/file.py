@@ -74,7 +74,8 @@ def _parse(text: str) -> RuleFile:
         if not equals or not section or bool(dot) is not bool(name) or is_value_in_key:
             raise ConfigurationError(f"line {number} is not in the form <rule>.<setting>=<value>")
         if name in sections.setdefault(section, {}):
-            raise ConfigurationError(f"{key}: set twice")
+            # A key with a colon may be a header that was pasted without its own key, so do not show it.
+            raise ConfigurationError(f"{f'line {number}' if ':' in key else key}: set twice")
         sections[section][name] = value
     log, webhook = sections.pop("log", {"": "yes"}), sections.pop("webhook", None)
     channels = [to_log] if _settings("log", log, {"": ("", _switch)}).get("", True) else []

@@ -71,7 +71,13 @@ def test_the_name_of_a_rule_may_contain_a_colon(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["X-Api-Key:s3cr3t==", "Authorization:Basic_s3cr3t=", "Authorization:Bearer_s3cr3t.x.y="]
+    "line",
+    [
+        "X-Api-Key:s3cr3t==",
+        "Authorization:Basic_s3cr3t=",
+        "Authorization:Bearer_s3cr3t.x.y=",
+        "A:s3cr3t.x=\nA:s3cr3t.x=",
+    ],
 )
 def test_a_header_that_was_pasted_without_its_key_is_not_shown(line: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as refused:
