@@ -50,9 +50,7 @@ class Position(Enum):
     NEXT = "next"  #: the batch after the last decided one, in the same history
     REWOUND = "rewound"  #: a batch before the last decided one, because an older checkpoint was restored
     COPIED = "copied"  #: a batch with the expected number, but from another history
-    PLANNED_AGAIN = (
-        "planned again"  #: the last decided batch, or its successor, but that batch has since been planned anew
-    )
+    PLANNED_AGAIN = "planned again"  #: as SAME or NEXT, but the last decided batch was planned anew since
     GAP = "gap"  #: a batch beyond the next one
     SET_BACK = "set back"  #: a batch beyond the next one, and it reads the last decided batch's input again
     FIRST = "first"  #: the first batch of a query that may use the sink, or the first after a gap that the user names

@@ -343,7 +343,4 @@ class BatchTransaction:
         return refusals.refused(position, run.view, self._batch, run.setup.log.name, overrides)
 
     def _in_doubt(self, why: str) -> InDoubtError:
-        run = self._run
-        unseen = repair.unseen_files(run.decision, run.lost, run.setup.staging)
-        staged = unproven.staged_elsewhere(run.decision, unseen, self._batch.query_id)
-        return run.unproven(self._batch.query_id).in_doubt(why, staged)
+        return self._run.unproven(self._batch.query_id).in_doubt(why, self._run.setup.staging)

@@ -55,6 +55,11 @@ class LastDecision:
         """The sinks with such transactions."""
         return sorted({sink for sink, _ in self.left})
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the user abandons all transactions that are not proven committed."""
+        return set(self.sinks_left) <= set(self.given_up)
+
     def close(self) -> None:
         """Forget the decision, because a record in its log says that it is complete."""
         self.decision, self.handles, self.evidence, self.blockers, self.outdated = None, {}, {}, [], set()

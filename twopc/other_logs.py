@@ -14,7 +14,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from twopc import refusals, repair
+from twopc import refusals
 from twopc.attempt import Evidence
 from twopc.errors import InDoubtError, RetriableError
 from twopc.last_decision import LastDecision, in_order
@@ -22,7 +22,7 @@ from twopc.log_reader import view_of
 from twopc.log_view import fold_more
 from twopc.offsets import is_same
 from twopc.records import Begin, Decision
-from twopc.unproven import LEFT_BEHIND, Unproven, abandon, staged_elsewhere, together
+from twopc.unproven import LEFT_BEHIND, Unproven, abandon, together
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,13 +137,12 @@ def _judge(setup: Setup, others: Sequence[LastDecision], batch: Batch) -> bool:
     Returns:
         whether the user has abandoned a decision's transactions, which are no longer to be spared.
     """
-    overrides, unproven = setup.settings.overrides, list[LastDecision]()
-    abandoned = False
+    unproven, abandoned = list[LastDecision](), False
     for one in others:
         last = one.decision
         if last is None:
             continue
-        if not overrides.abandons(last.query_id, last.batch_id, one.sinks_left, needs_id=True):
+        if not one.is_given_up:
             unproven.append(one)
             continue
         abandoned = True
@@ -190,6 +189,4 @@ def _error_of(setup: Setup, one: LastDecision, batch: Batch, overrides: Override
     found = Unproven(one.decision, one.handles, one.evidence, batch.query_id, overrides, one.blockers, one.outdated)
     if Evidence.UNKNOWN in one.evidence.values():
         return found.blocked()
-    lost = {key for key, evidence in one.evidence.items() if evidence is Evidence.ABORTED}
-    unseen = repair.unseen_files(one.decision, lost, setup.staging)
-    return found.in_doubt(LEFT_BEHIND, staged_elsewhere(one.decision, unseen, batch.query_id))
+    return found.in_doubt(LEFT_BEHIND, setup.staging)

@@ -176,7 +176,8 @@ class Participants:
         committer, mine, scan_start = self.committers[name], one.in_sink(name), one.scan_start.get(name, {})
         handles, of = [*mine.values()], None if one.decision is None else one.decision.query_id
         if handles and of is not None and of != query_id and committer.is_replaced(of, scan_start):
-            # The start of that query has ended whatever was open, so a commit could only do harm. The proof may still exist.
+            # When that query started, it ended every open transaction. So a commit could only do harm. The proof may still
+            # exist.
             one.outdated.add(name)
             committer.initialize_state([], scan_start, [*handles, *others])
             found = committer.prove(handles, scan_start)

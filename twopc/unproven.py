@@ -9,11 +9,13 @@ from twopc.attempt import Evidence
 from twopc.counted import counted
 from twopc.errors import CommitBlockedError, InDoubtError
 from twopc.override import Abandon
+from twopc.repair import unseen_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from twopc.attempt import TaskKey
+    from twopc.engine import StagedRows
     from twopc.override import Overrides
     from twopc.participants import Handles
     from twopc.records import Decision
@@ -75,14 +77,15 @@ class Unproven:
             transactions=self._named(Evidence.UNKNOWN),
         )
 
-    def in_doubt(self, why: str, staged: str = "") -> InDoubtError:
+    def in_doubt(self, why: str, staging: StagedRows | None) -> InDoubtError:
         """Build the error for a batch that cannot be completed. The message lists every transaction by its outcome.
 
-        ``staged`` is the result of :func:`staged_elsewhere`.
+        ``staging`` is the one of this start.
         """
         fixes = ["Nothing more was written"]
-        if staged:
-            fixes.append(staged)
+        lost = {key for key, found in self.evidence.items() if found is Evidence.ABORTED}
+        if unseen := unseen_files(self.decision, lost, staging):
+            fixes.append(staged_elsewhere(self.decision, unseen, self.query_id))
         elif why is OTHER_ROWS:
             fixes.append(_PREVENTION)
         if why is not LOST_AGAIN:
@@ -141,12 +144,7 @@ def way_out(decision: Decision, sinks: Sequence[str], overrides: Overrides) -> s
 
 
 def staged_elsewhere(decision: Decision, unseen: Sequence[str], query_id: str) -> str:
-    """Say how to complete a batch from staged files that this start does not find. The text is empty if there are no files.
-
-    ``query_id`` is the query that starts.
-    """
-    if not unseen:
-        return ""
+    """Say how to complete a batch from staged files that this start does not find. ``query_id`` is the query that starts."""
     files = counted(len(unseen), "file")
     what = f"The lost rows were staged in {files} that this start does not find ({', '.join(unseen[:_SHOWN_FILES])}"
     what += ", …)" if len(unseen) > _SHOWN_FILES else ")"

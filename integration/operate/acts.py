@@ -259,7 +259,7 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction],
     """
     with closing(Cluster(sink, facts)) as cluster:
         found, ledgers, here = history(cluster), cluster.ledgers(), cluster.transactions.cluster_id
-        acquired = found.acquisitions.get(max(found.acquisitions, default=-1))
+        acquired = found.newest
         query_id = acquired.query_id if acquired is not None else (found.last.query_id if found.last else "")
     if not ledgers.is_own or not query_id:
         checkpoint = "" if acquired is None else facts.checkpoint_of(acquired)

@@ -14,7 +14,7 @@ from twopc.attempt import Evidence
 from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError, DecisionLogDamagedError
 from twopc.integration.operate.held import HeldPartition, held_back
-from twopc.integration.operate.opened import OpenTransaction, opened
+from twopc.integration.operate.opened import OpenTransaction, lowest_judged, opened
 from twopc.integration.verify.cluster import Cluster
 from twopc.integration.verify.deciding import NOTHING_KNOWN, DecisionsElsewhereError
 from twopc.integration.verify.describing import describe, is_known, undescribed
@@ -226,10 +226,10 @@ def _observed(cluster: Cluster) -> SinkState:
     described |= describe(client, [one.handle.transactional_id for one in newer])
     epoch = newest_epoch(after, decided)
     driver = described[driver_id(sink.name)]
-    judged_from = _judged_from(after, sink.name)
+    judged_from = lowest_judged(after, sink.name)
     found = opened(sink, described, decided.values(), driver_epoch=epoch, now_ms=_now_ms(), judged_from=judged_from)
     proofs = _proofs(required, absent, markers, before.last)
-    acquired = after.acquisitions.get(max(after.acquisitions, default=-1))
+    acquired = after.newest
     topics = {topic for one in decided.values() if one.id == after.last for topic in topics_of(one.handle, sink)}
     topics |= {where.rpartition(":")[0] for one in found for where in one.partitions}
     last = after.batches.get(after.last) if after.last is not None else None
@@ -277,20 +277,6 @@ def history(cluster: Cluster) -> History:
     if found.view.damage is not None:
         raise DecisionLogDamagedError(found.view.damage)
     return found
-
-
-def _judged_from(found: History, sink: str) -> int:
-    """Return the lowest driver epoch in this sink whose decisions the log contains.
-
-    A query that takes the sink over completes the last batch of the sink's former query, which is decided in another log. Until
-    the query has decided its first batch with this sink, that decision may still be incomplete, but this log does not contain it.
-    """
-    newest, begin = found.acquisitions.get(max(found.acquisitions, default=-1)), found.view.begin
-    has_decided = newest is not None and begin is not None and begin.query_id == newest.query_id
-    if newest is None or (has_decided and sink in found.view.scan_start):
-        return -1
-    former = (epoch for epoch, one in found.acquisitions.items() if one.deciding_log != newest.deciding_log)
-    return max(former, default=-1) + 1
 
 
 def newest_epoch(found: History, decided: Mapping[str, Decided]) -> int:

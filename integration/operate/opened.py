@@ -11,6 +11,7 @@ from twopc.sinks.kafka.handle import ProducerIdentity, driver_epoch_of, driver_i
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from twopc.integration.verify.history import History
     from twopc.integration.verify.transactions import Decided
     from twopc.sinks.kafka import KafkaSink
     from twopc.sinks.kafka.reports import Description
@@ -123,7 +124,7 @@ def opened(  # noqa: PLR0913 - the facts
         driver_epoch: the epoch of the newest driver in the log.
         now_ms: the time, in ms since 1970 UTC. An age is the difference between this time and a coordinator's
             timestamp.
-        judged_from: the lowest driver epoch whose transactions ``decided`` would contain if they were decided.
+        judged_from: the result of :func:`lowest_judged`.
     """
     by_producer = {
         (one.handle.transactional_id, one.handle.producer_id, one.handle.producer_epoch): one for one in decided or ()
@@ -162,6 +163,20 @@ def opened(  # noqa: PLR0913 - the facts
             )
         )
     return tuple(found)
+
+
+def lowest_judged(found: History, sink: str) -> int:
+    """Return the lowest driver epoch in this sink whose decisions the log contains.
+
+    A query that takes the sink over completes the last batch of the sink's former query, which is decided in another log. Until
+    the query has decided its first batch with this sink, that decision may still be incomplete, but this log does not contain it.
+    """
+    newest, begin = found.newest, found.view.begin
+    has_decided = newest is not None and begin is not None and begin.query_id == newest.query_id
+    if newest is None or (has_decided and sink in found.view.scan_start):
+        return -1
+    former = (epoch for epoch, one in found.acquisitions.items() if one.deciding_log != newest.deciding_log)
+    return max(former, default=-1) + 1
 
 
 def _standing(  # noqa: PLR0913 - the facts

@@ -57,6 +57,11 @@ class History:
         """The last decided batch."""
         return next(reversed(self.batches), None)
 
+    @property
+    def newest(self) -> Acquired | None:
+        """The newest acquisition in the sink's own ledger."""
+        return self.acquisitions.get(max(self.acquisitions, default=-1))
+
 
 def history_of(contents: LogContents, own: LogContents) -> History:
     """Derive the history from the log's contents.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +25,7 @@ from tests.model.query import (
     use_pools_of,
 )
 from tests.model.simulation import JUMP_MS, Crash, Interrupt, Process, Simulation, Strand
-from twopc import override
+from tests.named_overrides import named_overrides
 from twopc.errors import (
     DecisionInDoubtError,
     FencedError,
@@ -76,7 +75,6 @@ _ROWS_APART: Final = 1_000
 #: The probability that a user abandons a batch as soon as an error suggests it, even if a restart could complete the
 #: batch.
 _HASTY: Final = 0.3
-_WAY_OUT: Final = re.compile(r"override=(\[.*?\)\]|\w+\(.*?\))")
 _OBJECTS: Final = 0.3
 
 
@@ -286,9 +284,7 @@ class History:
 
     def _way_out_of(self, error: BaseException) -> tuple[list[Override], list[Abandon | ResumeAt]]:
         """Return the overrides in the error's message, and those that the user has not passed yet."""
-        found = _WAY_OUT.search(str(error))
-        given = eval(found[1], vars(override)) if found else []  # noqa: S307 - evaluates the text as the user would copy it
-        given = given if isinstance(given, list) else [given]
+        given = named_overrides(str(error))
         passed = {*self.query.overrides.abandoned, self.query.overrides.resume_at}
         named = [replace(one, sinks=tuple(one.sinks)) if isinstance(one, Abandon) else one for one in given]
         return given, [one for one in named if isinstance(one, (Abandon, ResumeAt)) and one not in passed]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.named_overrides import named_overrides
 from tests.unit.coordinator_support import die_at
 from tests.unit.fake_sink import QUERY_ID, Cluster, all_rows
-from twopc import override
 from twopc.files import LocalFiles
 from twopc.override import Abandon, Overrides
 from twopc.settings import Settings
@@ -68,6 +67,6 @@ def add_b() -> Settings:
 
 def advised(error: BaseException) -> Settings:
     """The settings in an error's message, as the user would copy them."""
-    named = re.search(r"override=(\[.*?\)\]|\w+\(.*?\))", str(error))
-    assert named is not None
-    return Settings(overrides=Overrides.of(eval(named[1], vars(override))))  # noqa: S307 - see above
+    named = named_overrides(str(error))
+    assert named
+    return Settings(overrides=Overrides.of(named))

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tests.named_overrides import named_overrides
 from tests.unit.fake_sink import FakeCommitter, FakeEngine, FakeHandle, FakeSink, OwnLog, World, batch_of
 from tests.unit.owned_sink import OwnedSink, OwnedStore
-from twopc import crash_points, override
+from twopc import crash_points
 from twopc.coordinator import Coordinator
 from twopc.errors import CommitBlockedError, InDoubtError, RefusedStartError, TwoPhaseCommitError
 from twopc.files import MemoryFiles
@@ -320,12 +321,10 @@ class History:
             self.bring_up(of)
 
     def _override(self, one: Owner, text: str) -> None:
-        found = re.search(r"override=(\[.*?\)\]|\w+\(.*?\))(?=[.:;,]? |$)", text)
-        if found is None:
+        one.overrides = named_overrides(text)
+        if not one.overrides:
             raise BrokenError(f"this error offers no way out: {text}")
-        given = eval(found[1], vars(override))  # noqa: S307 - evaluates the text as the user would copy it
-        one.overrides = given if isinstance(given, list) else [given]
-        self._say(f"  the user passes {found[1]}")
+        self._say(f"  the user passes {one.overrides}")
         for other in self.owners:
             other.is_retired |= EndQuery(other.id) in one.overrides
         if EndQuery(one.id) in one.overrides:

@@ -25,8 +25,8 @@ from twopc.integration.operate.advice import advise
 from twopc.integration.operate.checkpoint import CheckpointState
 from twopc.integration.operate.finding import RUNBOOK, Urgency
 from twopc.integration.operate.held import HeldPartition
-from twopc.integration.operate.observe import Proof, _judged_from
-from twopc.integration.operate.opened import OpenTransaction, Standing, opened
+from twopc.integration.operate.observe import Proof
+from twopc.integration.operate.opened import OpenTransaction, Standing, lowest_judged, opened
 from twopc.integration.verify.history import BatchId, History
 from twopc.integration.verify.transactions import Decided
 from twopc.log_view import LogView
@@ -87,15 +87,15 @@ def test_a_take_over_that_has_not_finished_does_not_make_its_predecessors_transa
     former = Acquired(query_id="old", run="1", deciding_log="ledger of b", driver="", at_ms=0)
     newest = Acquired(query_id="new", run="2", deciding_log="ledger of a", driver="", at_ms=0)
     history = History(LogView(), {}, {0: former, 1: newest, 2: newest}, is_complete=True)
-    judged_from = _judged_from(history, "s")
+    judged_from = lowest_judged(history, "s")
     found = {f"s.{epoch}.w.0": description()}
     [judgement] = opened(SINK, found, [], driver_epoch=2, now_ms=NOW_MS, judged_from=judged_from)
     assert judgement.standing is standing
     # A query that already exists has begun earlier. Its first decision with the sink shows that the take-over is complete.
     has_begun = LogView(begin=Begin(query_id="new", first_batch=0, prior_offsets=()), kept=((5, {"other": {}}),))
-    assert _judged_from(replace(history, view=has_begun), "s") == 1
+    assert lowest_judged(replace(history, view=has_begun), "s") == 1
     has_decided = replace(has_begun, kept=((6, {"other": {}, "s": {}}),))
-    assert _judged_from(replace(history, view=has_decided), "s") == -1
+    assert lowest_judged(replace(history, view=has_decided), "s") == -1
 
 
 def test_without_a_decision_log_no_transaction_is_judged() -> None:

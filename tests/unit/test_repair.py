@@ -170,16 +170,16 @@ def test_a_lost_transaction_that_no_new_one_replaces_is_in_doubt() -> None:
     ids=["none", "fewer", "more", "other count", "other rows", "other rows of a committed task"],
 )
 def test_different_rows_are_in_doubt_and_the_error_lists_each_transaction_by_its_evidence(
-    replayed: tuple[TaskReport, ...],
+    replayed: tuple[TaskReport, ...], world: World
 ) -> None:
     assert match_rows(DECISION, replayed, expected={}) is None
-    doubt = UNPROVEN.in_doubt(OTHER_ROWS)
+    doubt = UNPROVEN.in_doubt(OTHER_ROWS, FakeStaging(world))
     assert "staging=True" in str(doubt) and "start the former version first" in str(doubt)
     assert (doubt.committed, doubt.lost, doubt.unknown) == (("fake/0",), ("fake/1",), ("fake/2",))
 
 
 def test_an_in_doubt_error_gives_the_batch_and_the_reason() -> None:
-    text = str(UNPROVEN.in_doubt("because"))
+    text = str(UNPROVEN.in_doubt("because", None))
     assert "batch 4" in text
     assert "because" in text
 
