@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from rich.console import Console
 
 from twopc.errors import TwoPhaseCommitError
+from twopc.integration.signals import ended_by_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ def reported(
     expected: Mapping[type[Exception], int] = _NONE,
     interrupted: str | None = None,
 ) -> int:
-    """Run a command, and return its exit status.
+    """Run a command, and return its exit status. After a signal, the command cleans up before it exits.
 
     Args:
         name: the command's name, which follows ``twopc``.
@@ -35,7 +36,8 @@ def reported(
     """
     known: tuple[type[Exception], ...] = (*expected, TwoPhaseCommitError)
     try:
-        return act()
+        with ended_by_signals():
+            return act()
     except known as error:
         problem, status = str(error), next((expected[kind] for kind in expected if isinstance(error, kind)), not_done)
     except KeyboardInterrupt:

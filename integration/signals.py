@@ -5,19 +5,49 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING
+
+from twopc.errors import TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """On SIGTERM, and when the terminal closes, raise an exception, as Ctrl-C does, so that all cleanup code runs."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda received, _: sys.exit(128 + received)) for number in numbers}
+    """On SIGTERM, and when the terminal closes, raise an exception, as Ctrl-C does, so that all cleanup code runs.
+
+    Python may call a signal handler inside a C extension, and confluent-kafka's replaces the handler's exception: Ctrl-C
+    becomes a TypeError or a SystemError. So after a signal, an unknown exception is taken for the signal's own. A signal that
+    the process ignores, as after ``nohup``, stays ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python calls signal handlers in the main thread only
+        return
+    received: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if callable(handler := before[signal.Signals(number)]):
+            handler(number, frame)
+        sys.exit(128 + number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: found for number in numbers if (found := signal.getsignal(number)) not in {signal.SIG_IGN, None}}
+    for number in before:
+        signal.signal(number, handle)
     try:
         yield
+    except TwoPhaseCommitError:
+        raise  # says what could not be cleaned up
+    except Exception as error:
+        if not received:
+            raise
+        if received[0] == signal.SIGINT:
+            raise KeyboardInterrupt from error
+        raise SystemExit(128 + received[0]) from error
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, found in before.items():
+            signal.signal(number, found)

@@ -23,7 +23,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from twopc.errors import ConfigurationError, RetriableError
 from twopc.integration.connection_options import quiet_admin
 from twopc.integration.preflight.findings import Finding, Result
-from twopc.integration.signals import ended_by_signals
 from twopc.sinks.kafka.errors import SERVING, cause_of, error_of, on_ids, on_topic, translated
 from twopc.sinks.kafka.ledger_topic import describe
 
@@ -72,7 +71,6 @@ class Probed:
     left_behind: str
 
 
-@ended_by_signals()
 def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probed:
     """Probe a consumer group.
 

@@ -12,7 +12,6 @@ from rich.markup import escape
 from twopc.integration.operate.acts import ForbiddenError
 from twopc.integration.operate.finding import Urgency
 from twopc.integration.reported import reported
-from twopc.integration.signals import ended_by_signals
 from twopc.integration.tables import show_table
 
 if TYPE_CHECKING:
@@ -45,8 +44,7 @@ def run(name: str, act: Callable[[], Answer], *, as_json: bool) -> int:
     """Run a command, print its result, and return the exit status. Print an error as one line on stderr."""
 
     def answered() -> int:
-        with ended_by_signals():
-            answer = act()
+        answer = act()
         typer.echo(json.dumps(answer.facts)) if as_json else answer.show(Console(highlight=False))
         return answer.status
 

@@ -16,7 +16,6 @@ from twopc.integration.operate.advice import not_here
 from twopc.integration.operate.finding import Urgency
 from twopc.integration.operate.status import look
 from twopc.integration.reported import reported
-from twopc.integration.signals import ended_by_signals
 from twopc.progress import utc
 
 if TYPE_CHECKING:
@@ -46,8 +45,7 @@ def write_report(checkpoint: Path, out: Path, connection: Connection, *, last: i
         sinks, problem = none("The cluster was not contacted: add --bootstrap-servers."), None
         if connection.bootstrap_servers is not None:
             try:
-                with ended_by_signals():
-                    seen = look(f"{checkpoint}/", connection)
+                seen = look(f"{checkpoint}/", connection)
                 sinks = sinks_section(seen.sinks, int(time.time() * 1000))
                 sinks += none(not_here(seen.left_out)) if seen.left_out else ""
             except TwoPhaseCommitError as error:

@@ -16,7 +16,6 @@ from twopc.integration.preflight.findings import Finding, Result
 from twopc.integration.preflight.report import Report
 from twopc.integration.preflight.target import Target
 from twopc.integration.reported import reported
-from twopc.integration.signals import ended_by_signals
 from twopc.sinks.kafka.transactions import BrokersTooOldError
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def main(sink: Callable[[], KafkaSink], topics: Sequence[str], further: Sequence
     """
 
     def checked() -> int:
-        with ended_by_signals(), _logging():
+        with _logging():
             report = run_preflight(sink(), topics, further)
         typer.echo(json.dumps(report.facts())) if as_json else report.show(Console(highlight=False))
         return _STATUS[report.result]

@@ -1,0 +1,102 @@
+"""After a signal, a command cleans up and exits with the signal's status, whatever became of the handler's exception."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from twopc.errors import RetriableError
+from twopc.integration.reported import reported
+from twopc.integration.signals import ended_by_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """The build server may ignore Ctrl-C."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, found in before.items():
+        signal.signal(number, found)
+
+
+def replaced(number: signal.Signals, error: Exception) -> None:
+    """Receive a signal inside a C extension that replaces the handler's exception."""
+    try:
+        signal.raise_signal(number)
+    except BaseException:  # noqa: BLE001 - stands in for the C extension
+        raise error from None
+
+
+def given(number: signal.Signals, act: Callable[[], object], cleaned: list[str]) -> int:
+    def command() -> int:
+        try:
+            act()
+        finally:
+            cleaned.append(number.name)
+        return 0
+
+    return reported("x", command, not_done=2)
+
+
+@pytest.mark.parametrize("error", [None, TypeError("replaced"), SystemError("replaced"), AssertionError("replaced")])
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_ends_a_command_after_its_cleanup(
+    number: signal.Signals, error: Exception | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cleaned: list[str] = []
+    act = (lambda: signal.raise_signal(number)) if error is None else (lambda: replaced(number, error))
+    if number == signal.SIGINT:
+        with pytest.raises(KeyboardInterrupt):
+            given(number, act, cleaned)
+    else:
+        with pytest.raises(SystemExit) as ended:
+            given(number, act, cleaned)
+        assert ended.value.code == 128 + number
+    assert cleaned == [number.name]
+    assert not capsys.readouterr().err
+
+
+def test_the_error_of_a_failed_cleanup_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    error = RetriableError("deleting the topic x failed")
+    assert given(signal.SIGTERM, lambda: replaced(signal.SIGTERM, error), []) == 2
+    assert "deleting the topic x failed" in capsys.readouterr().err
+
+
+def test_without_a_signal_an_unknown_error_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise TypeError("a fault")
+
+    assert given(signal.SIGTERM, fail, []) == 2
+    assert "unexpected TypeError (a fault)" in capsys.readouterr().err
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    assert given(signal.SIGHUP, lambda: signal.raise_signal(signal.SIGHUP), []) == 0
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_handlers_are_restored_and_nested_handlers_run() -> None:
+    received: list[int] = []
+    signal.signal(signal.SIGTERM, own := lambda number, _: received.append(number))
+    with pytest.raises(SystemExit), ended_by_signals(), ended_by_signals():
+        signal.raise_signal(signal.SIGTERM)
+    assert received == [signal.SIGTERM]
+    assert signal.getsignal(signal.SIGTERM) is own
+
+
+def test_a_thread_other_than_the_main_thread_leaves_the_handlers_alone() -> None:
+    statuses: list[int] = []
+    thread = threading.Thread(target=lambda: statuses.append(given(signal.SIGTERM, lambda: None, [])))
+    thread.start()
+    thread.join()
+    assert statuses == [0]
