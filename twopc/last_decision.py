@@ -29,6 +29,7 @@ class LastDecision:
         evidence: the evidence for each of ``handles``, once the start has tried to commit them.
         blockers: why the commit could not be proven.
         outdated: the sinks in which another query has decided later batches, so that they may no longer prove this decision.
+        waits_for: the older decisions that must be proven before this one is committed in one of its sinks.
     """
 
     log: DecisionLog
@@ -39,6 +40,7 @@ class LastDecision:
     evidence: dict[TaskKey, Evidence] = field(default_factory=dict)
     blockers: list[str] = field(default_factory=list)
     outdated: set[str] = field(default_factory=set)
+    waits_for: list[LastDecision] = field(default_factory=list)
 
     @property
     def is_proven(self) -> bool:
@@ -62,7 +64,14 @@ class LastDecision:
 
     def close(self) -> None:
         """Forget the decision, because a record in its log says that it is complete."""
-        self.decision, self.handles, self.evidence, self.blockers, self.outdated = None, {}, {}, [], set()
+        self.decision, self.handles, self.evidence, self.blockers, self.outdated, self.waits_for = (
+            None,
+            {},
+            {},
+            [],
+            set(),
+            [],
+        )
 
     def in_sink(self, name: str) -> dict[TaskKey, Any]:
         """Return the handles of the decision's transactions in one sink."""
@@ -73,10 +82,13 @@ class LastDecision:
         return any(self._precedes_in(sink, other) for sink in {sink for sink, _ in self.handles})
 
     def must_be_proven_before(self, other: LastDecision, name: str) -> bool:
-        """Whether a commit of ``other`` in this sink could destroy this decision's proof, which may still be obtained later."""
+        """Whether a commit of ``other`` in this sink could destroy this decision's proof, which may still be obtained later.
+
+        A lost transaction stays lost, so nothing waits for it.
+        """
         if name in self.outdated or name in self.given_up or not self._precedes_in(name, other):
             return False
-        return name in self.sinks_left
+        return any(self.evidence.get(key, Evidence.UNKNOWN) is Evidence.UNKNOWN for key in self.in_sink(name))
 
     def _precedes_in(self, name: str, other: LastDecision) -> bool:
         if not self.in_sink(name) or not other.in_sink(name):

@@ -108,7 +108,7 @@ def complete(setup: Setup, view: LogView, batch: Batch) -> tuple[LogView, LastDe
             one.close()
     if failed is not None:
         raise failed
-    if _judge(setup, others, batch):
+    if _judge(setup, mine, others, batch):
         setup.participants.sweep(mine.handles)
     return view, mine
 
@@ -131,7 +131,7 @@ def _given_up(setup: Setup, log: DecisionLog, view: LogView) -> list[str]:
     return [] if last is None else [name for name in sinks if _abandons(setup, log, view, last, [name])]
 
 
-def _judge(setup: Setup, others: Sequence[LastDecision], batch: Batch) -> bool:
+def _judge(setup: Setup, mine: LastDecision, others: Sequence[LastDecision], batch: Batch) -> bool:
     """Close each log whose decision the user has abandoned. The start has tried to commit all of them.
 
     Returns:
@@ -154,7 +154,9 @@ def _judge(setup: Setup, others: Sequence[LastDecision], batch: Batch) -> bool:
         )
         one.log.append([_end_of(last, abandons=True)])
     if unproven:
-        raise _error(setup, unproven, batch)
+        # The query's own decision is judged later, unless another one waits for it: then the user must know why.
+        awaited = [mine] if any(mine in one.waits_for for one in unproven) else []
+        raise _error(setup, [*awaited, *unproven], batch)
     return abandoned
 
 
@@ -187,6 +189,8 @@ def _error_of(setup: Setup, one: LastDecision, batch: Batch, overrides: Override
     if one.decision is None:
         raise AssertionError("a log without a decision leaves nothing to prove")
     found = Unproven(one.decision, one.handles, one.evidence, batch.query_id, overrides, one.blockers, one.outdated)
+    if one.waits_for:
+        return found.waiting([other.decision for other in one.waits_for if other.decision is not None])
     if Evidence.UNKNOWN in one.evidence.values():
         return found.blocked()
     return found.in_doubt(LEFT_BEHIND, setup.staging)

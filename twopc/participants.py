@@ -158,11 +158,10 @@ class Participants:
         failed: RetriableError | None = None
         for name in self.committers:
             others = [handle for other in decisions if other is not one for handle in other.in_sink(name).values()]
-            older = next((other for other in decisions if other.must_be_proven_before(one, name)), None)
-            if older is not None and older.decision is not None:
+            older = [other for other in decisions if other.must_be_proven_before(one, name)]
+            if older:
                 one.evidence |= dict.fromkeys(one.in_sink(name), Evidence.UNKNOWN)
-                batch = f"batch {older.decision.batch_id} of query {older.decision.query_id}"
-                one.blockers.append(f"sink {name!r}: {batch} is older, and must be proven first")
+                one.waits_for += [other for other in older if other not in one.waits_for]
             elif one.in_sink(name) or one is decisions[0]:
                 try:
                     self._recover(one, name, others, query_id)

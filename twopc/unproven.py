@@ -77,6 +77,16 @@ class Unproven:
             transactions=self._named(Evidence.UNKNOWN),
         )
 
+    def waiting(self, older: Sequence[Decision]) -> CommitBlockedError:
+        """Build the error for a batch that is not committed yet, so that older batches can still be proven complete."""
+        first = " and ".join(f"batch {one.batch_id} of query {one.query_id}" for one in older)
+        return CommitBlockedError(
+            f"{self._batch} is decided, but waits for {first}: the sinks {sorted(self._in_sinks(Evidence.UNKNOWN))} may prove "
+            "only their newest batch, so the older one must be proven first. Do not abandon the batch that waits. No data is "
+            "lost. The query will complete this batch when the older one is complete or abandoned",
+            transactions=self._named(Evidence.UNKNOWN),
+        )
+
     def in_doubt(self, why: str, staging: StagedRows | None) -> InDoubtError:
         """Build the error for a batch that cannot be completed. The message lists every transaction by its outcome.
 

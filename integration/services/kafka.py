@@ -166,7 +166,14 @@ class LocalKafka(LocalServer):
         config.write_text("".join(f"{k}={_escaped(v)}\n" for k, v in self._effective_properties().items()))
         meta = self.data_dir / "logs" / "meta.properties"
         if not meta.exists():
-            command = [*program, "kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(config)]
+            command = [
+                *program,
+                "kafka.tools.StorageTool",
+                "format",
+                f"--cluster-id={self._cluster_id}",
+                "-c",
+                str(config),
+            ]
             self._format([*command, *self._features])
         cluster_id = next(line[11:] for line in meta.read_text().splitlines() if line.startswith("cluster.id="))
         admin = AdminClient(

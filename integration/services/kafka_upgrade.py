@@ -201,7 +201,7 @@ class LocalController(LocalServer):
         config = self.data_dir / "controller.properties"
         config.write_text("".join(f"{name}={value}\n" for name, value in facts.items()))
         if not (self.data_dir / "logs" / "meta.properties").exists():
-            format_ = ["kafka.tools.StorageTool", "format", "-t", self._cluster_id, "-c", str(config)]
+            format_ = ["kafka.tools.StorageTool", "format", f"--cluster-id={self._cluster_id}", "-c", str(config)]
             if self._run([*program, *format_]).wait(self._START_TIMEOUT_S) != 0:
                 raise ServiceError(f"cannot format {self.data_dir}")
         self._serve([*program, "kafka.Kafka", str(config)], lambda: "Kafka Server started" in self._log_of_start())

@@ -140,6 +140,7 @@ class BatchState:
         self._tell = tell
         self._is_whole = False
         self._shown_at: list[int] | None = None  # what the operators had committed when a job showed the whole state
+        self._is_cut_short = False  # whether a job over the sinks' rows has failed
 
     def begin(self) -> None:
         """See :class:`~twopc.integration.spark.mode.StateCheck`."""
@@ -155,7 +156,11 @@ class BatchState:
             yield
             return
         before = self._committed()
-        yield
+        try:
+            yield
+        except BaseException:
+            self._is_cut_short = True
+            raise
         after = self._committed()
         self._is_whole = (self._is_all(before, after) and self._is_taken_once(frame)) or self._is_in_cache(after, frame)
         if self._is_whole:
@@ -178,7 +183,7 @@ class BatchState:
         )
         before, after = self._evaluated()
         missing = self._missing(before, after)
-        if missing and set(missing).isdisjoint(self._missing(before, before)):
+        if missing and missing.isdisjoint(self._missing(before, before)):
             # Earlier jobs had committed enough stores. If an executor was lost, Spark may have run only the tasks whose shuffle
             # files were lost. Then all of the shuffle exists now, and a new evaluation does not run its stage. Rule 6 judges
             # whether rows were mixed.
@@ -186,9 +191,10 @@ class BatchState:
         if missing:
             raise incomplete(
                 self._batch_id,
-                f"{', '.join(missing)} has not written all of its state",
+                f"{', '.join(self._operators[one].name for one in sorted(missing))} has not written all of its state",
                 "The query's plan does not read all of this operator's rows",
                 is_visible=is_visible,
+                is_cut_short=self._is_cut_short,
             )
         self._is_whole = True
         return True
@@ -202,14 +208,14 @@ class BatchState:
     def _committed(self) -> list[int]:
         return [one.committed() for one in self._operators]
 
-    def _missing(self, before: Sequence[int], after: Sequence[int]) -> list[str]:
-        """Name the operators of which one evaluation did not commit every store.
+    def _missing(self, before: Sequence[int], after: Sequence[int]) -> set[int]:
+        """Return the positions of the operators of which one evaluation did not commit every store.
 
         Several jobs that skip the same partitions may commit as many stores as one complete job, so only a stage that the
         evaluation skipped may count earlier jobs.
         """
-        counts = zip(self._operators, before, after, strict=True)
-        return [one.name for one, old, new in counts if one.stores > (old if old == new else new - old)]
+        counts = enumerate(zip(self._operators, before, after, strict=True))
+        return {number for number, (one, old, new) in counts if one.stores > (old if old == new else new - old)}
 
     def _is_all(self, before: Sequence[int], after: Sequence[int]) -> bool:
         """Whether every store was committed, by the job itself or in a skipped stage whose shuffle was complete."""
@@ -253,17 +259,27 @@ class BatchState:
         return bool(cache.isCachedColumnBuffersLoaded()) and not may_end_early
 
 
-def incomplete(batch_id: int, missing: str, cause: str, *, is_visible: bool) -> ConfigurationError:
-    """Return the error for a batch that Spark has evaluated without writing all of its state."""
+def incomplete(
+    batch_id: int, missing: str, cause: str, *, is_visible: bool, is_cut_short: bool = False
+) -> ConfigurationError:
+    """Return the error for a batch that Spark has evaluated without writing all of its state.
+
+    ``is_cut_short`` says whether a job has failed. The tasks of this job then hide whether the plan skips partitions.
+    """
     risk = (
         "The rows of this batch are visible, and no restart writes them again"
         if is_visible
         else "No part of this batch is decided or visible"
     )
     return ConfigurationError(
-        f"Spark has evaluated all rows of batch {batch_id}, but {missing}, so the next batch cannot start. {cause}, "
-        f"for example because of a join with an empty table. {risk}. Move that part of the plan into the foreachBatch "
-        "function, and restart"
+        f"Spark has evaluated all rows of batch {batch_id}, but {missing}, so the next batch cannot start. {risk}. "
+        + (
+            "A job over the sinks' rows failed partway, so the tasks of several jobs do not show whether the state is whole. "
+            "First remove the cause of that failure, which the log shows, and restart"
+            if is_cut_short
+            else f"{cause}, for example because of a join with an empty table. Move that part of the plan into the foreachBatch "
+            "function, and restart"
+        )
     )
 
 

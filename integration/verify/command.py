@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from twopc.counted import counted
 from twopc.errors import RetriableError
 from twopc.integration.reported import reported
+from twopc.integration.signals import ended_by_signals
 from twopc.integration.verify.checkpoint import facts_of
 from twopc.integration.verify.cluster import Cluster
 from twopc.integration.verify.findings import Kind
@@ -93,7 +94,7 @@ def run_verify(  # noqa: PLR0913, PLR0917 - the command's options and output
                 watch.check(verifier)
             else:
                 # Ctrl-C is the normal way to stop repeated checks, so print the report anyway.
-                with contextlib.suppress(KeyboardInterrupt):
+                with contextlib.suppress(KeyboardInterrupt), ended_by_signals():
                     watch.check_repeatedly(verifier, pace)
     except Exception as error:  # noqa: BLE001 - conclude() raises it again, unless that would hide errors found earlier
         watch.failure = error

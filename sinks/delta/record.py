@@ -115,7 +115,7 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
                 raise StoreError(
                     f"the table's log refers to {path}, but an earlier version of the toolkit has written this file to {former}",
                     ConfigurationError,
-                    f"Stop the query, move the directory _twopc/{sink}/ to {_directory(sink)}/, and start the query",
+                    f"Stop the query, copy the files of _twopc/{sink}/ to {_directory(sink)}/, and start the query",
                 )
             raise StoreError(
                 f"the table's log refers to {path}, but this file is missing. The file records the sink's driver and "

@@ -40,17 +40,22 @@ def _served(pid: int) -> WeakValueDictionary[int, Idle]:
 
 
 def _serve_forever(served: WeakValueDictionary[int, Idle]) -> None:
+    failing: set[int] = set()
     while True:
         time.sleep(_EVERY_S)
         for reference in served.valuerefs():
-            _serve(reference)
+            _serve(reference, failing)
 
 
-def _serve(reference: ref[Idle]) -> None:
+def _serve(reference: ref[Idle], failing: set[int]) -> None:
+    """Serve one object. ``failing`` contains the ids of the objects whose error has been logged."""
     # A separate call for each object, because a variable that outlived the call would keep a dropped object's clients alive.
     one = reference()
     if one is not None:
         try:
             one.serve_idle()
+            failing.discard(id(one))
         except Exception:  # the thread must go on serving the others
-            logger.exception("the log lines of an idle Kafka client could not be read. No data is at risk")
+            if id(one) not in failing:
+                failing.add(id(one))
+                logger.exception("the log lines of an idle Kafka client could not be read. No data is at risk")

@@ -114,7 +114,7 @@ def _objections(dsn: str, found: Mapping[str, Any]) -> Iterator[str]:
         yield f"the host or database contains an '@'. {_ESCAPES}"
     if "\0" in dsn:
         yield "the dsn contains a NUL character, at which libpq would cut it off"
-    for name in found.keys() - set(_SECRETS):
+    for name in sorted(found.keys() - set(_SECRETS)):
         if problem := flaw(str(found[name]).strip(" ")):  # a name may begin or end with a blank
             yield f"the value of {name!r} {problem}. {REMEDY}"
 

@@ -84,7 +84,9 @@ def test_demo_under_connect_writes_rows_exactly_once_no_matter_which_process_is_
         0,
         0,
     ]
-    assert {step.partition(" ")[2] for step in ours["kill_steps"]} == {"(worker)", "(server)", "(client)", ""}
+    victims = {step.partition(" ")[2] for step in ours["kill_steps"]}
+    # If no worker runs at the moment of a worker's kill, all of the query is killed.
+    assert {"(server)", "(client)", ""} <= victims <= {"(worker)", "(server)", "(client)", ""}
     assert (baseline["lost"], baseline["kills"]) == (0, 4)
 
 

@@ -158,7 +158,7 @@ SECRET_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "PostgreSQL: a database's name may end in a line break",
         "sinks/postgres/options.py",
-        "    for name in found.keys() - set(_SECRETS):\n",
+        "    for name in sorted(found.keys() - set(_SECRETS)):\n",
         "    for name in ():\n",
         "unit/test_secret_settings.py -k PostgreSQL",
     ),

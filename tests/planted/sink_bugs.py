@@ -2043,7 +2043,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         (
             Edit(
                 "sinks/kafka/idle.py",
-                "            _serve(reference)\n",
+                "            _serve(reference, failing)\n",
                 "            one = reference()\n            one is None or one.serve_idle()\n",
             ),
             Edit(

@@ -65,7 +65,7 @@ def test_the_error_says_how_to_move_a_record_that_an_earlier_version_has_written
     Driver(sink)
     [directory] = tmp_path.rglob("Orders.*")
     directory.rename(directory.with_name("Orders"))
-    with pytest.raises(ConfigurationError, match=r"move the directory _twopc/Orders/ to _twopc/Orders\.\w+/"):
+    with pytest.raises(ConfigurationError, match=r"copy the files of _twopc/Orders/ to _twopc/Orders\.\w+/"):
         Driver(sink)
     directory.with_name("Orders").rename(directory)
     Driver(sink)

@@ -243,6 +243,50 @@ def test_a_table_keeps_the_proof_of_a_batch_while_an_older_one_is_unproven(
     assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
 
 
+@pytest.mark.parametrize(("older", "newer"), ["ab", "ba"])
+def test_no_batch_waits_for_a_lost_one(
+    older: str, newer: str, stores: Cluster, new: LocalFiles, newest: LocalFiles
+) -> None:
+    """Seen: the error did not name the lost batch, and its override gave up the good rows of the batch that waited."""
+    query = stores.start(older, "l")
+    query.run(0)
+    die_at(
+        stores, query, "driver.decided", 1
+    )  # the next query's start ends its transactions in "l", which it does not know
+    die_at(stores, stores.start(newer, "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    with pytest.raises(InDoubtError) as lost:
+        stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    assert advised(lost.value).overrides.abandoned == {Abandon(1, QUERY_ID, ("l",))}
+    assert shown(stores, "l") == sorted(all_rows(0, 0))
+    stores.start("a", "b", "l", files=newest, settings=advised(lost.value)).run(0, query_id=THIRD)
+    assert shown(stores, "l") == sorted(all_rows(0, 0, 0))
+
+
+@pytest.mark.parametrize(("older", "newer"), ["ab", "ba"])
+def test_the_error_for_a_batch_that_waits_names_the_cause_and_gives_up_only_the_older_batch(
+    older: str, newer: str, stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores.start(older, "l").run(0, 1)
+    die_at(stores, stores.start(newer, "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    commit = OwnedCommitter.commit
+
+    def fail(committer: OwnedCommitter, handles: Any, scan_start: Any) -> Any:
+        return dict.fromkeys(handles, Evidence.UNKNOWN) if handles else commit(committer, handles, scan_start)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnedCommitter, "commit", fail)
+        patched.setattr(OwnedCommitter, "blockers", lambda _: ["sink 'l': its server is away"])
+        with pytest.raises(CommitBlockedError) as blocked:
+            stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    assert "sink 'l': its server is away. Fix the cause" in str(blocked.value)
+    # In the other order, the batch that waits is in the log in which the query decides, so it is judged later.
+    waits = f"batch 0 of query {OTHER} is decided, but waits for batch 1 of query {QUERY_ID}"
+    assert (waits in str(blocked.value)) is (older == "a")
+    assert advised(blocked.value).overrides.abandoned == {Abandon(1, QUERY_ID, ("l",))}
+    stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
+
+
 def test_an_override_gives_up_no_batch_that_is_only_blocked(
     cluster: Cluster, new: LocalFiles, newest: LocalFiles
 ) -> None:

@@ -182,6 +182,41 @@ def test_a_stage_that_ran_again_in_part_may_still_have_skipped_partitions(commit
         state.complete()
 
 
+def test_a_failed_job_is_named_as_the_cause_instead_of_the_plan() -> None:
+    """The failed job ran three of five tasks, and the evaluation ran the other two. The plan may read all rows."""
+    node = Node("StreamingDeduplicate")
+    query: Any = Losing(node)
+    state = StatefulOperators().of_batch(query, 0, has_state=lambda: True)
+    assert state is not None
+    body = state.watching(MagicMock())
+    body.__enter__()
+    node.committed = PARTITIONS - 2
+    assert not body.__exit__(RuntimeError, RuntimeError("a joined table is gone"), None)
+    with pytest.raises(ConfigurationError, match=r"A job over the sinks' rows failed partway.*First remove the cause"):
+        state.complete(is_visible=True)
+
+
+def test_two_operators_of_the_same_name_are_told_apart() -> None:
+    """The first one's shuffle ran again in part, after enough tasks. The second one had not run before."""
+    first, second = Node("StreamingDeduplicate"), Node("StreamingDeduplicate")
+
+    class Both(Losing):
+        def count(self) -> int:
+            second.committed += PARTITIONS - second.committed
+            return super().count()
+
+    query: Any = Both(first)
+    state = StatefulOperators().of_batch(query, 0, has_state=lambda: True)
+    assert state is not None
+    others: Any = Losing(second)
+    other = StatefulOperators().of_batch(others, 0, has_state=lambda: True)
+    assert other is not None
+    state._operators = [*state._operators, *other._operators]
+    first.committed = PARTITIONS
+    assert state.complete()
+    assert query.evaluations == 2
+
+
 def test_each_attempt_evaluates_the_state_again() -> None:
     """Rule 6 may have rejected the evaluation of the attempt before, because it mixed two runs of a shuffle."""
     query: Any = Running(Node("StreamingDeduplicate"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import signal
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -138,6 +139,25 @@ def test_an_unexpected_error_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -
     done = CliRunner().invoke(app, ["verify", "--bootstrap-servers", "b:1", "--sink", "s"])
     assert done.exit_code == 2
     assert "unexpected ZeroDivisionError (a bug). Please report this" in done.stderr
+
+
+def test_ctrl_c_ends_the_watch_even_if_a_c_extension_replaces_its_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    class Interrupted(FakeVerifier):
+        def check(self, *_: Any) -> Report:
+            if self._results:
+                return super().check()
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            raise TypeError("as confluent-kafka does")
+
+    monkeypatch.setattr("tests.unit.test_verify_command.FakeVerifier", Interrupted)
+    try:
+        is_ok, shown = concluded(monkeypatch, ())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert is_ok and "as confluent-kafka does" not in shown
 
 
 def test_an_interrupted_check_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
