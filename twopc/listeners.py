@@ -101,10 +101,10 @@ class Listeners:
         """Call a listener. A listener's error never stops the query, because the checkpoint may already be committed."""
         try:
             tell(*facts)
-        except Exception as error:  # noqa: BLE001 - see above
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - see above
             self._note(one, error)
 
-    def _note(self, listener: object, error: Exception) -> None:
+    def _note(self, listener: object, error: Exception | SystemExit) -> None:
         if id(listener) not in self._broken:
             self._broken.add(id(listener))
             logger.warning(

@@ -192,8 +192,8 @@ class Post:
                     line(alert),
                 )
             if not self._is_running:
-                self._is_running = True
                 threading.Thread(target=self._run, name="twopc-alert", daemon=True).start()
+                self._is_running = True
 
     def flush(self, timeout_s: float) -> None:
         """Wait until every alert has been delivered or dropped, or until the time limit."""

@@ -114,8 +114,9 @@ class Alerts(Listener):
         with self._starting:
             self._tell(lambda episodes: self._begins(episodes, now_ms))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="twopc-alerts", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._watch, name="twopc-alerts", daemon=True)
+                thread.start()
+                self._thread = thread
                 _watching.add(self)
                 _flush_at_exit()
 

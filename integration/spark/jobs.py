@@ -55,7 +55,8 @@ def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -
         while not is_done:
             expired.set()
             # Repeat the call, because it has no effect before the plan's first job or between jobs.
-            context.cancelJobsWithTag(tag)
+            with contextlib.suppress(Exception):  # the next call may succeed
+                context.cancelJobsWithTag(tag)
             is_done = done.wait(_CANCEL_AGAIN_S)
 
     context.addJobTag(tag)

@@ -6,6 +6,7 @@ Every Python worker imports this module, so the module must load fast and import
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import socket
 import struct
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from twopc.integration.spark.views import View
     from twopc.sink import TwoPhaseCommitSink
     from twopc.writer import SinkWriter
+
+logger = logging.getLogger(__name__)
 
 #: A bad row's hash is added this many more times, so that a replay with different bad rows has a different checksum.
 #: The number is odd, so the multiplication modulo 2**64 loses no information.
@@ -163,8 +166,17 @@ class PrepareTask:
         finally:
             # Close the writers before `run` yields. After that, Spark could close the generator, which would abort a
             # transaction that has been handed over (rule 6).
-            for writer in writers.values():
-                writer.close()
+            for name, writer in writers.items():
+                try:
+                    writer.close()
+                except Exception:
+                    logger.warning(
+                        "partition %d: the writer of sink %r could not be closed. No row is lost. A transaction that it left "
+                        "open is ended by the driver",
+                        partition,
+                        name,
+                        exc_info=True,
+                    )
 
     def _create_writers(self, partition: int) -> Iterator[tuple[str, SinkWriter[Any]]]:
         return (

@@ -108,7 +108,11 @@ class ProducerPool:
         self._served.update(dict.fromkeys(sequences, self._in_use_batch))
         ahead = (sequences, self._in_use_batch)
         self._making = threading.Thread(target=self._make_ahead, args=ahead, name="twopc-producers", daemon=True)
-        self._making.start()
+        try:
+            self._making.start()
+        except RuntimeError:
+            self._making = None  # otherwise, the next task would wait for this thread forever
+            raise
 
     def serve_idle(self) -> None:
         """See :class:`~twopc.sinks.kafka.idle.Idle`. Also drop producers that have been idle for a long time."""

@@ -225,6 +225,24 @@ def test_a_task_waits_only_until_the_first_of_the_producers_in_the_making_is_rea
     may_go_on.set()
 
 
+def test_no_task_waits_for_a_thread_that_could_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = FakePool()
+    pool.run(0)
+    pool.take(1, 0)
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError):
+            pool.replenish(0)
+    taking = threading.Thread(target=pool.take, args=(2, 1), daemon=True)
+    taking.start()
+    taking.join(30)
+    assert not taking.is_alive()
+
+
 def test_a_task_makes_its_own_producer_if_none_could_be_made_in_advance(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -301,6 +301,28 @@ def test_a_permanent_error_is_returned_and_any_other_error_is_left_to_spark(
     assert {one.state for one in world.store().transactions.values()} == {"aborted"}
 
 
+@pytest.mark.parametrize("is_bad", [False, True])
+def test_an_error_while_a_writer_closes_neither_replaces_the_result_nor_skips_another_writer(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_bad: bool
+) -> None:
+    closed: list[str] = []
+
+    def close(writer: FakeWriter) -> None:
+        closed.append(writer._name)
+        raise RuntimeError("can't start new thread")
+
+    def reject(*_: Any) -> None:
+        raise BadRecordError("it is too large")
+
+    monkeypatch.setattr(FakeWriter, "close", close)
+    if is_bad:
+        monkeypatch.setattr(FakeWriter, "write", reject)
+    got = result(task_of(FakeSink(world, "one"), FakeSink(world, "two")), given((1, 5)))
+    assert got.error == (("BadRecordError", f"task {PARTITION}: it is too large") if is_bad else None)
+    assert len(closed) == 2
+    assert "the writer of sink 'one' could not be closed" in caplog.text
+
+
 class StoreBusyError(UnavailableError):
     """A class that a user-defined sink derives."""
 
