@@ -1827,7 +1827,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "            if threading.current_thread() is threading.main_thread():\n",
         "            if True:\n",
         model=False,
-        whole="tests/live/test_spark_base_exceptions.py -k decided-SystemExit",
+        whole="tests/live/test_spark_base_exceptions.py -k py4j_does_not_report",
     ),
     one_edit(
         "a listener that exits stops the query",
