@@ -6,15 +6,17 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import NewTopic
 
 from twopc.errors import RetriableError, TwoPhaseCommitError
+from twopc.integration.migrate.own_topic import own_topic
 from twopc.integration.preflight.findings import Finding, Result
 from twopc.integration.preflight.stand_in import topic_prefix
-from twopc.sinks.kafka.errors import translated
+from twopc.sinks.kafka.errors import on_topic, translate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from confluent_kafka import KafkaError
 
     from twopc.integration.preflight.target import Target
 
@@ -22,7 +24,6 @@ _CHECK: Final = "clock"
 #: Times are rounded to milliseconds, so a smaller difference is not reported. A hand-over of a half-written batch tolerates a
 #: minute. If no batch is unfinished, a cut-over tolerates nothing, and its error names the clocks as a possible cause.
 _TOLERATED_MS: Final = 1_000
-_DEFAULT_REPLICAS: Final = -1
 
 
 def check_clock(target: Target) -> Iterator[Finding]:
@@ -58,31 +59,30 @@ def _ahead_ms(target: Target) -> int:
     The result is negative if the broker's clock is behind, and 0 if no difference is certain.
     """
     topic, timeout_s = f"{target.stand_in.ledger}-clock", target.sink.timeout_ms / 1000
-    wanted = NewTopic(topic, 1, _DEFAULT_REPLICAS, config={"message.timestamp.type": "LogAppendTime"})
-    with translated(f"creating the topic {topic}"):
-        target.admin.create_topics([wanted], request_timeout=timeout_s)[topic].result()
-    try:
+    with own_topic(target.admin, topic, timeout_s, {"message.timestamp.type": "LogAppendTime"}):
         producer = Producer({**target.sink.connection_config(), "linger.ms": 0, "log_level": 0})
         _stamped(producer, topic, timeout_s)  # not timed: the first record has to wait for the topic's leader
         before_ms = _now_ms()
         at_ms = _stamped(producer, topic, timeout_s)
         after_ms = _now_ms()
-    finally:
-        with translated(f"deleting the topic {topic}"):
-            target.admin.delete_topics([topic], request_timeout=timeout_s)[topic].result()
     return at_ms - min(max(at_ms, before_ms), after_ms)
 
 
 def _stamped(producer: Producer, topic: str, timeout_s: float) -> int:
     """Write a record. Return the time when the broker accepted the record, by the broker's clock, in ms since 1970 UTC."""
     stamps: list[int] = []
+    failures: list[KafkaError] = []
 
-    def delivered(error: Any, message: Any) -> None:
+    def delivered(error: KafkaError | None, message: Any) -> None:
         if error is None:
             stamps.append(message.timestamp()[1])
+        else:
+            failures.append(error)
 
     producer.produce(topic, b"clock", on_delivery=delivered)
     producer.flush(timeout_s)
+    if failures:
+        raise translate(failures[0], f"writing to {topic}", on_topic("Write", topic))
     if not stamps:
         raise RetriableError(f"{topic}: a record was not acknowledged within {timeout_s:.0f} s")
     return stamps[0]

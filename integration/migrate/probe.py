@@ -18,16 +18,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from twopc.errors import ConfigurationError, RetriableError
 from twopc.integration.connection_options import quiet_admin
+from twopc.integration.migrate.own_topic import own_topic
 from twopc.integration.preflight.findings import Finding, Result
 from twopc.sinks.kafka.errors import SERVING, cause_of, error_of, on_ids, on_topic, translated
 from twopc.sinks.kafka.ledger_topic import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from confluent_kafka.admin import AdminClient
 
     from twopc.sinks.kafka import KafkaSink
 
@@ -41,7 +43,6 @@ _PATIENCE: Final = 3
 #: records.
 _AGAIN_S: Final = 3.0
 _PAUSE_S: Final = 0.1
-_DEFAULT_REPLICAS: Final = -1
 _FIX: Final = "Set isolation.level=read_committed in every member of the group, restart the members, and probe again"
 
 
@@ -105,7 +106,7 @@ def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probe
         )
         return Probed(topic=wanted.topic, findings=findings, left_behind=left)
     topic = f"{sink.ledger}.{own}"
-    with _own_topic(admin, topic, sink.timeout_ms / 1000):
+    with own_topic(admin, topic, sink.timeout_ms / 1000):
         say(
             f"Start a reader from group {wanted.group} on the topic {topic}, with the settings that the reader will use "
             "later."
@@ -278,14 +279,3 @@ def _writing(sink: KafkaSink, topic: str, transactional_id: str) -> Iterator[_Wr
         yield writer
     finally:
         writer.end()
-
-
-@contextlib.contextmanager
-def _own_topic(admin: AdminClient, topic: str, timeout_s: float) -> Iterator[None]:
-    with translated(f"creating the topic {topic}", right=on_topic("Create", topic)):
-        admin.create_topics([NewTopic(topic, 1, _DEFAULT_REPLICAS)], request_timeout=timeout_s)[topic].result()
-    try:
-        yield
-    finally:
-        with translated(f"deleting the topic {topic}", right=on_topic("Delete", topic)):
-            admin.delete_topics([topic], request_timeout=timeout_s)[topic].result()
