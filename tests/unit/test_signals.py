@@ -20,9 +20,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """The build server may ignore Ctrl-C."""
+    """The build server may ignore Ctrl-C, and ``nohup`` ignores the end of the terminal."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     for number, found in before.items():
         signal.signal(number, found)
