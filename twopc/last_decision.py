@@ -64,14 +64,9 @@ class LastDecision:
 
     def close(self) -> None:
         """Forget the decision, because a record in its log says that it is complete."""
-        self.decision, self.handles, self.evidence, self.blockers, self.outdated, self.waits_for = (
-            None,
-            {},
-            {},
-            [],
-            set(),
-            [],
-        )
+        self.decision = None
+        self.handles, self.evidence = {}, {}
+        self.blockers, self.outdated, self.waits_for = [], set(), []
 
     def in_sink(self, name: str) -> dict[TaskKey, Any]:
         """Return the handles of the decision's transactions in one sink."""
