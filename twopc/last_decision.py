@@ -29,7 +29,8 @@ class LastDecision:
         evidence: the evidence for each of ``handles``, once the start has tried to commit them.
         blockers: why the commit could not be proven.
         outdated: the sinks in which another query has decided later batches, so that they may no longer prove this decision.
-        waits_for: the older decisions that must be proven before this one is committed in one of its sinks.
+        waits_for: by sink, the older decisions that must be complete before this one is committed there.
+        is_own: whether it is the last decision in the deciding log, so that the query may write its lost rows again.
     """
 
     log: DecisionLog
@@ -40,7 +41,8 @@ class LastDecision:
     evidence: dict[TaskKey, Evidence] = field(default_factory=dict)
     blockers: list[str] = field(default_factory=list)
     outdated: set[str] = field(default_factory=set)
-    waits_for: list[LastDecision] = field(default_factory=list)
+    waits_for: dict[str, list[LastDecision]] = field(default_factory=dict)
+    is_own: bool = False
 
     @property
     def is_proven(self) -> bool:
@@ -58,6 +60,11 @@ class LastDecision:
         return sorted({sink for sink, _ in self.left})
 
     @property
+    def sinks_blocked(self) -> list[str]:
+        """The sinks with such transactions, except the sinks in which the decision waits for an older one."""
+        return [sink for sink in self.sinks_left if sink not in self.waits_for]
+
+    @property
     def is_given_up(self) -> bool:
         """Whether the user abandons all transactions that are not proven committed."""
         return set(self.sinks_left) <= set(self.given_up)
@@ -66,7 +73,7 @@ class LastDecision:
         """Forget the decision, because a record in its log says that it is complete."""
         self.decision = None
         self.handles, self.evidence = {}, {}
-        self.blockers, self.outdated, self.waits_for = [], set(), []
+        self.blockers, self.outdated, self.waits_for = [], set(), {}
 
     def in_sink(self, name: str) -> dict[TaskKey, Any]:
         """Return the handles of the decision's transactions in one sink."""
@@ -77,13 +84,16 @@ class LastDecision:
         return any(self._precedes_in(sink, other) for sink in {sink for sink, _ in self.handles})
 
     def must_be_proven_before(self, other: LastDecision, name: str) -> bool:
-        """Whether a commit of ``other`` in this sink could destroy this decision's proof, which may still be obtained later.
+        """Whether a commit of ``other`` in this sink could destroy this decision's proof while the decision is incomplete.
 
-        A lost transaction stays lost, so nothing waits for it.
+        The next start then has to prove the decision again. But the query's own lost rows stay lost, unless the query writes
+        them again, so nothing waits for them.
         """
         if name in self.outdated or name in self.given_up or not self._precedes_in(name, other):
             return False
-        return any(self.evidence.get(key, Evidence.UNKNOWN) is Evidence.UNKNOWN for key in self.in_sink(name))
+        if self.is_own:
+            return any(self.evidence.get(key, Evidence.UNKNOWN) is Evidence.UNKNOWN for key in self.left)
+        return not self.is_proven and not self.is_given_up
 
     def _precedes_in(self, name: str, other: LastDecision) -> bool:
         if not self.in_sink(name) or not other.in_sink(name):

@@ -25,8 +25,9 @@ from twopc.records import Begin, Decision
 from twopc.unproven import LEFT_BEHIND, Unproven, abandon, together
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from twopc.attempt import TaskKey
     from twopc.batch import Batch
     from twopc.decision_log import DecisionLog
     from twopc.errors import CommitBlockedError, TwoPhaseCommitError
@@ -121,7 +122,14 @@ def _last_decisions(setup: Setup, view: LogView, batch: Batch) -> list[LastDecis
         require_completable(setup, *found[-1], batch)
     decode = setup.participants.decode_decided
     return [
-        LastDecision(log, one.decision, decode(one.decision), one.scan_start, _given_up(setup, log, one))
+        LastDecision(
+            log,
+            one.decision,
+            decode(one.decision),
+            one.scan_start,
+            _given_up(setup, log, one),
+            is_own=log is setup.log,
+        )
         for log, one in found
     ]
 
@@ -155,7 +163,7 @@ def _judge(setup: Setup, mine: LastDecision, others: Sequence[LastDecision], bat
         one.log.append([_end_of(last, abandons=True)])
     if unproven:
         # The query's own decision is judged later, unless another one waits for it: then the user must know why.
-        awaited = [mine] if any(mine in one.waits_for for one in unproven) else []
+        awaited = [mine] if any(mine in older for one in unproven for older in one.waits_for.values()) else []
         raise _error(setup, [*awaited, *unproven], batch)
     return abandoned
 
@@ -176,21 +184,35 @@ def _end_of(last: Decision, *, abandons: bool = False) -> Begin:
 
 def _error(setup: Setup, unproven: Sequence[LastDecision], batch: Batch) -> TwoPhaseCommitError:
     """Build one error for all of these decisions, because the user must know everything that an override gives up."""
+    if not any(one.sinks_blocked for one in unproven):  # only a restored store can show that they wait for each other
+        for one in unproven:
+            one.waits_for = {}
     overrides = setup.settings.overrides
-    errors = [_error_of(setup, one, batch, overrides) for one in unproven]
+    blocked = [one for one in unproven if one.sinks_blocked]
+    errors = [_error_of(setup, one, batch, overrides) for one in blocked]
     # A batch whose commit is only blocked can still be completed, so the other batches' overrides must not give it up.
-    in_doubt = [one for one, error in zip(unproven, errors, strict=True) if isinstance(error, InDoubtError)]
-    needed = {abandon(one.decision, one.sinks_left) for one in in_doubt if one.decision is not None}
+    in_doubt = [one for one, error in zip(blocked, errors, strict=True) if isinstance(error, InDoubtError)]
+    needed = {abandon(one.decision, one.sinks_blocked) for one in in_doubt if one.decision is not None}
     overrides = replace(overrides, abandoned=overrides.abandoned | needed)
-    return together([_error_of(setup, one, batch, overrides) for one in unproven])
+    return together([_error_of(setup, one, batch, overrides) for one in blocked], [*_waiting(setup, unproven, batch)])
 
 
 def _error_of(setup: Setup, one: LastDecision, batch: Batch, overrides: Overrides) -> CommitBlockedError | InDoubtError:
+    evidence = {key: found for key, found in one.evidence.items() if key[0] not in one.waits_for}
+    found = _unproven(one, evidence, batch, overrides)
+    return found.blocked() if Evidence.UNKNOWN in evidence.values() else found.in_doubt(LEFT_BEHIND, setup.staging)
+
+
+def _waiting(setup: Setup, unproven: Sequence[LastDecision], batch: Batch) -> Iterator[str]:
+    for one in unproven:
+        if one.waits_for:
+            older = {
+                name: [other.decision for other in found if other.decision] for name, found in one.waits_for.items()
+            }
+            yield _unproven(one, one.evidence, batch, setup.settings.overrides).waiting(older)
+
+
+def _unproven(one: LastDecision, evidence: Mapping[TaskKey, Evidence], batch: Batch, overrides: Overrides) -> Unproven:
     if one.decision is None:
         raise AssertionError("a log without a decision leaves nothing to prove")
-    found = Unproven(one.decision, one.handles, one.evidence, batch.query_id, overrides, one.blockers, one.outdated)
-    if one.waits_for:
-        return found.waiting([other.decision for other in one.waits_for if other.decision is not None])
-    if Evidence.UNKNOWN in one.evidence.values():
-        return found.blocked()
-    return found.in_doubt(LEFT_BEHIND, setup.staging)
+    return Unproven(one.decision, one.handles, evidence, batch.query_id, overrides, one.blockers, one.outdated)

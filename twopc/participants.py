@@ -161,7 +161,7 @@ class Participants:
             older = [other for other in decisions if other.must_be_proven_before(one, name)]
             if older:
                 one.evidence |= dict.fromkeys(one.in_sink(name), Evidence.UNKNOWN)
-                one.waits_for += [other for other in older if other not in one.waits_for]
+                one.waits_for[name] = older
             elif one.in_sink(name) or one is decisions[0]:
                 try:
                     self._recover(one, name, others, query_id)
@@ -173,8 +173,8 @@ class Participants:
     def _recover(self, one: LastDecision, name: str, others: Sequence[Any], query_id: str) -> None:
         """Commit a decision again in one sink, unless the store shows that another query has decided later batches there."""
         committer, mine, scan_start = self.committers[name], one.in_sink(name), one.scan_start.get(name, {})
-        handles, of = [*mine.values()], None if one.decision is None else one.decision.query_id
-        if handles and of is not None and of != query_id and committer.is_replaced(of, scan_start):
+        handles, of = [*mine.values()], "" if one.decision is None else one.decision.query_id
+        if handles and of != query_id and committer.is_replaced(of, scan_start):
             # When that query started, it ended every open transaction. So a commit could only do harm. The proof may still
             # exist.
             one.outdated.add(name)
@@ -182,7 +182,13 @@ class Participants:
             found = committer.prove(handles, scan_start)
         else:
             found = committer.initialize_state(handles, scan_start, others, is_own=of == query_id)
-            one.blockers += committer.blockers() if handles else ()
+            blockers = committer.blockers() if handles else ()
+            one.blockers += blockers
+            # Without a blocker, the store has answered, and it does not contain the evidence. The newer decision may be another
+            # query's that this query's start has committed, so no query is excepted.
+            is_unknown = not blockers and Evidence.UNKNOWN in found.values()
+            if is_unknown and committer.is_replaced("", scan_start):
+                one.outdated.add(name)
         one.evidence |= {key: found[handle] for key, handle in mine.items()}
 
     def with_unknown_commits(self, known: Known[Any], decided: Handles, scan_start: ScanStart) -> list[str]:

@@ -77,14 +77,13 @@ class Unproven:
             transactions=self._named(Evidence.UNKNOWN),
         )
 
-    def waiting(self, older: Sequence[Decision]) -> CommitBlockedError:
-        """Build the error for a batch that is not committed yet, so that older batches can still be proven complete."""
-        first = " and ".join(f"batch {one.batch_id} of query {one.query_id}" for one in older)
-        return CommitBlockedError(
-            f"{self._batch} is decided, but waits for {first}: the sinks {sorted(self._in_sinks(Evidence.UNKNOWN))} may prove "
-            "only their newest batch, so the older one must be proven first. Do not abandon the batch that waits. No data is "
-            "lost. The query will complete this batch when the older one is complete or abandoned",
-            transactions=self._named(Evidence.UNKNOWN),
+    def waiting(self, waits_for: Mapping[str, Sequence[Decision]]) -> str:
+        """Say, by sink, which older batches must be complete before this one is committed there."""
+        older = {f"batch {one.batch_id} of query {one.query_id}": None for found in waits_for.values() for one in found}
+        return (
+            f"{self._batch} is decided. In the sinks {sorted(waits_for)}, it waits for {' and '.join(older)}, because these "
+            "sinks may prove only their newest batch. Do not abandon the batch that waits. The query completes this batch there "
+            "when the older one is complete or abandoned"
         )
 
     def in_doubt(self, why: str, staging: StagedRows | None) -> InDoubtError:
@@ -170,14 +169,16 @@ def staged_elsewhere(decision: Decision, unseen: Sequence[str], query_id: str) -
     )
 
 
-def together(errors: Sequence[CommitBlockedError | InDoubtError]) -> CommitBlockedError | InDoubtError:
-    """Combine the errors of several decided batches into one.
+def together(
+    errors: Sequence[CommitBlockedError | InDoubtError], waiting: Sequence[str]
+) -> CommitBlockedError | InDoubtError:
+    """Combine the errors of several decided batches into one. ``waiting`` describes the batches that only wait for these.
 
     If one of these batches may still be completed, this is a :class:`CommitBlockedError`: the user then first restarts the query.
     """
-    if len(errors) == 1:
+    if len(errors) == 1 and not waiting:
         return errors[0]
-    message = ". ".join(map(str, errors))
+    message = ". ".join([*map(str, errors), *waiting])
     blocked = [error for error in errors if isinstance(error, CommitBlockedError)]
     if blocked:
         found = CommitBlockedError(message)

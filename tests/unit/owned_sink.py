@@ -107,6 +107,8 @@ class OwnedCommitter(FencedCommitter[Prepared, OwnedStore]):
         return step.transactions[handle.transaction].state == "prepared"
 
     def publish(self, step: OwnedStore, handle: Prepared, version: int) -> None:
+        if step.is_forgetful and version < step.published:
+            return  # a lake table never publishes an older decision after a newer one
         if step.transactions[handle.transaction].state == "prepared":
             step.transactions[handle.transaction].state = "committed"
         step.published = max(step.published, version)

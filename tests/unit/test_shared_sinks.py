@@ -13,6 +13,7 @@ from tests.unit.owned_sink import OwnedCommitter, OwnedSink, OwnedStore
 from twopc.attempt import Evidence
 from twopc.errors import CommitBlockedError, InDoubtError, RefusedStartError, RetriableError
 from twopc.files import LocalFiles
+from twopc.last_decision import LastDecision
 from twopc.log_view import fold
 from twopc.override import Abandon, AddSink, EndQuery, Overrides
 from twopc.participants import Participants
@@ -243,8 +244,58 @@ def test_a_table_keeps_the_proof_of_a_batch_while_an_older_one_is_unproven(
     assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
 
 
+def test_a_table_keeps_the_proof_of_a_batch_that_is_unproven_in_another_sink(
+    stores: Cluster, new: LocalFiles, newest: LocalFiles
+) -> None:
+    """Seen: the newer decision was committed in the table. The next start then advised to insert rows that were visible."""
+    stores.start("a", "l").run(0, 1)
+    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    stores.world.store("a").unreachable = True
+    with pytest.raises((CommitBlockedError, RetriableError)):
+        stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    stores.world.store("a").unreachable = False
+    stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    assert shown(stores, "a") == sorted(all_rows(0, 1, 0))
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
+
+
+def test_a_query_that_returns_too_late_for_its_lost_rows_says_so(stores: Cluster, new: LocalFiles) -> None:
+    """A table that shows a newer batch can no longer publish an older one. Seen: each start asked for another restart."""
+    killed(stores, "a", "l")
+    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    settings = passing(AddSink("b"), EndQuery(OTHER))
+    with pytest.raises(CommitBlockedError):
+        stores.start("a", "b", "l", settings=settings).run(1)
+    with pytest.raises(InDoubtError, match="another query has decided later batches in the sinks") as late:
+        stores.start("a", "b", "l", settings=settings).run(1)
+    assert advised(late.value).overrides.abandoned == {Abandon(1, QUERY_ID, ("l",))}
+    given_up = passing(AddSink("b"), EndQuery(OTHER), Abandon(1, QUERY_ID, ("l",)))
+    stores.start("a", "b", "l", settings=given_up).run(1, 2)
+    assert shown(stores, "a") == sorted(all_rows(0, 1, 2))
+    assert shown(stores, "l") == sorted(all_rows(0, 0, 2))
+
+
+def test_a_query_that_returns_to_a_store_that_fails_need_not_give_up_its_batch(
+    stores: Cluster, new: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store proves every decision, so only its failure hides the proof, and not the other query's newer decision."""
+    killed(stores, "a", "s")
+    die_at(stores, stores.start("b", "s", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    settings = passing(AddSink("b"), EndQuery(OTHER))
+    die_at(
+        stores, stores.start("a", "b", "s", settings=settings), "driver.decided", 1
+    )  # the lost rows are written again
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnedCommitter, "commit", lambda _, handles, __: dict.fromkeys(handles, Evidence.UNKNOWN))
+        patched.setattr(OwnedCommitter, "blockers", lambda _: ["sink 's': its server is away"])
+        with pytest.raises(CommitBlockedError, match="its server is away"):
+            stores.start("a", "b", "s", settings=settings).run(1)
+    stores.start("a", "b", "s", settings=settings).run(1)
+    assert shown(stores, "s") == sorted(all_rows(0, 1, 0))
+
+
 @pytest.mark.parametrize(("older", "newer"), ["ab", "ba"])
-def test_no_batch_waits_for_a_lost_one(
+def test_the_error_for_a_lost_batch_gives_up_no_batch_that_waits_for_it(
     older: str, newer: str, stores: Cluster, new: LocalFiles, newest: LocalFiles
 ) -> None:
     """Seen: the error did not name the lost batch, and its override gave up the good rows of the batch that waited."""
@@ -257,7 +308,6 @@ def test_no_batch_waits_for_a_lost_one(
     with pytest.raises(InDoubtError) as lost:
         stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
     assert advised(lost.value).overrides.abandoned == {Abandon(1, QUERY_ID, ("l",))}
-    assert shown(stores, "l") == sorted(all_rows(0, 0))
     stores.start("a", "b", "l", files=newest, settings=advised(lost.value)).run(0, query_id=THIRD)
     assert shown(stores, "l") == sorted(all_rows(0, 0, 0))
 
@@ -280,11 +330,51 @@ def test_the_error_for_a_batch_that_waits_names_the_cause_and_gives_up_only_the_
             stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
     assert "sink 'l': its server is away. Fix the cause" in str(blocked.value)
     # In the other order, the batch that waits is in the log in which the query decides, so it is judged later.
-    waits = f"batch 0 of query {OTHER} is decided, but waits for batch 1 of query {QUERY_ID}"
+    waits = f"batch 0 of query {OTHER} is decided. In the sinks ['l'], it waits for batch 1 of query {QUERY_ID}"
     assert (waits in str(blocked.value)) is (older == "a")
     assert advised(blocked.value).overrides.abandoned == {Abandon(1, QUERY_ID, ("l",))}
     stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
     assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_error_for_a_batch_that_waits_in_one_sink_says_what_blocks_it_in_another(
+    stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
+) -> None:
+    """Seen: the error named only the older batch, and said that no data was lost."""
+    stores.start("a", "l").run(0, 1)
+    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    store, commit = stores.world.store("b"), OwnedCommitter.commit
+    if is_lost:
+        store.expire()
+    else:
+        store.unreachable = True
+
+    def fail(committer: OwnedCommitter, handles: Any, scan_start: Any) -> Any:
+        return dict.fromkeys(handles, Evidence.UNKNOWN) if handles else commit(committer, handles, scan_start)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnedCommitter, "commit", fail)
+        with pytest.raises(CommitBlockedError) as blocked:
+            stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    found = "some of its transactions are lost" if is_lost else "its commit could not be completed in time"
+    assert f"batch 0 of query {OTHER} is decided, but {found}" in str(blocked.value)
+    assert f"Abandon(0, '{OTHER}', sinks=['b'])" in str(blocked.value)
+    assert "In the sinks ['l'], it waits for" in str(blocked.value)
+
+
+def test_batches_that_wait_for_each_other_can_be_given_up(
+    stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that was restored from a backup may show the opposite order. The error then named no way to continue."""
+    stores.start("a", "l").run(0, 1)
+    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    monkeypatch.setattr(LastDecision, "must_be_proven_before", lambda one, other, _: one is not other)
+    with pytest.raises(CommitBlockedError) as blocked:
+        stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    assert "waits for" not in str(blocked.value)
+    assert "Abandon(1, 'query-a'" in str(blocked.value)
+    assert "Abandon(0, 'query-b'" in str(blocked.value)
 
 
 def test_an_override_gives_up_no_batch_that_is_only_blocked(
