@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from inspect import signature
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -34,6 +35,10 @@ _JSON: Final = (
     "MAP('timeZone', 'UTC', 'timestampFormat', REPLACE('yyyy-MM-dd_T_HH:mm:ss.SSSSSSXXX', '_', CHR(39)), "
     "'timestampNTZFormat', REPLACE('yyyy-MM-dd_T_HH:mm:ss.SSSSSS', '_', CHR(39)), 'ignoreNullFields', 'false')"
 )
+
+
+#: Types that Spark does not hash, and that no sink accepts.
+_UNHASHED: Final = frozenset({"variant", "geometry", "geography"})
 
 
 @dataclass(frozen=True)
@@ -68,9 +73,8 @@ class TakenColumn:
     @property
     def hashed(self) -> str:
         """The arguments to pass to ``xxhash64`` for this column."""
-        # xxhash64 skips nulls. Without the IS NULL flags, (null, 'a') and ('a', null) would have the same hash.
-        column = self.in_form
-        return f"{column} IS NULL, {_hashable(column, self.kind) if self.form is Form.AS_IS else column}"
+        kinds = {Form.BINARY: st.BinaryType(), Form.TEXT: st.StringType(), Form.EPOCH_MILLIS: st.LongType()}
+        return ", ".join(_hashable(self.in_form, kinds.get(self.form, self.kind)))
 
 
 @dataclass(frozen=True)
@@ -241,26 +245,37 @@ def _can_be_hashed(kind: st.DataType) -> bool:
         # In an expression, names that differ only in case are the same name.
         names = [name.lower() for name in kind.names] if _has_map(kind) else kind.names
         return len(set(names)) == len(kind) and all(map(_can_be_hashed, _parts(kind)))
-    return kind.typeName() != "variant" and all(map(_can_be_hashed, _parts(kind)))
+    return kind.typeName() not in _UNHASHED and all(map(_can_be_hashed, _parts(kind)))
 
 
-def _hashable(sql: str, kind: st.DataType, depth: int = 0) -> str:
-    """Replace each map in a value with its entries, because Spark does not hash a map.
+def _hashable(sql: str, kind: st.DataType, depth: int = 0) -> list[str]:
+    """Return arguments for ``xxhash64`` that differ for any two different values.
 
-    A map's text (``to_json``) cannot be hashed instead, because the text of a binary key differs between two
-    evaluations.
+    Spark hashes only the leaves of a nested value. It skips nulls, ignores a zero's sign, and does not mark where an array ends.
+    So without further arguments, ``(null, 'a')`` and ``('a', null)`` would have the same hash. Spark does not hash a map, so
+    a map becomes its entries. A map's text (``to_json``) cannot be hashed instead, because the text of a binary key differs
+    between two evaluations.
     """
-    if not _has_map(kind):
-        return sql
-    if isinstance(kind, st.StructType):
+    if isinstance(kind, st.StructType) and len({name.lower() for name in kind.names}) == len(kind):
         fields = (_hashable(f"{sql}.{quoted(field.name)}", field.dataType, depth) for field in kind)
-        return f"struct({', '.join(fields)})"
+        return [f"{sql} IS NULL", *chain.from_iterable(fields)]
     if isinstance(kind, st.MapType):
         sql, kind = f"map_entries({sql})", _entries(kind)
-    assert isinstance(kind, st.ArrayType)
-    element = f"x{depth}"
-    inner = _hashable(element, kind.elementType, depth + 1)
-    return sql if inner == element else f"transform({sql}, {element} -> {inner})"
+    if isinstance(kind, st.ArrayType):
+        name = f"x{depth}"
+        element = _hashable(name, kind.elementType, depth + 1)
+        if element[1:] == [name]:  # Spark hashes an array's leaves faster than a function of each leaf
+            elements = [sql, f"transform({sql}, {name} -> {element[0]})"]
+        else:
+            elements = [f"transform({sql}, {name} -> xxhash64({', '.join(element)}))"]
+        return [f"{sql} IS NULL", f"array_size({sql})", *elements]
+    if isinstance(kind, (st.FloatType, st.DoubleType)):
+        return [
+            f"CASE WHEN {sql} IS NULL THEN 1 WHEN {sql} = 0 AND CAST({sql} AS STRING) = '-0.0' THEN 2 ELSE 0 END",
+            sql,
+        ]
+    # Two different texts may be equal in a collation, and Spark may hash them as equal.
+    return [f"{sql} IS NULL", f"CAST({sql} AS BINARY)" if "collate" in kind.simpleString() else sql]
 
 
 def _entries(kind: st.MapType) -> st.ArrayType:
@@ -287,8 +302,9 @@ def _may_hold_instants(kind: st.DataType) -> bool:
 
 
 def _arrow_field(field: st.StructField) -> pa.Field[Any]:
-    # A type that PySpark cannot convert must not stop a query whose sinks do not use the column.
-    kind = _arrow_type(field.dataType) or pa.null()
+    # A type that PySpark cannot convert must not stop a query whose sinks do not use the column. PySpark converts a variant to a
+    # struct of bytes, which a sink could take for the user's own struct.
+    kind = (_arrow_type(field.dataType) if _can_be_hashed(field.dataType) else None) or pa.null()
     return pa.field(field.name, kind, metadata={TYPE_NAME: field.dataType.simpleString()})
 
 
