@@ -6,12 +6,12 @@ import contextlib
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twopc.errors import TwoPhaseCommitError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
 
@@ -27,17 +27,10 @@ def ended_by_signals() -> Iterator[None]:
         yield  # Python calls signal handlers in the main thread only
         return
     received: list[int] = []
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        if callable(handler := before[signal.Signals(number)]):
-            handler(number, frame)
-        sys.exit(128 + number)
-
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: found for number in numbers if (found := signal.getsignal(number)) not in {signal.SIG_IGN, None}}
-    for number in before:
-        signal.signal(number, handle)
+    for number, found in before.items():
+        signal.signal(number, _raising(found, received))
     try:
         yield
     except TwoPhaseCommitError:
@@ -51,3 +44,15 @@ def ended_by_signals() -> Iterator[None]:
     finally:
         for number, found in before.items():
             signal.signal(number, found)
+
+
+def _raising(former: Any, received: list[int]) -> Callable[[int, FrameType | None], None]:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGINT and {*received} - {signal.SIGINT}:
+            return  # the cleanup is running, and a shell may send SIGHUP twice
+        received.append(number)
+        if callable(former):
+            former(number, frame)
+        sys.exit(128 + number)
+
+    return handle

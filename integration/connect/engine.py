@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from twopc.integration.spark.engine import SparkEngine
+from twopc.integration.spark.jobs import cancelled_after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     import pyarrow as pa
 
     from twopc.engine import Work
     from twopc.integration.spark.frame import Rows
     from twopc.records import TaskReport
-
-_CANCEL_AGAIN_S: Final = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,28 +34,11 @@ class ConnectEngine(SparkEngine):
         self.require_sound()
         return super().prepare(work)
 
-    @contextlib.contextmanager
-    def _cancelled_after(self, tag: str, timeout_ms: float | None) -> Iterator[Callable[[], bool]]:
-        expired, done = threading.Event(), threading.Event()
+    def _cancelled_after(self, tag: str, timeout_ms: float | None) -> AbstractContextManager[Callable[[], bool]]:
         session: Any = self._session
-
-        def expire(timeout_s: float) -> None:
-            is_done = done.wait(timeout_s)
-            while not is_done:
-                expired.set()
-                # Repeat the call, because it has no effect between two operations.
-                with contextlib.suppress(Exception):
-                    session.interruptTag(tag)
-                is_done = done.wait(_CANCEL_AGAIN_S)
-
-        session.addTag(tag)  # the tag applies to this thread's operations
-        if timeout_ms is not None:
-            threading.Thread(target=expire, args=(timeout_ms / 1000,), daemon=True).start()
-        try:
-            yield expired.is_set
-        finally:
-            done.set()
-            session.removeTag(tag)
+        return cancelled_after(
+            timeout_ms, tag, add=session.addTag, remove=session.removeTag, cancel=session.interruptTag
+        )
 
     def _is_direct(self, frame_name: str) -> bool:
         # Under Spark Connect, a plan cannot enforce a budget, so the rows must fit even if the estimate is too small.

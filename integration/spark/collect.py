@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import socket
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -114,6 +116,15 @@ class Stream:
 
     def load_stream(self, stream: Any) -> Stream:
         """Read the stream. PySpark calls this method with the connection; see ``ArrowCollectSerializer``."""
+        try:
+            return self._load(stream)
+        except BaseException:
+            # Spark's scheduler sends the rows, so it would wait until somebody reads them, and every query would stop.
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(stream.fileno())) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
+            raise
+
+    def _load(self, stream: Any) -> Stream:
         with pa.ipc.open_stream(stream) as reader:
             for batch in reader:
                 self.size_bytes += batch.nbytes

@@ -204,7 +204,10 @@ class SparkEngine:
         return results
 
     def _cancelled_after(self, tag: str, timeout_ms: float | None) -> AbstractContextManager[Callable[[], bool]]:
-        return cancelled_after(self._session.sparkContext, tag, timeout_ms)
+        context = self._session.sparkContext
+        return cancelled_after(
+            timeout_ms, tag, add=context.addJobTag, remove=context.removeJobTag, cancel=context.cancelJobsWithTag
+        )
 
     def _is_direct(self, frame_name: str) -> bool:
         return self.way.is_direct(frame_name)

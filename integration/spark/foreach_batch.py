@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +10,8 @@ import pyspark
 from pyspark.sql.utils import is_remote
 
 from twopc.checkpoint_config import CheckpointConfig
-from twopc.errors import ConfigurationError, FatalError, TwoPhaseCommitError, release
+from twopc.errors import ConfigurationError, TwoPhaseCommitError, release
+from twopc.integration.spark.answered import answered
 from twopc.integration.spark.batch_number import require_number
 from twopc.integration.spark.installed import HERE
 from twopc.integration.spark.interceptors import InterceptedBatch, pass_through
@@ -144,29 +144,18 @@ class ExactlyOnce:
 
         Raises:
             TwoPhaseCommitError: see ``twopc.errors``. The error stops the query. In a classic session, a
-                :class:`~twopc.FatalError` replaces any exception that is not an ``Exception``.
+                :class:`~twopc.errors.DecisionInDoubtError` replaces any exception that is not an ``Exception``.
         """
+        then = "No row is lost or duplicated: a restart completes the batch if it was decided, and otherwise writes it again"
         try:
-            self._write(frames, batch_id)
+            with answered(batch_id, then=then):
+                self._write(frames, batch_id)
         except TwoPhaseCommitError as error:
             # Spark shows a traceback before the message. The traceback goes only to the log, so that the message is easy to
             # find.
             logger.exception("batch %s failed, so the query stops", batch_id)
             release(error)  # the user's function may catch the error and continue
             raise error.with_traceback(None) from None
-        except Exception:
-            raise
-        except BaseException as error:
-            if threading.current_thread() is threading.main_thread():
-                raise  # under Spark Connect, the process ends
-            # In a classic session, py4j reports only an Exception to Spark. After anything else, the thread ends without an
-            # answer, and the query would wait for it forever (py4j/java_gateway.py, `CallbackConnection.run`).
-            raise FatalError(
-                f"batch {batch_id}: the code that the batch called raised {type(error).__name__}({error}), which is not an "
-                "Exception. Spark would wait for this call forever, so the query stops. No row is lost or duplicated: a "
-                "restart completes the batch if it was decided, and otherwise writes it again. The traceback above shows the "
-                "code. If it is yours (an interceptor, a listener, a sink), raise an Exception instead of sys.exit()"
-            ) from error
 
     def _write(self, frames: Frames, batch_id: int) -> None:
         frames = taken_once(frames)

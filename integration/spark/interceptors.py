@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from twopc.integration.spark.answered import answered
 from twopc.integration.spark.handed_over import require_passed_on
 from twopc.integration.spark.several import any_frame
 
@@ -105,9 +106,12 @@ def intercepted(
     from twopc.integration.spark.running import calling_query  # noqa: PLC0415 - this module needs the classic part of PySpark
 
     def write(frame: DataFrame, batch_id: int) -> None:
-        query = calling_query(frame.sparkSession, None)
-        batch = InterceptedBatch(frame, batch_id, query.checkpoint_location, query.run_id)
-        pass_through(interceptors, batch, lambda frames: _call(function, frames, batch_id))
+        with answered(
+            batch_id, then="Restart the query. Spark passes the batch again unless it has recorded it as complete"
+        ):
+            query = calling_query(frame.sparkSession, None)
+            batch = InterceptedBatch(frame, batch_id, query.checkpoint_location, query.run_id)
+            pass_through(interceptors, batch, lambda frames: _call(function, frames, batch_id))
 
     return write
 

@@ -101,8 +101,10 @@ class JobHistory:
         else:  # no finished job has computed RDDs that are created later, so do not ask Spark for the next job's number
             dropped = self.store.dropped()
             now = Moment(self.store.next_rdd(), max(known + 1, previous.job), dropped, previous.over, set_back_ms)
-        if len(self._moments) > _MAX_MOMENTS:
-            del self._moments[2 : _MAX_MOMENTS // 2 : 2]  # so the gaps are wider between older moments
+        if len(self._moments) > _MAX_MOMENTS:  # make the gaps between older moments wider
+            older = self._moments[: _MAX_MOMENTS // 2]
+            # In a new list, because another thread may be searching the old one.
+            self._moments = [*older[:2], *older[3::2], *self._moments[_MAX_MOMENTS // 2 :]]
         self._moments.append(now)
         return now
 
@@ -114,7 +116,8 @@ class JobHistory:
 
     def before(self, rdd: int) -> Moment:
         """Return the last recorded moment before the RDD was created. No job before that moment has computed the RDD."""
-        return self._moments[bisect_right(self._moments, rdd, key=lambda moment: moment.rdd) - 1]
+        moments = self._moments  # another thread may replace the list
+        return moments[bisect_right(moments, rdd, key=lambda moment: moment.rdd) - 1]
 
     def set_back_ms(self) -> float:
         """Return by how much the driver's clock was set back since this history began."""
@@ -247,7 +250,8 @@ class JobHistory:
 
     def _before_job(self, number: int) -> Moment:
         """Return the last recorded moment before Spark assigned the job's number."""
-        return self._moments[bisect_right(self._moments, number, key=lambda moment: moment.job) - 1]
+        moments = self._moments  # another thread may replace the list
+        return moments[bisect_right(moments, number, key=lambda moment: moment.job) - 1]
 
 
 def _has_skipped(job: Job | None, found: Mapping[int, Sequence[StageAttempt]]) -> bool:

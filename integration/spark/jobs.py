@@ -41,13 +41,26 @@ _TRACEBACK: Final = "Traceback (most recent call last)"
 
 
 @contextlib.contextmanager
-def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -> Iterator[Callable[[], bool]]:
-    """Tag the jobs that the body starts, and cancel them after ``timeout_ms``. None means no limit.
+def cancelled_after(
+    timeout_ms: float | None,
+    tag: str,
+    *,
+    add: Callable[[str], object],
+    remove: Callable[[str], object],
+    cancel: Callable[[str], object],
+) -> Iterator[Callable[[], bool]]:
+    """Tag what the body starts, and cancel it after ``timeout_ms``. None means no limit.
+
+    Args:
+        timeout_ms: the limit.
+        tag: the tag. It is not a job group, because the job group is the query's run id, which query.stop() uses to cancel jobs.
+        add: adds the tag to what this thread starts.
+        remove: removes the tag from what this thread starts.
+        cancel: cancels whatever has the tag and is running.
 
     Yields:
         a function that tells whether the time is up.
     """
-    # A tag, not a job group: the job group is the query's run id, which query.stop() uses to cancel jobs.
     expired, done = threading.Event(), threading.Event()
 
     def expire(timeout_s: float) -> None:
@@ -56,17 +69,17 @@ def cancelled_after(context: SparkContext, tag: str, timeout_ms: float | None) -
             expired.set()
             # Repeat the call, because it has no effect before the plan's first job or between jobs.
             with contextlib.suppress(Exception):  # the next call may succeed
-                context.cancelJobsWithTag(tag)
+                cancel(tag)
             is_done = done.wait(_CANCEL_AGAIN_S)
 
-    context.addJobTag(tag)
-    if timeout_ms is not None:
-        threading.Thread(target=expire, args=(timeout_ms / 1000,), daemon=True).start()
+    add(tag)
     try:
+        if timeout_ms is not None:
+            threading.Thread(target=expire, args=(timeout_ms / 1000,), daemon=True).start()
         yield expired.is_set
     finally:
         done.set()
-        context.removeJobTag(tag)
+        remove(tag)
 
 
 def named_error(name: str, message: str) -> Exception:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import TwoPhaseCommitError
@@ -55,6 +56,8 @@ class Lanes:
         if len(lanes) < _LANES:
             self._open_more()
         count = len(lanes)
+        if count == 1:
+            return self._first.send_all(requests)
         shares = [requests[number::count] for number in range(count)]
         outcomes: list[Any] = [None] * len(requests)
         with ThreadPoolExecutor(count) as pool:
@@ -74,8 +77,10 @@ class Lanes:
         with self._lock:
             if self._is_closed or (self._opening is not None and self._opening.is_alive()):
                 return
-            self._opening = threading.Thread(target=self._open, name="twopc-lanes", daemon=True)
-            self._opening.start()
+            opening = threading.Thread(target=self._open, name="twopc-lanes", daemon=True)
+            with suppress(RuntimeError):  # a process at its limit of threads uses the connections that it has
+                opening.start()
+                self._opening = opening
 
     def _open(self) -> None:
         for _ in range(_LANES - 1 - len(self._further)):

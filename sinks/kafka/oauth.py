@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
@@ -29,6 +30,10 @@ Granted: TypeAlias = "tuple[str, float, str, dict[str, str]]"
 _FORM: Final = "(token, expiry in seconds since the epoch), and may add the principal and a dict of extensions"
 _KINDS: Final[tuple[Any, ...]] = (str, (int, float), str, dict)
 _LONGEST_LIFE_S: Final = 10 * 365 * 86_400
+#: How long a client with a valid token waits for a new one.
+_PATIENCE_S: Final = 1.0
+#: How long a client with a valid token does not repeat a request that has failed.
+_AGAIN_S: Final = 5.0
 #: The ``Tokens`` objects whose last request failed, by their Python id.
 _failing: weakref.WeakValueDictionary[int, Tokens] = weakref.WeakValueDictionary()
 
@@ -48,6 +53,7 @@ class Tokens:
         self._request, self._name, self._config = request, name, config
         self._granted: Granted | None = None
         self._renew_at = 0.0
+        self._renewing: threading.Thread | None = None
         self._lock = threading.Lock()
         self.failure = ""  #: why the last request failed, if it did
 
@@ -60,20 +66,37 @@ class Tokens:
         """
         with self._lock:
             now = time.time()
-            if self._granted is None or now >= self._renew_at:
-                try:
-                    self._granted = self._requested()
-                    self._renew_at = now + (self._granted[1] - now) / 2
-                    _failing.pop(id(self), None)
-                except TwoPhaseCommitError as error:
-                    self.failure = str(error)
-                    _failing[id(self)] = self
-                    # librdkafka ignores its callback's errors. Log the text only, because a log handler that keeps the error
-                    # would also keep the client.
-                    logger.warning("%s", self.failure)
-                    if self._granted is None or now >= self._granted[1]:
-                        raise
+            if self._granted is None or now >= self._granted[1]:
+                return self._renewed(now)
+            if now >= self._renew_at and (self._renewing is None or not self._renewing.is_alive()):
+                self._renew_soon(now)
             return self._granted
+
+    def _renew_soon(self, now: float) -> None:
+        """Request a new token in another thread, because a request that hangs must not delay a client with a valid token."""
+        self._renew_at = now + _AGAIN_S  # if the request fails
+        self._renewing = threading.Thread(target=self._try_to_renew, args=(now,), name="twopc-token", daemon=True)
+        with suppress(RuntimeError):  # a process at its limit of threads uses the old token until it expires
+            self._renewing.start()
+            self._renewing.join(_PATIENCE_S)
+
+    def _try_to_renew(self, now: float) -> None:
+        with suppress(TwoPhaseCommitError):
+            self._renewed(now)
+
+    def _renewed(self, now: float) -> Granted:
+        try:
+            granted = self._granted = self._requested()
+        except TwoPhaseCommitError as error:
+            self.failure = str(error)
+            _failing[id(self)] = self
+            # librdkafka ignores its callback's errors. Log the text only, because a log handler that keeps the error would also
+            # keep the client.
+            logger.warning("%s", self.failure)
+            raise
+        self._renew_at = now + (granted[1] - now) / 2
+        _failing.pop(id(self), None)
+        return granted
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokens, (self._request, self._name, self._config)

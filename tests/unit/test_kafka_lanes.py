@@ -110,3 +110,15 @@ def test_if_no_further_connection_can_be_opened_the_client_continues_with_one(ca
     assert [record.getMessage() for record in caplog.records] == 2 * [
         "no additional connection could be opened. Large commits take longer, but no data is at risk. Cause: too many connections"
     ]
+
+
+def test_a_process_at_its_limit_of_threads_uses_the_connection_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: a decided batch was not committed, because an additional connection could not be opened."""
+    lanes = lanes_over(Connection(), Connection)
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        assert lanes.send_all(MANY) == ANSWERS

@@ -8,6 +8,7 @@ import gc
 import json
 import logging
 import pickle
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -198,6 +199,33 @@ def test_an_old_token_serves_until_it_expires_if_no_new_one_is_available(
     assert tokens()[0] == CANARY
     assert failures() == []
     assert CANARY not in caplog.text
+
+
+def test_a_request_that_hangs_does_not_delay_a_client_with_a_valid_token(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: connections to the brokers waited for the identity provider although the old token was valid."""
+    monkeypatch.setattr("twopc.sinks.kafka.oauth._PATIENCE_S", 0.1)
+    answer, requests = threading.Event(), list[float]()
+
+    def request(_config: str | None) -> tuple[str, float]:
+        requests.append(clock.now)
+        if len(requests) > 1:
+            assert answer.wait(60)
+        return f"token {len(requests)}", clock.now + 100
+
+    tokens = Tokens(request, "f")
+    tokens()
+    clock.now += 60
+    try:
+        assert [tokens()[0] for _ in range(10)] == ["token 1"] * 10
+    finally:
+        answer.set()
+    assert len(requests) == 2
+    renewing = tokens._renewing
+    assert renewing is not None
+    renewing.join(10)
+    assert tokens()[0] == "token 2"
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,23 @@ def test_the_error_of_a_failed_cleanup_is_reported(capsys: pytest.CaptureFixture
     assert "deleting the topic x failed" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_does_not_interrupt_the_cleanup(second: signal.Signals) -> None:
+    """A shell may send SIGHUP twice."""
+    done: list[str] = []
+
+    def act() -> None:
+        try:
+            signal.raise_signal(signal.SIGHUP)
+        finally:
+            signal.raise_signal(second)
+            done.append("cleaned")
+
+    with pytest.raises(SystemExit):
+        given(signal.SIGHUP, act, [])
+    assert done == ["cleaned"]
+
+
 def test_without_a_signal_an_unknown_error_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise TypeError("a fault")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from twopc.integration.spark import collect as collecting
-from twopc.integration.spark.collect import collect
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from twopc.integration.spark.collect import Stream, collect
 
 REFUSED = "Total size of serialized results of 3 tasks (2.9 MiB) is bigger than spark.driver.maxResultSize (1024.0 KiB)"
 
@@ -55,3 +55,34 @@ def test_any_other_failure_is_raised_and_so_is_a_refusal_if_only_the_driver_may_
     with pytest.raises(RuntimeError, match=error[:10]):
         collected(error, max_bytes, monkeypatch)
     assert ("set write_by='auto'" in caplog.text) == (max_bytes is None)
+
+
+@pytest.mark.timeout(60)
+def test_rows_that_cannot_be_read_do_not_keep_spark_waiting() -> None:
+    """Spark's scheduler sends the rows. Seen: after an error in the driver, every query waited for it."""
+    here, there = socket.socketpair()
+    errors: list[OSError] = []
+    batch = pa.record_batch({"n": [1]})
+    rows = pa.BufferOutputStream()
+    with pa.ipc.new_stream(rows, batch.schema) as writer:
+        writer.write_batch(batch)
+
+    def send() -> None:
+        try:
+            there.sendall(rows.getvalue())
+            there.sendall(bytes(100_000_000))  # more than the connection's buffers hold
+        except OSError as error:
+            errors.append(error)
+
+    def fail() -> None:
+        raise MemoryError
+
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    stream = here.makefile("rb")
+    with pytest.raises(MemoryError):
+        Stream(0, fail).load_stream(stream)
+    sending.join(30)
+    assert errors  # although the traceback of the reader's error may keep the connection
+    for connection in (stream, here, there):
+        connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from twopc.integration.spark.reports import Job, Moment, StageAttempt
 from twopc.integration.spark.shuffles import Shuffles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
 M1, M2, RESULT = range(3)
 RDDS = {M1: (1,), M2: (2,), RESULT: (3,)}
@@ -1127,6 +1128,29 @@ def test_old_moments_are_thinned_out_but_the_first_and_the_newest_are_kept(monke
     assert found == sorted(found)
     assert all(job <= rdd for rdd, job in enumerate(found))
     assert 8 < len(set(found)) <= 17
+
+
+@pytest.mark.parametrize("search", [lambda history: history.before(1050), lambda history: history._before_job(1050)])
+def test_a_search_finds_its_moment_while_another_query_thins_out_the_old_ones(
+    search: Callable[[JobHistory], Moment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_history, "_MAX_MOMENTS", 16)
+    store = Store({})
+    history = JobHistory(store)
+
+    def begin(numbers: Iterable[int]) -> None:
+        for number in numbers:
+            store.moment = Moment(number, number)
+            history.begin(exactly=True)
+
+    def interrupted(*arguments: Any, **others: Any) -> int:
+        found: int = bisect_right(*arguments, **others)
+        begin(range(2000, 2030))
+        return found
+
+    begin(range(1000, 1100, 10))
+    monkeypatch.setattr(job_history, "bisect_right", interrupted)
+    assert search(history).job == 1050
 
 
 def test_a_stage_that_reads_a_cached_table_does_not_make_its_dropped_stages_known(
