@@ -147,8 +147,8 @@ class Binding:
                 )
         if not _is_same_log(bound, current):
             raise self._refused(
-                f"the decisions were stored in {bound.log} ({bound.log_identity}), but {current.log} is now a different log "
-                f"({current.log_identity}), because it was deleted and recreated. Without the old log, it is "
+                f"the decisions were stored in {bound.log} ({bound.log_identity}). This log was deleted and recreated, so "
+                f"{current.log} is now a different log ({current.log_identity}). Without the old log, it is "
                 "impossible to tell whether the last batch is complete",
                 "Check the last batch's rows in the output, then start with a new checkpoint and a new sink name",
             )

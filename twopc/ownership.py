@@ -84,7 +84,7 @@ def _name_in_use(setup: Setup, what: str, last: str, batch: Batch, *, completes:
     """Build the error. With ``completes``, the start itself would complete the last batch of the query ``last``."""
     ending = setup.settings.overrides.in_code(EndQuery(last))
     if completes:
-        way_out = f", pass all of its sinks and {ending}: this start then completes its last batch"
+        way_out = f", pass all of that query's sinks and {ending}. This start then completes that query's last batch"
     else:
         way_out = f", and all of its decided batches are visible, pass {ending}"
     return RefusedStartError(

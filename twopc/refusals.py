@@ -68,21 +68,21 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             f"checkpoint and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
         ),
         Position.PLANNED_AGAIN: (
-            f"the checkpoint contains a newer plan of batch {highest} than the one that {log} recorded: the source offsets are "
-            f"the same, but the times are {_in_spark(found)} instead of {_in_spark(view.highest_times)}. The checkpoint had lost "
-            f"the file offsets/{highest}, for example because an older copy was restored, so Spark planned the batch again. The "
-            "query keeps state, so its state would no longer match its visible rows, and rows of timers could be lost. To "
-            f"finish the batch as it was decided, stop the query, and write {_in_spark(view.highest_times)} into the second line "
-            f"of the file offsets/{highest}. Delete offsets/.{highest}.crc if it exists, the files with numbers above {highest} "
-            f"from offsets/, and the files with numbers from {highest} on from commits/. Then restart. Or start with a new "
-            f"checkpoint and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
+            f"the checkpoint contains a newer plan of batch {highest} than {log}. The source offsets are the same, but the times "
+            f"are {_in_spark(found)} instead of {_in_spark(view.highest_times)}. The checkpoint had lost the file "
+            f"offsets/{highest}, for example because an older copy was restored, so Spark planned the batch again. The "
+            "query keeps state. With the new plan, its state would no longer match its visible rows, and rows of timers could be "
+            "lost. To finish the batch as it was decided, stop the query, and write "
+            f"{_in_spark(view.highest_times)} into the second line of the file offsets/{highest}. Then delete three things: the "
+            f"file offsets/.{highest}.crc if it exists, all files in offsets/ with numbers above {highest}, and all files in "
+            f"commits/ with the number {highest} or above. Then restart. Or start with a new checkpoint and "
+            f"override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
         ),
         Position.GAP: (
-            f"the checkpoint is at batch {at}, but {log} expects batch {missing}. Starting with batch {missing}, the "
-            "function did not call the exactly_once object, or it caught the object's error and returned. Alternatively, the "
-            "log was replaced. "
-            "Call the object for every batch, even if the batch is empty, and let its errors stop the query. If the "
-            "missed batches have no rows for this sink, or were written by other means, pass "
+            f"the checkpoint is at batch {at}, but {log} expects batch {missing}. From batch {missing} on, the function "
+            "either did not call the exactly_once object, or caught the object's error and returned. Another possible cause is "
+            "that the log was replaced. Call the object for every batch, even if the batch is empty, and let its errors stop the "
+            "query. If the missed batches have no rows for this sink, or were written by other means, pass "
             f"{overrides.in_code(ResumeAt(at, mine))}. Otherwise, rows are missing, so have the engine run these batches again. "
             f"With Spark, delete the files with numbers above {missing} from the checkpoint's offsets/ directory, and "
             f"the files with numbers above {highest} from its commits/ directory. Then fix the function, and restart. Do "
@@ -90,31 +90,32 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             "evaluate all of these batches. Their state is missing, and ResumeAt does not restore it"
         ),
         Position.SET_BACK: (
-            f"the checkpoint is at batch {at}, but {log} expects batch {missing}. In between, the sources went back to where "
-            f"they were before batch {highest}, which {log} contains. Continuing would write the rows of batch {highest} twice. "
-            "Spark's offline repartition of the state does this with enforceExactlyOnceSink=false if the last batch is "
-            "unfinished: it skips this batch, and reads its input again. Restore the checkpoint from before the repartition, let "
-            "the query finish its last batch, and repartition with enforceExactlyOnceSink=true. If there is no backup, start "
-            f"with a new checkpoint and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
+            f"the checkpoint is at batch {at}, but {log} expects batch {missing}. In between, the sources went back to "
+            f"their offsets before batch {highest}. {log} already contains the decision for batch {highest}, so continuing would "
+            "write the rows of this batch twice. The cause may be Spark's offline repartition of the state with "
+            "enforceExactlyOnceSink=false. If the last batch is unfinished, this repartition skips the batch, and Spark later "
+            "reads the batch's input again. Restore the checkpoint from before the repartition, let the query finish its last "
+            "batch, and repartition with enforceExactlyOnceSink=true. If there is no backup, start with a new checkpoint and "
+            f"override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
         ),
         Position.NEW_QUERY: (
             f"{log} belongs to query {other}, but this is query {mine}. Either this start uses a new checkpoint, which "
             "gave the query a new id, or two queries use the same sink name. (Spark creates a new checkpoint if the "
             "old one was deleted, or if the query's checkpointLocation is missing or has changed.) If the old "
             f"checkpoint still exists, set the query's checkpointLocation to it, and restart. If query {other} has "
-            f"ended for good, pass all of its sinks and {ending}: this start then completes its last batch. "
-            "Otherwise, rename this sink"
+            f"ended for good, pass all of that query's sinks and {ending}. This start then completes that query's last "
+            "batch. Otherwise, rename this sink"
         ),
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} contains no record of the earlier batches. If another writer wrote "
-            f"them, make sure that it has not begun batch {at}, because this sink writes the complete batch: start that writer "
-            "again, and stop it when no batch is unfinished (the newest files in offsets/ and commits/ have the same number). In "
-            "real-time mode, with trigger(continuous=…) and with asyncProgressTrackingEnabled, these numbers do not show it: let "
-            "that writer first finish a batch without them (docs/migration.md). A Kafka output can also take over a half-written "
-            "batch (`twopc migrate cutover`). Then pass "
-            f"{overrides.in_code(AdoptQuery(mine))}. If the sink was renamed, restore its previous "
-            "name. If the function did not call the exactly_once object for these batches, fix the function, and start with "
-            "a new checkpoint. This sink has written nothing yet"
+            f"them, that writer must not have begun batch {at}, because this sink will write all of batch {at}. To make sure, "
+            "start that writer again, and stop it when no batch is unfinished (the newest files in offsets/ and commits/ then "
+            "have the same number). These numbers prove nothing in real-time mode, with trigger(continuous=…) or with "
+            "asyncProgressTrackingEnabled. In these cases, let that writer first finish a batch without them "
+            "(docs/migration.md). If the output is in Kafka, this sink can also take over a half-written batch "
+            f"(`twopc migrate cutover`). Then pass {overrides.in_code(AdoptQuery(mine))}. If the sink was renamed, restore its "
+            "previous name. If the function did not call the exactly_once object for these batches, fix the function, and start "
+            "with a new checkpoint. This sink has written nothing yet"
         ),
         Position.ENDED: (
             f"query {mine} was ended in {log} when query {other} replaced it. The ended query's checkpoint must not be "
@@ -183,12 +184,12 @@ def left_out(log: str, decision: Decision, sinks: Sequence[str], overrides: Over
     """Build the error for a start, with these overrides, that does not pass all sinks of the last decided batch."""
     batch_id, query_id = decision.batch_id, decision.query_id
     return RefusedStartError(
-        f"sink left out: batch {batch_id} of query {query_id} is the last decided batch in {log}, and it has transactions in "
-        f"the sinks {list(sinks)}, which this start does not pass. So this start cannot tell whether these transactions are "
-        "committed, and if they are not, their rows would be lost. Pass these sinks again under the same names. To leave "
-        f"them out, first start query {query_id} with its own checkpoint and all of its sinks, and stop it when it is idle. "
-        "Check with `twopc status` that nothing is left to do. If another query has taken these sinks over, check the batch's "
-        "rows there instead, and insert missing rows by other means. Then restart this query with "
+        f"sink left out: batch {batch_id} of query {query_id} is the last decided batch in {log}. The batch has transactions in "
+        f"the sinks {list(sinks)}, but this start does not pass these sinks. So this start cannot tell whether these "
+        "transactions are committed. If they are not, their rows would be lost. Pass these sinks again under the same names. To "
+        f"leave them out, first start query {query_id} with its own checkpoint and all of its sinks, and stop it when it is "
+        "idle. Check with `twopc status` that nothing is left to do. If another query has taken these sinks over, check "
+        "the batch's rows there instead, and insert missing rows by other means. Then restart this query with "
         f"{overrides.in_code(abandon(decision, sinks))}. The batch's visible rows stay visible, and the rows that are not "
         "visible in these sinks are abandoned: docs/several-sinks.md#adding-and-removing-a-sink. Nothing was written",
         case=SINK_LEFT_OUT,
@@ -198,10 +199,10 @@ def left_out(log: str, decision: Decision, sinks: Sequence[str], overrides: Over
 def decides_elsewhere(log: str, query_id: str) -> RefusedStartError:
     """Build the error for a checkpoint that is not bound to the log that contains this query's decisions."""
     return RefusedStartError(
-        f"{log} contains the decisions of query {query_id}, which is this query, but the checkpoint is not bound to this log. "
+        f"{log} contains the decisions of this query ({query_id}), but the checkpoint is not bound to this log. "
         "The files binding-<n>.json were removed or replaced. Without them, batches could be written twice. Restore them from a "
         "backup of the checkpoint. If there is no backup, start with a new checkpoint, all of this query's sinks and "
-        f"override=EndQuery({query_id!r}): that start completes the last batch. {_NEW_CHECKPOINT}. Nothing was written",
+        f"override=EndQuery({query_id!r}). That start completes the last batch. {_NEW_CHECKPOINT}. Nothing was written",
         case="binding",
     )
 
@@ -209,10 +210,10 @@ def decides_elsewhere(log: str, query_id: str) -> RefusedStartError:
 def replaced(sink: str, mine: str, owner: str) -> RefusedStartError:
     """Build the error for a query that another query has replaced. ``owner`` is the query that owned the sink last."""
     return RefusedStartError(
-        f"query ended: query {mine} was ended when another query replaced it. Sink {sink!r} shows a decision of another query "
-        "that is newer than this query's last decision. The ended query's checkpoint must not be used again, because the "
-        "sink does not keep the evidence that this query's last batch is visible. Writing the batch again could duplicate its "
-        f"rows. Start with a new checkpoint and override=EndQuery({owner!r}), or rename this sink. {_NEW_CHECKPOINT}. Nothing "
+        f"query ended: query {mine} was ended when another query replaced it. Sink {sink!r} shows that another "
+        "query has decided a batch since this query's last decision. Do not use this query's checkpoint again. The sink does not "
+        "keep the evidence that this query's last batch is visible, so writing the batch again could duplicate its rows. "
+        f"Start with a new checkpoint and override=EndQuery({owner!r}), or rename this sink. {_NEW_CHECKPOINT}. Nothing "
         "was written",
         case=Position.ENDED.value,
     )
@@ -231,8 +232,8 @@ def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
 def recreated(log: str, offset: int, newest: int) -> DecisionLogDamagedError:
     """Build the error for a log that was recreated while this driver was running."""
     return DecisionLogDamagedError(
-        f"the decision log {log} was recreated while the query was running: a new record is at offset {offset}, but this "
-        f"driver wrote an earlier record at offset {newest}. The decisions were deleted with the old log. Visible rows stay "
+        f"the decision log {log} was recreated while the query was running. A new record is at offset {offset}, but this "
+        f"driver had already written a record at offset {newest}. The decisions were deleted with the old log. Visible rows stay "
         "visible, and no further row becomes visible. A restart with this checkpoint will be refused, because the "
         "checkpoint contains the id of the old log. Check the last batch's rows in the output, then start with a new "
         f"checkpoint and a new sink name. {_NEW_CHECKPOINT}. Find out who deleted {log}. If your brokers create topics "

@@ -41,7 +41,7 @@ def tried(files: Files) -> Files:
         "this directory. Allow these operations, or free some space, and restart the query. For a new query, you can also use "
         "a checkpoint on another file system. If the query writes to Kafka and has run before, act soon: decided transactions "
         "that are not yet committed will expire (kafka.transaction.timeout.ms), and their rows will then be lost. "
-        "If a Kafka ledger contains the decisions, `twopc transactions commit` commits them without this directory"
+        "If a Kafka ledger contains the decisions, `twopc transactions commit` commits these transactions without this directory"
     ) from (why if isinstance(why, Exception) else None)
 
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 LEFT_BEHIND: Final = "Spark has moved past this batch and cannot replay it"
 OTHER_ROWS: Final = (
-    "the replay does not yield the decided rows, so the lost rows cannot be told apart from the visible rows. If anything has "
-    "changed since the batch was decided (the function, a DataFrame, select, the set of sinks, a sink's settings, the version of "
-    "Spark or spark-twopc), start the former version first, because it may be able to complete the batch. Otherwise, a shuffle, "
-    "AQE, changed partitions or a non-deterministic expression has changed the rows"
+    "the replay does not yield the decided rows, so the lost rows cannot be told apart from the visible rows. Check what has "
+    "changed since the batch was decided: the function, a DataFrame, select, the set of sinks, a sink's settings, or the version "
+    "of Spark or spark-twopc. If any of these has changed, start the former version first, which may be able to complete the "
+    "batch. Otherwise, a shuffle, AQE, changed partitions or a non-deterministic expression has changed the rows"
 )
 _PREVENTION: Final = "To prevent this in later batches, set staging=True, which keeps the rows"
 OTHER_ORDERS: Final = "each replay yields the decided rows in a different order. Restart the query to try again"
@@ -69,7 +69,7 @@ class Unproven:
         else:
             fix = "No data is lost. Restart the query when every broker responds"
         lost = self._named(Evidence.ABORTED)
-        also = f", and these of its transactions are lost: {', '.join(lost)}" if lost else ""
+        also = f", and some of its transactions are lost: {', '.join(lost)}" if lost else ""
         return CommitBlockedError(
             f"{self._batch} is decided, but its commit could not be completed in time{also}. {fix}. The query will then "
             "complete this batch. If the batch can never be proven complete (because its markers were deleted), "
@@ -104,10 +104,10 @@ class Unproven:
         )
 
     def _outdated(self, sinks: Sequence[str]) -> InDoubtError:
-        lost = ", and some of its transactions are lost" if self._named(Evidence.ABORTED) else ""
+        lost = " Some of the batch's transactions are lost." if self._named(Evidence.ABORTED) else ""
         return self._error(
-            f"{self._batch} is decided, but another query has decided later batches in the sinks {list(sinks)}, so nothing "
-            f"shows any longer whether all of the batch's rows are visible there{lost}. A restart does not change this. Insert "
+            f"{self._batch} is decided, but another query has decided later batches in the sinks {list(sinks)}. So these sinks "
+            f"no longer show whether all of the batch's rows are visible there.{lost} A restart does not change this. Insert "
             f"missing rows by other means: {self._way_out()}"
         )
 
@@ -160,12 +160,12 @@ def staged_elsewhere(decision: Decision, unseen: Sequence[str], query_id: str) -
     if query_id != decision.query_id:
         return (
             f"{what}, because query {decision.query_id} has its own directory. To complete the batch from these files, start "
-            "that query once with its own checkpoint and with the staging that it had"
+            "that query once with its own checkpoint and its former staging"
         )
     return (
-        f"{what}. A warning names each file that is torn. If staging has changed since the batch was decided (it is off, it has "
-        "another path, or its relative path now begins in another directory), restart with the former staging. The query then "
-        "completes the batch from these files"
+        f"{what}. A warning names each file that is torn. If staging is now off or has another path, or if its relative "
+        "path now begins in another directory, restart with the former staging. The query then completes the batch from these "
+        "files"
     )
 
 

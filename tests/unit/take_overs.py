@@ -281,7 +281,7 @@ class History:
     def _leave_out(self, one: Owner, text: str) -> bool:
         """Return whether the sinks stay left out."""
         found = re.search(
-            r"batch (\d+) of query (\S+) is .* in the sinks (\[.*?\]), which this start does not pass", text
+            r"batch (\d+) of query (\S+) is .* in the sinks (\[.*?\]), but this start does not pass", text
         )
         assert found is not None
         sinks: list[str] = eval(found[3])  # noqa: S307 - a list of names

@@ -84,7 +84,7 @@ def test_another_writer_must_finish_its_batch_before_the_query_is_adopted() -> N
     """``AdoptQuery`` would duplicate the rows of a half-written batch."""
     error = refusal(Position.UNADOPTED, view(None), batch_of(4, query_id=MINE), "the-log", Overrides())
     text = str(error)
-    assert text.index("has not begun batch 4") < text.index("start that writer again") < text.index("AdoptQuery")
+    assert text.index("must not have begun batch 4") < text.index("start that writer again") < text.index("AdoptQuery")
 
 
 def test_a_new_query_may_be_an_old_one_without_its_checkpoint() -> None:
