@@ -61,10 +61,10 @@ def require_not_behind(sink: str, *, here_ms: int, server_ms: int) -> None:
     """
     if (behind_ms := server_ms - here_ms) > _TOLERANCE_MS:
         raise ConfigurationError(
-            f"sink {sink!r}: this host's clock is {_seconds(behind_ms)} s behind the clock of one of HBase's region servers, at "
-            "whose time a new sink begins. If the region server's clock is wrong, the sink's cells would hide later writes of "
-            "other clients. No data is at risk: nothing was written to the data table. Synchronize the clocks of this host and "
-            "of the region servers (NTP). Then restart the query"
+            f"sink {sink!r}: this host's clock is {_seconds(behind_ms)} s behind the clock of one of HBase's region "
+            "servers. A new sink takes its first timestamp from this server's clock. If that clock is wrong, the sink's "
+            "cells would hide later writes of other clients. No data is at risk: nothing was written to the data table. "
+            "Synchronize the clocks of this host and of the region servers (NTP). Then restart the query"
         )
 
 
@@ -74,8 +74,8 @@ def warn_if_ahead(sink: str, *, version: int, server_ms: int, table: str, own_ta
         logger.warning(
             "sink %r: the timestamps of this sink are %d s ahead of HBase's clock, because a driver's clock was once ahead. This "
             "sink still writes every row correctly. But for the next %s (h:mm:ss), its cells and deletions in table %r "
-            "hide what other clients write to the same cells. Until then, keep the sink's name and its rows in table %r: a sink "
-            "with a new name would write cells that nobody sees",
+            "hide what other clients write to the same cells. Until then, keep the sink's name and its rows in table %r, "
+            "because readers would not see the cells of a sink with a new name",
             sink,
             _seconds(ahead_ms),
             timedelta(seconds=_seconds(ahead_ms)),

@@ -113,9 +113,9 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         # This read fails if the data table or one of its families does not exist. The sink's own table is read next.
         self._client.execute_one(look(self._data_table, b"\0", self._places, sizes_only=True))
         logger.warning(
-            "sink %r: the column families of the tables %s were not checked for a TTL, because HBase shows them only to a user "
-            "with the permission CREATE or ADMIN on both tables. With a TTL, markers and decided rows could expire. Run "
-            "'describe' for both tables in the HBase shell, and remove any TTL that docs/hbase.md forbids",
+            "sink %r: the tables %s were not checked for a TTL. HBase shows column families only to a user with the "
+            "permission CREATE or ADMIN on both tables. With a TTL, markers and decided rows could expire. Run 'describe' "
+            "for both tables in the HBase shell, and remove any TTL that docs/hbase.md forbids",
             self.name,
             " and ".join(map(repr, self._tables)),
         )

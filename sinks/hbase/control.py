@@ -43,9 +43,9 @@ class ControlCell:
         is_written = bool(client.execute_one(op))
         if is_written and old is None and self.load(client) is None:
             raise ConfigurationError(
-                f"the control record in row {self._row!r} of table {self._table!r} was written, but is not visible: the row was "
-                "deleted before, and the deletion has a later timestamp than the region server's clock shows now. No data is "
-                f"at risk. Run flush {self._table!r} and then major_compact {self._table!r} in the HBase shell, which remove the "
-                "deletion, and synchronize the clocks of the region servers (NTP). Then restart the query"
+                f"the control record in row {self._row!r} of table {self._table!r} was written, but is not visible. The row "
+                "was deleted earlier, and the timestamp of that deletion is ahead of the region server's clock. No data is "
+                f"at risk. To remove the deletion, run flush {self._table!r} and then major_compact {self._table!r} in the "
+                "HBase shell. Also synchronize the clocks of the region servers (NTP). Then restart the query"
             )
         return is_written

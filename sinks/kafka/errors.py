@@ -68,9 +68,8 @@ _UNAVAILABLE: Final = frozenset(
 #: Possible reasons why brokers do not accept records in time. In the last two cases, librdkafka retries, and does not
 #: log the reason.
 _SILENT: Final = (
-    "check the brokers, the network, and the topic's replicas: a partition does not accept records while fewer than "
-    "min.insync.replicas replicas are in sync, or while it has no leader. If the brokers are only slow, increase the "
-    "sink's timeout_ms"
+    "check the brokers, the network, and the topic's replicas. A partition accepts records only while it has a leader and "
+    "at least min.insync.replicas replicas are in sync. If the brokers are only slow, increase the sink's timeout_ms"
 )
 _LARGER_REQUESTS: Final = "send fewer, larger requests (kafka.batch.size, kafka.linger.ms, kafka.compression.type)"
 #: The advice if brokers accept records too slowly.
@@ -86,7 +85,7 @@ _PASSING: Final = {
     KafkaError.INVALID_PRODUCER_ID_MAPPING: (
         "the brokers have forgotten the transactional id, because it was idle for longer than the brokers' "
         "transactional.id.expiration.ms (7 days by default). No part of this transaction is visible. Restart the "
-        "query. If batches may be further apart than that, increase this setting"
+        "query. If more time than that may pass between two batches, increase this setting"
     ),
     KafkaError._TIMED_OUT: _SILENT,
 }

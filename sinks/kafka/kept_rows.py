@@ -166,8 +166,9 @@ class KeptRows:
 def _warn_of_silence(places: Iterable[str]) -> None:
     if silent := sorted(places):
         logger.warning(
-            "no broker responded for %s (a response above 100 MB also counts as none), so it is not known whether the rows of "
-            "prepared transactions are still there. No loss is known either. The batch continues without this check",
+            "no broker responded for %s, so the driver could not check that the rows of prepared transactions are still "
+            "there. (A response above 100 MB counts as no response.) No row is known to be lost. The batch continues "
+            "without this check",
             ", ".join(silent),
         )
 

@@ -82,8 +82,9 @@ class TransactionClient:
             self.close()
             raise BrokersTooOldError(
                 f"the brokers at {', '.join(config['bootstrap_servers'])} speak the protocol of Kafka {version}, which does "
-                f"not include {' and '.join(missing)} (KIP-664), so the sink could neither confirm a prepared transaction nor "
-                "find it after a crash. Nothing was written. Upgrade the brokers to Kafka 3.0 or newer"
+                f"not include {' and '.join(missing)} (KIP-664). Without these requests, the sink could neither confirm a "
+                "prepared transaction nor find it after a crash. Nothing was written. Upgrade the brokers to Kafka 3.0 or "
+                "newer"
             )
 
     def close(self) -> None:

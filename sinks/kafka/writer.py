@@ -181,8 +181,9 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         # The column can be missing only from staged rows, because the sink has chosen the columns of all other rows.
         if "topic" not in rows.schema.names:
             raise ConfigurationError(
-                f"sink {self._settings.name!r}: the staged rows of batch {self._task.batch_id} have no column 'topic', because "
-                "the sink had a topic when they were staged, but now it has topic=None. Restore the sink's topic setting"
+                f"sink {self._settings.name!r}: the staged rows of batch {self._task.batch_id} have no column 'topic', and "
+                "the sink now has topic=None. When the rows were staged, the sink had a topic. Restore the sink's topic "
+                "setting"
             )
         column = rows.column("topic")
         topics = texts_of(column.drop_null().unique())

@@ -144,7 +144,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         found = step.view.table_id
         if self._table_id not in {"", found}:
             raise StoreError(
-                f"{self._table} {self.words.recreated}, so it no longer contains earlier batches",
+                f"{self._table} {self.words.recreated}, so the table no longer contains earlier batches",
                 ConfigurationError,
                 "Restore the previous table, or use a new checkpoint and a new sink name",
             )
@@ -306,9 +306,9 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         since_ms = _now_ms() - self.young_ms(step)
         if old := old_files(chain.from_iterable(added.values()), since_ms):
             text = (
-                "sink %r: %d files of batch %d were written long ago or at an unknown time, so table maintenance that is running "
-                "now may be about to delete them. No rows are at risk: the sink adds copies of these files to %s (%.0f MiB). "
-                "Wait until the copies are complete"
+                "sink %r: %d files of batch %d are old, or their age is unknown. Table maintenance that is running now may "
+                "delete them. No rows are at risk: the sink adds copies of these files to %s (%.0f MiB). Wait until the "
+                "copies are complete"
             )
             size = sum(entry.size for entry in old) / 2**20
             logger.warning(text, self.name, len(old), max(handle.batch for handle in added), self._table, size)

@@ -54,8 +54,8 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "42804": (
         FatalError,
         (
-            "Undo the change, or make the same change to each of these stages (ALTER TABLE … USING …), but to no other stage, "
-            "which may belong to another query. Then restart the query"
+            "Undo the change. Or make the same change to each of these stages (ALTER TABLE … USING …). Do not change other "
+            "stages, because they may belong to another query. Then restart the query"
         ),
     ),
     "42S22": (
@@ -78,8 +78,9 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "53200": (
         UnavailableError,
         (
-            "The server is out of memory or, with vote='prepared', has no free slot for a prepared transaction: raise "
-            "max_prepared_transactions, or max_locks_per_transaction if the server is out of shared memory"
+            "The server is out of memory, or it has no free slot for a prepared transaction (with vote='prepared'). If the "
+            "server has no free slot, raise max_prepared_transactions. If it is out of shared memory, raise "
+            "max_locks_per_transaction"
         ),
     ),
     "53300": (
@@ -108,8 +109,8 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "HYT00": (
         UnavailableError,
         (
-            "If other sessions can still use the server, this step only needs more time, for example to publish a large batch in "
-            "one transaction: raise timeout_ms. Otherwise, check the server and the network"
+            "If other sessions can still use the server, raise timeout_ms: this step needs more time, for example to "
+            "publish a large batch in one transaction. Otherwise, check the server and the network"
         ),
     ),
 }

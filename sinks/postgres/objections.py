@@ -186,9 +186,8 @@ def _index(index: Index, publishing: Publishing) -> str:
         return _unique(index, publishing)
     if may_reject_with_other_rows(index, table):
         return (
-            f"the BRIN index {index.name} may reject a row after the decision, because the row's value and another row's "
-            "value may be too wide together: drop the index, or create it with a Bloom operator class (such as "
-            "text_bloom_ops)"
+            f"the BRIN index {index.name} may reject a row after the decision, because the values of two rows may together "
+            "be too wide for the index: drop the index, or create it with a Bloom operator class (such as text_bloom_ops)"
         )
     if may_reject(index, table) and not stages_check(index, table):
         return (
@@ -200,9 +199,9 @@ def _index(index: Index, publishing: Publishing) -> str:
         return f"the index {index.name} {late}, or drop the index"
     if _is_mixed(columns_rejected_together(index, table), publishing):
         return (
-            f"the index {index.name} uses columns that an upsert changes and columns that the upsert keeps, so the index may "
-            "reject a row with both new and old values after the decision: include all these columns in the DataFrame, or drop "
-            "the index"
+            f"the index {index.name} uses columns that an upsert changes together with columns that it keeps. After the "
+            "decision, the index may reject a row that combines new and old values: include all these columns in the "
+            "DataFrame, or drop the index"
         )
     return ""  # the stage has the same index
 
@@ -244,8 +243,8 @@ def _constraint(constraint: Constraint, publishing: Publishing) -> str:
         )
     if not constraint.is_valid and not _with_sources(constraint.columns, table).isdisjoint(publishing.kept):
         return (
-            f"the constraint {where} is NOT VALID and uses columns that an upsert keeps, so an existing row may violate the "
-            f"constraint when it is updated after the decision: run ALTER TABLE {constraint.table} VALIDATE CONSTRAINT "
+            f"the constraint {where} is NOT VALID and uses columns that an upsert keeps. After the decision, an upsert may "
+            f"fail on an existing row that violates the constraint: run ALTER TABLE {constraint.table} VALIDATE CONSTRAINT "
             f"{constraint.name}"
         )
     # The checks of triggers and of columns cover constraint triggers and NOT NULL constraints.
@@ -264,9 +263,9 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
         return f"the constraint {where} {late}, or drop the constraint"
     if _is_mixed(constraint.columns, publishing):
         return (
-            f"the constraint {where} uses columns that an upsert changes and columns that the upsert keeps, so a row "
-            "with both new and old values may violate the constraint after the decision: include all these columns in "
-            "the DataFrame, or drop the constraint"
+            f"the constraint {where} uses columns that an upsert changes together with columns that it keeps. After the "
+            "decision, a row that combines new and old values may violate the constraint: include all these columns in the "
+            "DataFrame, or drop the constraint"
         )
     return ""  # the stage has the same constraint
 
@@ -278,9 +277,8 @@ def _computed(publishing: Publishing) -> Iterator[str]:
             yield f"the computed column {where} {late}, or drop the computed column"
         if _is_mixed(column.sources, publishing):
             yield (
-                f"{where} is computed from columns that an upsert changes and columns "
-                "that the upsert keeps, and the computation may fail after the decision: include all these columns in the "
-                "DataFrame"
+                f"{where} is computed from columns that an upsert changes together with columns that it keeps. After the "
+                "decision, the computation may fail: include all these columns in the DataFrame"
             )
 
 
@@ -324,9 +322,9 @@ def _partitioned(publishing: Publishing) -> Iterator[str]:
         )
     for name in table.lacking_remainders:
         yield (
-            f"the hash-partitioned table {name} has no partition for some remainders, so after the decision it rejects a row "
-            f"with such a remainder: for each missing remainder, run CREATE TABLE … PARTITION OF {name} FOR VALUES WITH "
-            "(MODULUS …, REMAINDER …)"
+            f"the hash-partitioned table {name} has no partition for some remainders, so it may reject a row after the "
+            f"decision: for each missing remainder, run CREATE TABLE … PARTITION OF {name} FOR VALUES WITH (MODULUS …, "
+            "REMAINDER …)"
         )
     for name in table.stricter:
         yield (
@@ -335,8 +333,8 @@ def _partitioned(publishing: Publishing) -> Iterator[str]:
         )
     for name in table.computing_otherwise:
         yield (
-            f"the partition {name} computes a generated column by another expression than {table.title}, so a stage cannot check "
-            "that computation: use the same expression in both"
+            f"the partition {name} uses a different expression for a generated column than {table.title}, so a stage cannot "
+            "check the computation: use the same expression in both"
         )
     for route in table.routes:
         if late := _late(route.columns, publishing):

@@ -182,7 +182,7 @@ class Transfer:
                 raise
             key = ", ".join(publishing.key)
             raise KeyIndexGoneError(
-                f"the batch upserts by ({key}), but {table.title} has no unique index on it"
+                f"the batch upserts by ({key}), but {table.title} has no unique index on this key"
             ) from error
         expected = sum(handle.rows for handle in handles)
         if publishing.mode == "append" and published != expected:

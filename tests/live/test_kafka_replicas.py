@@ -24,7 +24,7 @@ __all__ = ["cluster", "three_brokers"]
 
 pytestmark = pytest.mark.whole  # brokers die, and the others must notice
 
-ADVICE = "while fewer than min.insync.replicas replicas are in sync, or while it has no leader"
+ADVICE = "only while it has a leader and at least min.insync.replicas replicas are in sync"
 TIMEOUT_MS = 5_000
 
 

@@ -410,7 +410,7 @@ def test_starts_whose_commits_fail_share_one_copy_of_each_file(
             broken.setattr(LakeStep, "end", _fail)
             assert evidence(driver, [handle], scan_start) == [UNKNOWN]
     assert len(shop.files()) == 2
-    assert "sink 'orders': 1 files of batch 0 were written long ago" in caplog.text
+    assert "sink 'orders': 1 files of batch 0 are old" in caplog.text
     copies = {file.name for file in shop.files("*-copy-*")}
     assert evidence(driver, [handle], scan_start) == [COMMITTED]
     assert shop.named_files() == copies

@@ -90,7 +90,7 @@ def test_staged_values_wait_until_the_columns_old_type_is_restored(
         assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
         [blocker] = driver.committer.blockers()
         assert re.search(words, blocker)
-        assert "Undo the change, or make the same change to each of these stages" in blocker
+        assert "Undo the change. Or make the same change to each of these stages" in blocker
         assert _content(connection) == []
     run(connection, undone.format(t="target"))
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.COMMITTED}

@@ -116,7 +116,7 @@ def test_an_upserted_batch_waits_for_its_unique_index_although_the_sink_appends_
     run(connection, "DROP INDEX one_row")
     found, blockers = restarted(sink_of(database), *stored)
     assert found == [Evidence.UNKNOWN] * 2
-    assert "upserts by (id), but public.target has no unique index on it. Create the index again" in blockers
+    assert "upserts by (id), but public.target has no unique index on this key. Create the index again" in blockers
     assert content(connection) == [_OLD]
     run(connection, _INDEX)
     assert restarted(sink_of(database), *stored)[0] == [Evidence.COMMITTED] * 2
