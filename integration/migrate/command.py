@@ -138,8 +138,8 @@ def _way_back(found: WayBack) -> list[str]:
             (
                 f"The command cannot reach {' and '.join(found.not_reached)}, so it has not fenced the transactional query. If "
                 "this query had ended before you ran this command, start the old query, which does not need TakeOver. Otherwise, "
-                "do not start the old query yet, because the transactional query may have begun another batch since then, which "
-                "the old query would write again. Stop the transactional query, and run this command again."
+                "do not start the old query yet. The transactional query may have begun another batch since then, and the "
+                "old query would write that batch again. Stop the transactional query, and run this command again."
             ),
         ]
     lines = [

@@ -181,10 +181,10 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
         decided = decided_by(query, sink, sinks_of(query, sink, place.own).here)
     except UnreadDecisionsError as error:
         raise ConfigurationError(
-            f"it is unknown whether the new query has decided batch {batch_id}, because the query stores its decisions in a "
-            f"ledger that is not on the Kafka cluster {sink.bootstrap_servers}. Nothing was done. Start the query that ran "
-            "last, wait until no batch is unfinished, and stop it. Then run `twopc migrate rollback`, and then this command "
-            "again"
+            f"the new query stores its decisions in a ledger that is not on the Kafka cluster {sink.bootstrap_servers}. So "
+            f"it is unknown whether that query has decided batch {batch_id}. Nothing was done. Start the query that ran "
+            "last, wait until no batch is unfinished, and stop it. Then run `twopc migrate rollback`, and then this "
+            "command again"
         ) from error
     if decided is None or decided < batch_id:
         return
@@ -194,10 +194,10 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
             "checkpoint is an older copy. Nothing was done. Use the newest checkpoint"
         )
     raise ConfigurationError(
-        f"Batch {batch_id} cannot be handed over, because the new query has already decided it, and the new bounds would also "
-        "contain the new query's rows. Nothing was done. No data is at risk. Start the new query, which completes the batch if "
-        "it is unfinished. If the new query requires another hand-over, run `twopc migrate rollback`, and then this command "
-        "again. To return to the old query, run only `twopc migrate rollback`"
+        f"Batch {batch_id} cannot be handed over, because the new query has already decided this batch. The range of a new "
+        "hand-over would also contain the new query's rows. Nothing was done. No data is at risk. Start the new query. It "
+        "will complete the batch if the batch is unfinished. If the new query requires another hand-over, run `twopc "
+        "migrate rollback`, and then this command again. To return to the old query, run only `twopc migrate rollback`"
     )
 
 

@@ -101,10 +101,10 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
 
 def _not_reached(what: Sequence[str], batch_id: int, sink: KafkaSink) -> ConfigurationError:
     return ConfigurationError(
-        f"batch {batch_id} is unfinished, and the query also uses {' and '.join(what)}, which this command cannot reach, because "
-        f"it connects only to the Kafka cluster {sink.bootstrap_servers}. So the command cannot complete the batch. Nothing "
-        "was done. Start the transactional query again with trigger(availableNow=True), and wait until that query ends on its "
-        "own. Then no batch is unfinished. Run this command again, and start the old query. If the transactional query refuses "
-        "to start because an earlier rollback has returned the checkpoint to the old sink, it has not decided the batch. In "
-        "that case, start the old query"
+        f"batch {batch_id} is unfinished. The query also uses {' and '.join(what)}, but this command connects only to the "
+        f"Kafka cluster {sink.bootstrap_servers}, so it cannot complete the batch. Nothing was done. Start the "
+        "transactional query again with trigger(availableNow=True), and wait until that query ends on its own. After that, "
+        "no batch is unfinished. Run this command again, and start the old query. Perhaps the transactional query refuses "
+        "to start because an earlier rollback has returned the checkpoint to the old sink. In that case, the transactional "
+        "query has not decided the batch, so start the old query"
     )

@@ -204,9 +204,9 @@ def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
     is_same_batch = is_same(handover.offsets, checkpoint.read_batch(files, found, batch_id).offsets)
     if batch_id < handover.batch_id or not is_same_batch or handover.kind is Kind.NOTHING:
         raise ConfigurationError(
-            f"the hand-over is for batch {handover.batch_id}, but Spark passes batch {batch_id}, which has different "
-            "source offsets or was already finished. Either the checkpoint was restored from a copy, or its query has "
-            f"run since the hand-over. {_AGAIN}"
+            f"the hand-over is for batch {handover.batch_id}, but Spark passes batch {batch_id}. This batch has different "
+            "source offsets, or was already finished. Either the checkpoint was restored from a copy, or its query has run "
+            f"since the hand-over. {_AGAIN}"
         )
     return handover.kind
 

@@ -67,16 +67,16 @@ def require_all_recorded(files: DatedFiles, handover: Handover, sink: KafkaSink)
     raise ConfigurationError(
         f"{topic}[{message.partition()}] contains a record, at offset {message.offset()}, that was written after "
         f"{files.location}/{name} ({at.isoformat(timespec='milliseconds')}). So the old query may have written rows that its "
-        "checkpoint does not record, and the new query would write them again. Nothing was done. First find the cause, and "
-        "compare the newest record of each partition with the rows of the last finished batch. (1) The query used real-time "
-        "mode, trigger(continuous=…) or asyncProgressTrackingEnabled: every stop may leave unrecorded rows. Start the old "
-        "query with trigger(availableNow=True), wait until it ends, and run this command again. Like each of its restarts, "
-        f"that run writes the unrecorded rows again. With asynchronous progress tracking: {ASYNCHRONOUS}. "
-        "(2) The query used none of these modes, and the newest record of each partition is from that batch: the clock of a "
-        "producer or a broker is ahead of the clock of the checkpoint's file system, even if only by milliseconds, or the "
-        "query sets timestamps. Use --start-offsets to pass the partitions' end offsets. (3) A record is from a later batch, "
-        "because this checkpoint is an older copy: pass the newest checkpoint. (4) Other programs write to the topic: pass "
-        "--other-writers"
+        "checkpoint does not record, and the new query would write them again. Nothing was done. First compare the newest "
+        "record of each partition with the rows of the last finished batch. There are four possible causes. (1) The old "
+        "query used real-time mode, trigger(continuous=…) or asyncProgressTrackingEnabled. In these modes, every stop may "
+        f"leave unrecorded rows. With asyncProgressTrackingEnabled, {ASYNCHRONOUS}. Otherwise, start the old query with "
+        "trigger(availableNow=True), and wait until it ends. As after every restart, the old query writes the unrecorded "
+        "rows again. Then run this command again. (2) The old query used none of these modes, and the newest records are "
+        "from the last finished batch. Then the query sets timestamps, or the clock of a producer or a broker is ahead of "
+        "the clock of the checkpoint's file system, even if only by milliseconds. "
+        "Use --start-offsets to pass the partitions' end offsets. (3) A record is from a later batch, because this checkpoint "
+        "is an older copy. Pass the newest checkpoint. (4) Other programs write to the topic. Pass --other-writers"
     )
 
 

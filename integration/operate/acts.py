@@ -265,7 +265,7 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction],
         checkpoint = "" if acquired is None else facts.checkpoint_of(acquired)
         fence = "only the query's next start" if checkpoint else "only that ledger's sink"
         raise ForbiddenError(
-            f"the decisions of sink {sink.name!r} are in {checkpoint or ledgers.name}, and {fence} can fence the driver. "
+            f"the decisions of sink {sink.name!r} are in {checkpoint or ledgers.name}, but {fence} can fence the driver. "
             "Nothing was done. Start the query to end the transactions, or wait until they expire"
         )
     with closing(sink.create_decision_log()) as log:

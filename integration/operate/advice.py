@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 #: The message if a broker's open transactions are unknown.
 NOT_LISTED: Final = (
-    "a broker did not list its open transactions, or no coordinator described one of them, so the sink may have open "
-    "transactions that are not shown"
+    "a broker did not list its open transactions, or no coordinator described a listed transaction, so the sink may have "
+    "open transactions that are not shown"
 )
 #: An undecided transaction that has used up this share of its lifetime may expire before it is decided.
 _LATE: Final = 2 / 3
@@ -34,7 +34,10 @@ def advise(state: SinkState, checkpoint: CheckpointState | None = None) -> list[
     """List the findings about a sink. The list is never empty."""
     found = [*_of_log(state), *mismatches(state, checkpoint), *_of_transactions(state), *of_held(state)]
     if not state.is_complete:
-        action = "Check again when every broker responds. If all do, allow Describe on the sink's transactional ids."
+        action = (
+            "Check again when every broker responds. If every broker already responds, allow Describe on the sink's "
+            "transactional ids."
+        )
         found.append(Advice(Urgency.WATCH, NOT_LISTED, action, "a-broker-does-not-respond"))
     return found or [
         Advice(Urgency.NONE, "all decided rows are visible, and no transaction is open", "Nothing to do.", "healthy")
@@ -108,8 +111,8 @@ def undecided(checkpoint: CheckpointState, log: str, decided: int | None) -> Adv
         none = "no batch" if expected < 0 else f"no batch after batch {expected}"
         return Advice(
             Urgency.ACT,
-            f"{finished}, but {none} of this query has been decided, so either the query ran without its sinks (for example, "
-            "its foreachBatch function caught the toolkit's errors), or another sink wrote these batches",
+            f"{finished}, but {none} of this query has been decided. Either another sink wrote these batches, or the query "
+            "ran without its sinks. For example, its foreachBatch function caught the toolkit's errors",
             f"If another sink wrote all of these batches, {_unfinished(checkpoint)}start the query with "
             f"override=AdoptQuery({checkpoint.query_id!r}). Otherwise, their rows are missing from the output: stop the "
             "query, fix its function, and start with a new checkpoint.",

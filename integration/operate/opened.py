@@ -80,8 +80,8 @@ class OpenTransaction:
             ),
             Standing.DRIVER: "this is the driver's own transaction, which contains a record for the decision log",
             Standing.UNMARKED: "no decision that was read names this transaction, but another ledger may contain the "
-            "decision: this ledger does not contain the transaction's marker, or the query that has taken the sink over has "
-            "not finished its first batch",
+            "decision. Either this ledger does not contain the transaction's marker, or another query has taken the sink "
+            "over and has not finished its first batch",
             Standing.FOREIGN: "no task of this sink uses this transactional id, so it belongs to another program",
             Standing.UNJUDGED: "the decisions could not be read, so it is unknown whether this transaction was decided",
         }[self.standing]

@@ -42,11 +42,11 @@ _NEXT: Final = {
     Step.FINISH: "Nothing is in doubt. Start the query. It will finish the batch without writing any rows.",
     Step.REWRITE: "All rows of the batch were lost, so none of them are visible. Start the query. It will write the batch again.",
     Step.PUBLISH: (
-        "Some rows were lost from Kafka, but they are still staged. Start the query with the staging that it had. It will "
-        "publish these rows from the staging area."
+        "Some rows were lost from Kafka, but they are still staged. Start the query with its former staging. The query "
+        "will publish these rows from the staging area."
     ),
     Step.REPAIR: (
-        "Start the query, in the version that decided the batch. If the replay yields the decided rows, the query writes "
+        "Start the version of the query that decided the batch. If the replay yields the decided rows, the query writes "
         "the lost rows again. Otherwise, the query stops in doubt."
     ),
     Step.IN_DOUBT: (

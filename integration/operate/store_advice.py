@@ -138,7 +138,7 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
     ends = "contains no decision" if newest is None else f"ends with batch {newest}"
     if seen.is_ahead:
         what = (
-            f"the store shows a newer decision than the query's log, which {ends}: the checkpoint is an older copy, or was "
+            f"the query's log {ends}, but the store shows a newer decision. The checkpoint is an older copy, or was "
             "restored from a backup"
         )
         action = (
@@ -148,7 +148,7 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
         return Advice(Urgency.ACT, what, action, "the-start-is-refused")
     if seen.is_behind:
         what = (
-            f"decisions from the query's log, which {ends}, are missing from the store: the store was restored from a "
+            f"the query's log {ends}, but decisions from this log are missing from the store. The store was restored from a "
             "backup, or a failover lost writes"
         )
         action = "Do not start the query. It would refuse to start. Restore the store to a newer state."

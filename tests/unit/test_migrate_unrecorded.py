@@ -90,7 +90,7 @@ def test_rows_that_are_newer_than_the_last_recorded_batch_are_refused(
     output = Output(RECORDED_MS - 50, RECORDED_MS + 1)
     with pytest.raises(
         ConfigurationError,
-        match=r"at offset 1, .*Nothing was done\. First .*Start the old query.*clock of a producer.*--start-offsets",
+        match=r"at offset 1, .*Nothing was done\. First .*start the old query.*clock of a producer.*--start-offsets",
     ):
         found_in(tmp_path, output, monkeypatch, finished=finished)
 

@@ -60,7 +60,7 @@ def unseen(**changes: Any) -> StoreState:
             HEALTHY,
             "batch 4 was abandoned, and no later batch is decided yet",
         ),
-        (replace(seen(is_ahead=True), batch=None, abandoned=4), REFUSED, "log, which ends with batch 4"),
+        (replace(seen(is_ahead=True), batch=None, abandoned=4), REFUSED, "log ends with batch 4, but the store"),
         (
             seen(evidence=WAITING),
             (Urgency.WATCH, "decided-and-not-published"),
