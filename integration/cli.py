@@ -185,7 +185,7 @@ def verify(  # noqa: PLR0913 - command-line options
         bool,
         _check(
             "--one-to-one",
-            help="Check that the number of rows that each batch wrote equals the number of source records that it read. "
+            help="For each batch, check that the number of written rows equals the number of source records. "
             "Use this option if each Kafka source record becomes one row.",
         ),
     ] = False,

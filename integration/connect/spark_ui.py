@@ -86,9 +86,9 @@ class SparkUi:
             raise UnavailableError(
                 f"Spark's UI at {self.address} does not respond ({type(error).__name__}: {error}). So the toolkit "
                 "cannot check whether a stage ran twice and mixed the rows of two shuffles. No part of the batch is "
-                "decided or visible. If this happens again, check that the server runs with spark.ui.enabled=true, and "
-                "that CheckpointConfig.spark_ui is an address at which the server's own host can reach the UI "
-                "(spark.ui.port)"
+                "decided or visible. If this happens again, check two settings. The server must run with "
+                "spark.ui.enabled=true. CheckpointConfig.spark_ui must be an address at which the server's own host can "
+                "reach the UI (spark.ui.port)"
             ) from error
         finally:
             connection.close()

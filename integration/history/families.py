@@ -86,7 +86,7 @@ class Families:
         )
         self.in_doubt = gauge(
             "in_doubt",
-            "1 from an error that leaves a decided checkpoint unproven until a checkpoint is completed; then 0.",
+            "1 after an error has left a decided checkpoint unproven; 0 again when a checkpoint is completed.",
         )
         self._age = gauge(
             "checkpoint_age_seconds", "Age of the checkpoint in progress; 0 if no checkpoint is in progress."

@@ -198,10 +198,10 @@ def require_planned(files: Files, batch_id: int) -> None:
         _version, metadata, *_ = _lines(files, name)
     if not metadata:
         raise ConfigurationError(
-            f"{files.location}/{name} was written by a query with trigger(continuous=…), which records rows only after it has "
-            "written them. So the output may contain rows that the checkpoint does not record, and another writer would write "
-            "them again. Nothing was done. Start the old query with trigger(availableNow=True), and let it finish a batch. Like "
-            "each of its restarts, this run writes the unrecorded rows again"
+            f"{files.location}/{name} was written by a query with trigger(continuous=…), and such a query records rows only "
+            "after writing them. So the output may contain rows that the checkpoint does not record, and another writer "
+            "would write them again. Nothing was done. Start the old query with trigger(availableNow=True), and let it "
+            "finish a batch. As after every restart, the old query writes the unrecorded rows again"
         )
 
 

@@ -165,8 +165,8 @@ def _ended(attempt: StageAttempt) -> int:
 
 def _dropped(rdd: int) -> FatalError:
     return FatalError(
-        f"The toolkit cannot say which stages computed RDD {rdd}, which this batch reads from a cache or from shuffle "
-        f"files. The toolkit remembers only the {_MAX_RDDS} most recently used RDDs. So the toolkit cannot check whether a "
-        "stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. Unpersist the "
-        "cached table, cache it again, and restart the query"
+        f"This batch reads RDD {rdd} from a cache or from shuffle files, but the toolkit no longer knows which stages "
+        f"computed this RDD. The toolkit remembers only the {_MAX_RDDS} most recently used RDDs. So the toolkit cannot "
+        "check whether a stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. "
+        "Unpersist the cached table, cache it again, and restart the query"
     )

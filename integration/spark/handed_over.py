@@ -130,9 +130,10 @@ def require_taken_over(files: Files, batch: Batch, decided: Callable[[], int | N
             return highest
         raise ConfigurationError(
             f"`twopc migrate rollback` has returned this checkpoint to the old sink ({where}), and the old sink may have "
-            f"written rows of batch {batch.batch_id} since then. This run wrote nothing. To stay with the old sink, start the "
-            f"old query as that command said: it writes what is missing of batch {batch.batch_id}, even if this query has begun "
-            "the batch. To write with this query, run `twopc migrate cutover --apply` again, and restart"
+            f"written rows of batch {batch.batch_id} since then. This run wrote nothing. To stay with the old sink, start "
+            f"the old query as that command said. The old query writes the missing rows of batch {batch.batch_id}, even if "
+            "this query has begun the batch. To write with this query, run `twopc migrate cutover --apply` again, and "
+            "restart"
         )
     rest = _passing.get()
     if facts.is_half_written and facts.batch_id == batch.batch_id and (rest is None or rest.batch_id != batch.batch_id):

@@ -48,8 +48,8 @@ _OLDER: Final = (
 #: The advice if the history contains a later moment. Rows that are cached again are newer than the missing job or
 #: stage.
 _CACHED: Final = (
-    "If the batch reads cached tables, unpersist them first (UNCACHE TABLE), and cache them again, because a restart alone "
-    "does not help if the tables are older than the missing entry. "
+    "If the batch reads cached tables, first unpersist them (UNCACHE TABLE), and cache them again. A restart alone does "
+    "not help if the tables are older than the missing entry. "
 )
 
 

@@ -131,10 +131,11 @@ def _crashed(error: Exception, setting: Callable[[str], str | None]) -> Exceptio
         return error
     return UnavailableError(
         f"a Python worker crashed, and {_WORKER_MEMORY}={limit} limits its memory. No part of this attempt is decided or "
-        "visible, and no data is at risk. The cause may be this limit: Spark divides it by spark.executor.cores, and it limits a "
-        "worker's address space, which is much larger than the memory that a worker uses. If the executor's log contains "
-        "'failed to create broker thread', MemoryError or 'Cannot allocate memory', remove the setting, or raise it to 1 GiB for "
-        "each of these cores, and restart the Spark application"
+        "visible, and no data is at risk. This limit may be the cause. Spark divides the limit by spark.executor.cores, "
+        "and applies it to a worker's address space, which is much larger than the memory that the worker uses. Look for "
+        "'failed to create broker thread', MemoryError or 'Cannot allocate memory' in the executor's log. If the log "
+        "contains one of these, remove the setting, or raise it to 1 GiB for each of these cores. Then restart the Spark "
+        "application"
     )
 
 

@@ -63,10 +63,10 @@ def require_not_overwritten(
             written, running = f"{written} {_shown(times)}", f"{running} {_shown(query.planned_times)}"
     except Py4JError as error:
         raise ConfigurationError(
-            f"{files.location}/offsets/{batch_id} may not contain the offsets that this run has planned, because another "
-            "driver could overwrite them, or because the location may be that of a copy. This version of Spark does "
-            f"not show the running query's offsets ({error}). This run has written no part of the batch. Use a "
-            "Spark version listed in the documentation. Or use a checkpoint on HDFS, and omit checkpoint_location"
+            f"{files.location}/offsets/{batch_id} may not contain the offsets that this run has planned. Another driver "
+            "could have overwritten them, or the location could be a copy of the query's checkpoint. This version of Spark "
+            f"does not show the running query's offsets ({error}). This run has written no part of the batch. Use a Spark "
+            "version listed in the documentation. Or use a checkpoint on HDFS, and omit checkpoint_location"
         ) from error
     own = files.location if own_location is None else own_location()
     if own != files.location:

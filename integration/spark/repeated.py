@@ -77,11 +77,10 @@ class Repeated:
             logger.warning(
                 "batch %d: the DataFrames for %s may see different rows (%s). Spark evaluates each DataFrame "
                 "separately: it reads a table again for each of them, and rows with equal sort keys may come in a "
-                "different order each time. If the table or that order decides which DataFrame a row belongs to, a row "
-                "may be in several DataFrames or in none. Such a row is duplicated or lost, and no later check will "
-                "report it. Call localCheckpoint() on the DataFrames' common parent and split the result, or sort by "
-                "columns whose values are unique. If the table does not change and no two rows have equal sort keys, "
-                "no row is at risk",
+                "different order each time. If a row's DataFrame depends on the table or on that order, a row may be in "
+                "several DataFrames or in none. Such a row is duplicated or lost, and no later check will report it. Call "
+                "localCheckpoint() on the DataFrames' common parent and split the result, or sort by columns whose values "
+                "are unique. If the table does not change and no two rows have equal sort keys, no row is at risk",
                 batch_id,
                 *_shown_causes(unstable),
             )

@@ -31,12 +31,11 @@ _STATUS_POLL_S: Final = 0.002
 #: The suffix that an attempt's marker jobs add to the attempt's tag.
 _MARK: Final = "-end"
 _DROPPED: Final = (
-    "Spark has dropped {lost} of its reports about jobs and stages since it planned this batch's oldest data, because "
-    "its listener bus queue was full. So the toolkit cannot check whether a stage ran twice and mixed the rows of two "
-    "shuffles. No part of the batch is decided or visible. Restart the query. If the query stops with this error "
-    "again, raise spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the application (under "
-    "Spark Connect, the server). If your program has cached a DataFrame outside the function, call its unpersist() "
-    "first"
+    "Spark's listener bus queue was full, so Spark has dropped {lost} of its reports about jobs and stages since it "
+    "planned this batch's oldest data. So the toolkit cannot check whether a stage ran twice and mixed the rows of two "
+    "shuffles. No part of the batch is decided or visible. Restart the query. If the query stops with this error again, "
+    "raise spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the application (under Spark "
+    "Connect, the server). If your program has cached a DataFrame outside the function, call its unpersist() first"
 )
 
 

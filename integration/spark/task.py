@@ -291,9 +291,9 @@ class PrepareTask:
                 else "If the sink's settings or its store have changed since then, undo the change, and restart the query"
             )
             raise public_class(error)(
-                f"sink {sink!r} cannot write staged rows of batch {self.batch_id}, which it accepted before the batch was "
-                f"decided. The batch stays decided, and its rows stay staged. {changed}. A change to the DataFrame does not "
-                f"help, because the staged rows are written. Cause: {error}"
+                f"sink {sink!r} cannot write staged rows of batch {self.batch_id}, although the sink accepted these rows "
+                f"before the batch was decided. The batch stays decided, and its rows stay staged. {changed}. A change to "
+                f"the DataFrame does not help, because the query writes the staged rows, not new ones. Cause: {error}"
             ) from error
 
     def _vote(self, report: TaskReport, taken: _Input, attempt: int, began: float) -> Acknowledgement:

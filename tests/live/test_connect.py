@@ -155,7 +155,7 @@ def test_a_shuffle_is_written_once_the_servers_ui_can_be_reached(kafka: KafkaSer
         run = pipeline.process()
         assert run.ended(_TIMEOUT_S) == 1, run.text[-3000:]
         assert f"CheckpointConfig(spark_ui='{config['checkpoints']['spark_ui']}')" in run.text, run.text[-3000:]
-        assert "check that the server runs with spark.ui.enabled=true" in run.text, run.text[-3000:]
+        assert "The server must run with spark.ui.enabled=true" in run.text, run.text[-3000:]
         assert not pipeline.visible()
         for way in ({}, BY_TASKS):
             again = pipeline.process(spark=ui, settings=config | way)

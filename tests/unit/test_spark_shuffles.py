@@ -1178,7 +1178,7 @@ def test_a_stage_that_reads_a_cached_table_does_not_make_its_dropped_stages_know
     store.moment = Moment(40, 4)
     for _ in range(2):
         reader.begin()
-        with pytest.raises(FatalError, match="cannot say which stages computed RDD"):
+        with pytest.raises(FatalError, match="no longer knows which stages computed this RDD"):
             reader.check("r", {5}, lambda: None)
         reader = Shuffles(history)
 
@@ -1198,5 +1198,5 @@ def test_a_query_that_reuses_rows_whose_stages_were_dropped_long_ago_is_stopped(
     store.jobs |= {"d": [Job(3, (9, 10, 11), is_over=True)]}
     store.stages |= reader_of_old_rows(9)
     watched.begin()
-    with pytest.raises(FatalError, match=r"cannot say which stages computed RDD [12].*cache it again"):
+    with pytest.raises(FatalError, match=r"reads RDD [12] .* which stages computed this RDD.*cache it again"):
         watched.check("d", {11})
