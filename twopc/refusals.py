@@ -237,5 +237,5 @@ def recreated(log: str, offset: int, newest: int) -> DecisionLogDamagedError:
         "visible, and no further row becomes visible. A restart with this checkpoint will be refused, because the "
         "checkpoint contains the id of the old log. Check the last batch's rows in the output, then start with a new "
         f"checkpoint and a new sink name. {_NEW_CHECKPOINT}. Find out who deleted {log}. If your brokers create topics "
-        "automatically (auto.create.topics.enable), they may have recreated it"
+        "automatically (auto.create.topics.enable), they may have recreated the topic"
     )

@@ -80,11 +80,11 @@ def require_one_shuffle(
         raise ConfigurationError(
             f"batch {batch_id}: Spark may shuffle the batch's rows ({found}). If an executor dies, Spark may write "
             "the shuffle again with different rows, and Spark Connect does not report this. So rows could be lost or "
-            "duplicated. Nothing was written. Write the batch without a shuffle. Or pass "
-            "CheckpointConfig(spark_ui='http://127.0.0.1:4040'), with the address of Spark's UI on the server's host, "
-            "so that the toolkit can see which stages ran twice. Or let Spark compare the rows, which also requires: "
-            f"{'; '.join(obstacles)}. Or, if every part of the plan yields the same rows each time (no rand(), no "
-            "unstable function, no limit without an order), pass CheckpointConfig(deterministic_plan=True). A classic "
+            "duplicated. Nothing was written. Choose one of four ways. (1) Write the batch without a shuffle. (2) Pass "
+            "CheckpointConfig(spark_ui='http://127.0.0.1:4040'), with the address of Spark's UI on the server's host. The "
+            "toolkit can then see which stages ran twice. (3) Let Spark compare the rows. This also requires: "
+            f"{'; '.join(obstacles)}. (4) Pass CheckpointConfig(deterministic_plan=True) if every part of the plan yields "
+            "the same rows each time. This rules out rand(), unstable functions, and limits without an order. A classic "
             "session does not have this restriction"
         )
 

@@ -66,8 +66,8 @@ class TakeOver(Interceptor):
         if tuple(sink_names) != (self._sink.name,):
             raise ConfigurationError(
                 f"TakeOver hands a batch over to one sink, {self._sink.name!r}, but exactly_once() was called with "
-                f"{', '.join(sink_names)}. The other sinks would miss the rows that {self._sink.name!r} skips because "
-                f"they are already in its output. {_SEVERAL}"
+                f"{', '.join(sink_names)}. TakeOver skips the rows that are already in the output of {self._sink.name!r}, "
+                f"so the other sinks would miss these rows. {_SEVERAL}"
             )
 
     def intercept(self, batch: InterceptedBatch, proceed: Callable[[Frames], None]) -> None:
@@ -146,8 +146,8 @@ class TakeOver(Interceptor):
             return later
         if kept(self._sink, later) != later:
             raise ConfigurationError(
-                f"the broker has deleted records that were written to {', '.join(handover.topics)} after the hand-over was "
-                f"recorded, so it is unknown whether the old query is still running. Make sure that it has stopped. {_AGAIN}"
+                f"the broker has deleted records that were written to {', '.join(handover.topics)} after the hand-over. So "
+                f"it is unknown whether the old query is still running. Make sure that the old query has stopped. {_AGAIN}"
             )
         if count := sum(1 for _ in records_of(self._sink, later)):
             raise ConfigurationError(

@@ -25,8 +25,8 @@ def of_held(state: SinkState) -> Iterator[Advice]:
         yield Advice(
             Urgency.WATCH,
             f"readers of {unjudged[0].topic}[{unjudged[0].partition}] stop at offset {unjudged[0].stable}: this sink's "
-            f"transaction {unjudged[0].transactional_id} is open there. The command did not judge this transaction, because "
-            "it began after the sink's transactions were listed, or because a broker did not list it",
+            f"transaction {unjudged[0].transactional_id} is open there. The command did not judge this transaction. Either "
+            "the transaction began after the sink's transactions were listed, or a broker did not list it",
             "Check again.",
             "a-batch-is-being-written",
         )

@@ -70,8 +70,8 @@ class Budget:
             return None if made is None else made.over(frame)
         except (Py4JError, PySparkException, TypeError) as error:  # py4j treats a missing class as a package
             logger.warning(
-                "the driver cannot limit the rows that tasks send to it, so every batch that may be large is written "
-                "by the tasks. No data is at risk. Cause: %s",
+                "the driver cannot limit the rows that tasks send to it, so the tasks write every batch that may be large. "
+                "No data is at risk. Cause: %s",
                 error,
             )
             self._filters[key] = None

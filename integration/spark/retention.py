@@ -28,8 +28,8 @@ def decisions_kept(session: SparkSession, num_retained: int | None) -> int:
     sparks = int(session.conf.get(_SPARKS, _SPARKS_DEFAULT) or _SPARKS_DEFAULT)
     if num_retained is not None and num_retained < sparks:
         text = (
-            "CheckpointConfig.num_retained is %d, but %d decisions are kept, because with %s=%d, Spark can go back "
-            "that many batches"
+            "CheckpointConfig.num_retained is %d, but the driver keeps %d decisions, because Spark can go back that many "
+            "batches (%s=%d)"
         )
         logger.warning(text, num_retained, sparks, _SPARKS, sparks)
     return max(num_retained or NUM_RETAINED, sparks)

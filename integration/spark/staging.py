@@ -170,8 +170,8 @@ class Staging:
             if not is_whole(source):
                 raise FatalError(
                     f"the staged rows in {shown_below(self.location, name)} cannot be read, because the file is torn or was "
-                    "altered. No staged row was written, and the batch stays decided. Remove the file and restart, so "
-                    "that Spark evaluates the batch again if that is still possible. Or restore the file from a backup"
+                    "altered. No staged row was written, and the batch stays decided. Remove the file and restart. Spark "
+                    "then evaluates the batch again if it still can. Or restore the file from a backup"
                 )
             with pa.ipc.open_file(source, footer_offset=arrow_size(source)) as reader:
                 view = views_in(reader.schema)[sink]

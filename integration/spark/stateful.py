@@ -274,8 +274,8 @@ def incomplete(
     return ConfigurationError(
         f"Spark has evaluated all rows of batch {batch_id}, but {missing}, so the next batch cannot start. {risk}. "
         + (
-            "A job over the sinks' rows failed partway, so the tasks of several jobs do not show whether the state is whole. "
-            "First remove the cause of that failure, which the log shows, and restart"
+            "A job over the sinks' rows failed partway, so the tasks of several jobs do not show whether the state is "
+            "complete. The log shows the cause of that failure. Remove this cause, and restart"
             if is_cut_short
             else f"{cause}, for example because of a join with an empty table. Move that part of the plan into the foreachBatch "
             "function, and restart"

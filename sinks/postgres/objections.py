@@ -191,8 +191,8 @@ def _index(index: Index, publishing: Publishing) -> str:
         )
     if may_reject(index, table) and not stages_check(index, table):
         return (
-            f"the index {index.name} exists on only one partition, so a stage does not include it and cannot catch a row "
-            f"that the index rejects. Create the index on {table.title}"
+            f"the index {index.name} exists on only one partition, so a stage has no such index. The stage cannot catch a "
+            f"row that the index rejects. Create the index on {table.title}"
         )
     evaluated = (*index.expression_columns, *(index.predicate if index.has_fallible_predicate else ()))
     if late := _late(evaluated, publishing):
@@ -317,8 +317,8 @@ def _partitioned(publishing: Publishing) -> Iterator[str]:
         )
     for name in table.unrouted:
         yield (
-            f"the partitioned table {name} has no default partition, so it rejects a row that fits no partition, even "
-            f"after the decision: run CREATE TABLE … PARTITION OF {name} DEFAULT"
+            f"the partitioned table {name} has no default partition, so after the decision, it may reject a row that fits "
+            f"no partition: run CREATE TABLE … PARTITION OF {name} DEFAULT"
         )
     for name in table.lacking_remainders:
         yield (

@@ -216,4 +216,4 @@ def test_an_unsuitable_version_of_spark_is_logged_once_and_the_tasks_write_large
     for value in ("a", "b"):
         frame = spark.createDataFrame([(value,)], "value STRING")
         assert budget.bounded(frame, 1_000) is None
-    assert caplog.text.count("every batch that may be large is written by the tasks") == 1
+    assert caplog.text.count("the tasks write every batch that may be large") == 1

@@ -291,7 +291,7 @@ def test_asynchronous_progress_tracking_is_rejected_and_the_query_runs_without_i
     finally:
         query.stop()
         each.close()
-    assert "Remove .option('asyncProgressTrackingEnabled', …)" in str(query.exception())
+    assert "The query sets .option('asyncProgressTrackingEnabled', …)" in str(query.exception())
     pipeline.run(spark)
     pipeline.require_exactly_once()
 

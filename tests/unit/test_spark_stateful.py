@@ -192,7 +192,7 @@ def test_a_failed_job_is_named_as_the_cause_instead_of_the_plan() -> None:
     body.__enter__()
     node.committed = PARTITIONS - 2
     assert not body.__exit__(RuntimeError, RuntimeError("a joined table is gone"), None)
-    with pytest.raises(ConfigurationError, match=r"A job over the sinks' rows failed partway.*First remove the cause"):
+    with pytest.raises(ConfigurationError, match=r"A job over the sinks' rows failed partway.*Remove this cause"):
         state.complete(is_visible=True)
 
 

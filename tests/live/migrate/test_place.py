@@ -92,7 +92,7 @@ def kafka_sink(name: str) -> KafkaSink:
 @pytest.mark.parametrize("names", [("a", "b"), ("b",)])
 def test_a_take_over_with_other_sinks_is_refused_because_they_would_miss_rows(names: tuple[str, ...]) -> None:
     with pytest.raises(
-        ConfigurationError, match="would miss the rows that 'a' skips because they are already in its output"
+        ConfigurationError, match="rows that are already in the output of 'a', so the other sinks would miss these rows"
     ):
         exactly_once(*map(kafka_sink, names), interceptors=[TakeOver(kafka_sink("a"))])
 

@@ -87,7 +87,7 @@ class Outcome:
             if place not in came | _MAY_BE_MISSED:
                 raise AssertionError(
                     f"the kill '{place}' never came, so this run proves nothing about a kill at that moment. "
-                    f"{_NEEDS.get(place, _POINT_NEEDS)}, see the run-*.log files in the loop's directory: {self}"
+                    f"{_NEEDS.get(place, _POINT_NEEDS)}. See the run-*.log files in the loop's directory: {self}"
                 )
 
     def __str__(self) -> str:
