@@ -67,8 +67,8 @@ class Claim:
         deciding_log: the name of the log that stores the decisions for all of the query's sinks.
         deciding_cluster: the id of the cluster that stores this log, because another cluster may have a log with the same name;
             empty if the log is not on a cluster.
-        decides_in_checkpoint: whether this log is in the query's checkpoint. Then a copy of the checkpoint has a log of its own,
-            and a driver that uses the copy does not fence this one in the log.
+        decides_in_checkpoint: whether this log is in the query's checkpoint. If it is, each copy of the checkpoint has its own
+            log, so a driver that uses a copy does not fence this driver in the log.
     """
 
     query_id: str
@@ -115,12 +115,13 @@ class Known(Generic[HandleT]):
     """One sink's transactions in the decisions, to find visible transactions that no decision contains.
 
     Attributes:
-        first_batch: in this batch and in later ones, ``handles`` are the query's only transactions that may be visible.
+        first_batch: from this batch on, no transaction of the query may be visible, except those in ``handles``.
         handles: the transactions in the last decision and its repairs. All of them belong to ``first_batch``.
         is_swept: whether this driver has acquired the sink and ended its open transactions. If so, the sink can prove what is
             visible. If not, the sink must not change the store, because another driver may be healthy.
-        decides_in_checkpoint: whether the decisions are in the checkpoint. Then the deletion of the newest decision's evidence
-            also reveals a newer run. If the decisions are in a log that all copies use, missing evidence reveals nothing.
+        decides_in_checkpoint: whether the decisions are in the checkpoint. If they are, a newer run also reveals itself when it
+            deletes the evidence for the newest decision. If the decisions are in a log that all copies use, missing evidence
+            reveals nothing.
     """
 
     query_id: str

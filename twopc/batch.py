@@ -50,7 +50,7 @@ class Position(Enum):
     NEXT = "next"  #: the batch after the last decided one, in the same history
     REWOUND = "rewound"  #: a batch before the last decided one, because an older checkpoint was restored
     COPIED = "copied"  #: a batch with the expected number, but from another history
-    PLANNED_AGAIN = "planned again"  #: as SAME or NEXT, but the last decided batch was planned anew since
+    PLANNED_AGAIN = "planned again"  #: as SAME or NEXT, but the engine has planned the decided batch again
     GAP = "gap"  #: a batch beyond the next one
     SET_BACK = "set back"  #: a batch beyond the next one, and it reads the last decided batch's input again
     FIRST = "first"  #: the first batch of a query that may use the sink, or the first after a gap that the user names
@@ -92,20 +92,22 @@ def _locate_later(view: LogView, batch: Batch, overrides: Overrides, highest: in
 
 
 def _is_planned_again(view: LogView, batch: Batch, highest: int) -> bool:
-    """Whether the checkpoint contains a newer plan of the last decided batch, at other times, and the query keeps state.
+    """Whether the query keeps state and has planned the last decided batch again, with other times.
 
-    The engine plans a batch again if the checkpoint has lost the batch's offsets. The state is then that of the new plan, but
-    the rows are those of the decided one: rows of timers that only the new plan fires would be lost. Without state, nothing
-    remembers the new plan's times, so the batch is a replay. A decision of an earlier release has no times.
+    The engine plans a batch again if the checkpoint has lost the batch's offsets. The state then belongs to the new plan, but
+    the rows belong to the decided plan. If only the new plan fires a timer, the timer's rows would be lost. A query without
+    state does not remember the new plan's times, so the batch is a replay. A decision from an earlier release contains no
+    times.
     """
     decided, found = view.highest_times, batch.times_of(highest)
     return decided is not None and found is not None and decided != found and batch.keeps_state()
 
 
 def _is_set_back(view: LogView, batch: Batch, highest: int) -> bool:
-    """Whether the sources went back, in the gap before this batch, to where they were before the last decided batch.
+    """Whether a batch in the gap before this batch set the sources back to their offsets before the last decided batch.
 
-    Spark's offline repartition of the state does this if it may skip an unfinished batch. This query may have decided that batch.
+    Spark's offline repartition of the state sets the sources back if the user lets it skip an unfinished batch. This query may
+    have decided the skipped batch.
     """
     before = batch.offsets_of(highest - 1) if highest > 0 else None
     if before is None:
@@ -113,7 +115,8 @@ def _is_set_back(view: LogView, batch: Batch, highest: int) -> bool:
     has_data, times = not is_same(view.highest_offsets, before), batch.times_of(highest - 1)
     if not has_data and view.highest_times in {None, times}:
         return False
-    # Spark also copies the times. Only they tell a copy of the batch before from a copy of a decided batch without data.
+    # Spark also copies the times. If the decided batch has no data, only the times show whether a skipped batch copies it or
+    # the batch before it.
     return any(
         batch.offsets_of(skipped) == before and (has_data or batch.times_of(skipped) == times)
         for skipped in range(highest + 1, batch.batch_id)

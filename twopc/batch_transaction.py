@@ -258,13 +258,13 @@ class BatchTransaction:
                 self._compare_rows(prepared)
             self._append(self._decision(prepared), prepared)
             run.handles, run.evidence = dict(prepared.handles), {}
-        # No transaction counts as proven without evidence. If the commit is cut short, these stay unproven.
+        # No transaction counts as proven without evidence. If the commit is cut short, the new transactions stay unproven.
         run.evidence |= dict.fromkeys(prepared.handles, Evidence.UNKNOWN)
         crash_point("driver.decided")
 
     def _compare_rows(self, prepared: Prepared) -> None:
-        """Warn if a lost batch is decided again with another number of rows. This is correct, but rows may be missing."""
-        # The tasks of a repair have written rows again that other tasks of the decision had received.
+        """Warn if a lost batch is decided again with a different row count. The decision is correct, but rows may be missing."""
+        # Leave out a repair's tasks, because they rewrote rows that are already counted for other tasks of the decision.
         before = sum(task.rows for task in self._run.decision.tasks if not task.is_repair)
         now = sum(task.rows for task in prepared.tasks)
         if before != now:
@@ -313,7 +313,7 @@ class BatchTransaction:
         return [self._begin(), decision]
 
     def _begin(self) -> records.Begin:
-        """Build the record that opens the log at the first batch of a query, or at the first after a gap that the user names."""
+        """Build the record that opens the log at a query's first batch, or at the first batch after a gap that the user names."""
         batch, view = self._batch, self._run.view
         prior = batch.offsets_of(batch.batch_id - 1) if batch.batch_id > 0 else None
         ends = None if view.begin is None or view.begin.query_id == batch.query_id else view.begin.query_id

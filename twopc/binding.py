@@ -90,9 +90,9 @@ class Binding:
     ) -> DecisionLog:
         """Return the log to which the checkpoint is bound.
 
-        If the checkpoint is not bound yet, return the log with the decisions of a query that this start ends, which is one of
-        ``ended``. Then the log also records the end. This choice may rest on a stale read, so a start completes the last decision
-        in every other log, too. If there is no such log, return the first log.
+        If the checkpoint is not bound yet, return the log that is open for one of the ``ended`` queries, which this start ends.
+        That log then also records the query's end. If there is no such log, return the first log. This choice may rest on a
+        stale read, so a start completes the last decision in every other log, too.
 
         If the bound log is not in ``logs``, return the first log with its name, or the first log. :meth:`check` then refuses the
         start.

@@ -50,7 +50,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """
 
     def has_newer_decision(self, scan_start: JsonObject) -> bool:
-        """Whether the sink's last owner has committed a decision of its own that is missing from the log of that owner's query.
+        """Whether the sink's last owner has committed a decision of its own that its query's log does not contain.
 
         This method only reads. It is called before and after :meth:`acquire`, because the checkpoint may be an older
         copy, or one of two copies whose drivers have both made decisions. ``scan_start`` is the result of
@@ -75,9 +75,9 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def lacks_decisions(self, scan_start: JsonObject) -> bool:
         """Whether this sink's store was restored to a state that lacks decisions made before the log's newest decision.
 
-        This method only reads. It is called before and after :meth:`acquire` if the log's newest decision is this query's and
-        includes this sink, even if the store names another owner, because a backup may be older than this query's first start.
-        If only the newest decision is lost, recovery detects the loss.
+        This method only reads. It is called before and after :meth:`acquire` if this query made the log's newest decision and
+        that decision includes this sink. The store may name another owner, because a backup may be older than this query's
+        first start. If only the newest decision is lost, recovery detects the loss.
         """
         del scan_start
         return False
@@ -86,8 +86,9 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """Whether another query has committed a decision after this query's newest decision.
 
         The store may then lack the evidence for this query's newest decision. This method only reads. It is called before and
-        after :meth:`acquire` if the log's newest decision is this query's and includes this sink, even if the user names the
-        other query with ``EndQuery``. ``scan_start`` is the result of :meth:`begin_attempt` for that decision.
+        after :meth:`acquire` if this query made the log's newest decision and that decision includes this sink. The method is
+        called even if the user names the other query with ``EndQuery``. ``scan_start`` is the result of :meth:`begin_attempt`
+        for that decision.
         """
         del query_id, scan_start  # a sink with a decision log has its own evidence
         return False
@@ -237,8 +238,9 @@ class SinkCommitter(ABC, Generic[HandleT]):
             decided: the decision's handles.
             scan_start: the result of :meth:`begin_attempt` for that decision.
             spared: the handles of the other decisions. This method must not end their transactions, not even to prove the
-                outcome of others.
-            is_own: whether this driver's query made the decision. If not, it replaces the query that did.
+                outcome of other transactions.
+            is_own: whether this driver's query made the decision. If not, this driver's query replaces the query that made the
+                decision.
 
         Returns:
             the evidence for every handle in ``decided``.

@@ -31,10 +31,10 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         driver_epoch: how many times the sink has been acquired.
         version: the highest version reserved so far. A version is an integer that grows with every attempt at a batch.
         decided: the version of the newest decision of the owner's query.
-        former_decided: the version of the newest decision of all queries that owned the sink before the owner's query. The
-            owner's query may be among them, because a query may return if its successor has decided nothing.
+        former_decided: the version of the newest decision from before the owner's query last took over the sink. The owner's
+            query may have made this decision itself, because a query may return if its successor has decided nothing.
         completed: the version of the newest decision that the owner's query has completed for a query that it replaced. Only
-            that query's log contains it.
+            the replaced query's log contains this decision.
         revision: how many times the record has been written. Because of this number, no value is ever stored twice.
     """
 
@@ -120,7 +120,7 @@ def reserved(record: Control, *, above: int) -> Control:
 
 
 def now_ms() -> int:
-    """Return this host's time, which new versions begin at."""
+    """Return this host's Unix time in milliseconds, which is the lowest possible new version."""
     return time.time_ns() // 1_000_000
 
 

@@ -233,7 +233,7 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
     def _looking(self, check: Callable[[Control], Control] = lambda record: record) -> Iterator[StepT]:
         """Open a step that first reads the control record. Remember the record's revision once the step has succeeded.
 
-        A proof needs such a step: if a commit's response was lost, only the proof shows the commit's revision.
+        A proof needs such a step. If a commit's response was lost, the driver learns the commit's revision only from the proof.
         """
         with self.step() as step:
             record = check(self._current(self.load(step)))
@@ -254,8 +254,8 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
         The record gets a new revision even if it already contains this decision (a repair keeps its batch's version).
         Otherwise, the running driver could not notice that the store has lost this step's rows.
 
-        This step does not remember the record's revision, because losing the step in a failover loses no rows: they are
-        applied again until the proof has succeeded. Only the proof remembers the revision. In a staged sink, the check
+        This step does not remember the record's revision. If a failover loses the step, no rows are lost, because the driver
+        applies them again until the proof has succeeded. Only the proof remembers the revision. In a staged sink, the check
         before the next decision looks for the proof's markers instead.
         """
 

@@ -44,8 +44,9 @@ def require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> N
 def require_not_replaced(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
     """Refuse the start if a sink's store shows that another query has replaced this one, and has made decisions.
 
-    A log that both queries use says so itself. But if the decisions are in this query's checkpoint, only the stores show it.
-    ``EndQuery`` does not turn the check off, because a store does not keep the evidence for the decisions of an ended query.
+    A log that both queries use shows the replacement itself. If the decisions are in this query's checkpoint, only the stores
+    show the replacement. ``EndQuery`` does not turn off this check, because a store does not keep the evidence for an ended
+    query's decisions.
 
     Raises:
         RefusedStartError: another query has made a decision in a sink after this query's newest decision.
@@ -110,8 +111,8 @@ def require_decided(setup: Setup, view: LogView, batch: Batch, outcome: Outcome,
     """Refuse the start if a sink shows rows whose decision is missing from the log that the sinks provide.
 
     Only a log that has lost acknowledged records lacks such a decision. The check follows this driver's sweep, so an older
-    driver can decide and commit nothing more, and no open transaction hides what is visible. ``outcome`` is that of the last
-    decision in the log, and ``is_abandoned`` says whether the user abandons the rest of it.
+    driver can decide and commit nothing more, and no open transaction hides what is visible. ``outcome`` is the outcome of the
+    log's last decision, and ``is_abandoned`` says whether the user abandons the rest of that decision.
 
     Returns:
         whether the user lets the query continue after ``batch``, which the sinks already show.
@@ -122,7 +123,7 @@ def require_decided(setup: Setup, view: LogView, batch: Batch, outcome: Outcome,
     if setup.decides_in_checkpoint:
         return False  # see require_known
     at, highest = batch.batch_id, view.highest_batch_of(batch.query_id)
-    after = None if highest is None else max(at, highest + 1)  # in these batches, nothing is decided
+    after = None if highest is None else max(at, highest + 1)  # from this batch on, nothing is decided
     shown = _with_unknown(setup, view, batch, first=after if is_abandoned else None)
     if not shown:
         return False
@@ -139,7 +140,7 @@ def require_decided(setup: Setup, view: LogView, batch: Batch, outcome: Outcome,
 def require_undecided(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
     """Before a start is refused because of a gap, check that the gap's decisions were never made. Only reads.
 
-    If they were made and lost, the advice for a gap, to run its batches again, would duplicate their rows.
+    The advice for a gap is to run its batches again. If the log has lost the gap's decisions, that would duplicate their rows.
 
     Raises:
         RefusedStartError: a sink shows rows of these batches.

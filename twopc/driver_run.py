@@ -100,12 +100,12 @@ class DriverRun:
     def unproven(self, query_id: str) -> Unproven:
         """Describe the last decision's transactions for an error of this query."""
         overrides = self.setup.settings.overrides
-        # In the sinks of its own decisions, this driver is the only one that decides.
+        # If this driver made the decision, no other query has decided in the decision's sinks since.
         outdated = self.outdated if self.decision.attempt.driver_epoch < self.log_epoch else ()
         return Unproven(self.decision, self.handles, self.evidence, query_id, overrides, self.blockers, outdated)
 
     def adopts(self, query_id: str) -> bool:
-        """Whether the user lets this query use the sinks for the first time, at any batch, and no record of this exists yet."""
+        """Whether the user lets this query adopt the sinks (:class:`AdoptQuery`), and the log has no record of the query yet."""
         return self.setup.settings.overrides.adopt_query_id == query_id and self.view.highest_batch_of(query_id) is None
 
     def next_attempt(self) -> Attempt:

@@ -147,14 +147,14 @@ def public_class(error: TwoPhaseCommitError) -> type[TwoPhaseCommitError]:
 
 
 def release(error: BaseException) -> None:
-    """Release the variables that a handled error keeps. Its tracebacks can still be shown.
+    """Release the variables that a handled error keeps alive. The error's tracebacks can still be shown.
 
-    A traceback keeps its functions' variables, and the variables of their callers. If one of these variables refers to the
-    error itself, only the garbage collector can release any of them. Under Spark Connect, one of them is the batch, and the
-    garbage collector must not release a batch (``twopc.integration.connect.worker``).
+    A traceback keeps the local variables of its functions and of their callers alive. If one of these variables refers to the
+    error itself, only the garbage collector can release any of them. Under Spark Connect, the batch is one of these variables,
+    and the garbage collector must not release a batch (``twopc.integration.connect.worker``).
     """
     found: list[BaseException | None] = [error]
-    for one in found:  # grows
+    for one in found:  # the loop body extends the list
         if one is not None:
             traceback.clear_frames(one.__traceback__)
             found += [next_one for next_one in (one.__cause__, one.__context__) if next_one not in found]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Each attempt may run into a different deadlock.
+#: One retry may not be enough, because each attempt may run into a different deadlock.
 _COMMIT_ATTEMPTS: Final = 3
 
 
@@ -113,7 +113,7 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         return False
 
     def commits(self) -> Retrying:
-        """Say how a failed commit is repeated. By default, a few times without a pause, which suits a deadlock."""
+        """Say how a failed commit is repeated. The default, a few times without a pause, suits a deadlock."""
         return Retrying(
             retry=retry_if_exception(self._may_pass), stop=stop_after_attempt(_COMMIT_ATTEMPTS), reraise=True
         )

@@ -29,7 +29,7 @@ def is_unsupported(error: object) -> bool:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a relative name stays in its directory. A name from a file that others can write may lead out of it."""
+    """Whether a relative name stays in its directory. A file that others can write may contain a name that leads out of it."""
     return not {"", ".", ".."} & set(name.split("/")) and not set("\\\0") & set(name)
 
 

@@ -28,7 +28,7 @@ class LastDecision:
         given_up: the sinks in which the user abandons what is not visible.
         evidence: the evidence for each of ``handles``, once the start has tried to commit them.
         blockers: why the commit could not be proven.
-        outdated: the sinks in which another query has decided later batches, so that they may no longer prove this decision.
+        outdated: the sinks in which another query has decided later batches. These sinks may no longer prove this decision.
         waits_for: by sink, the older decisions that must be complete before this one is committed there.
         is_own: whether it is the last decision in the deciding log, so that the query may write its lost rows again.
     """
@@ -56,7 +56,7 @@ class LastDecision:
 
     @property
     def sinks_left(self) -> list[str]:
-        """The sinks with such transactions."""
+        """The sinks with transactions that are not proven committed."""
         return sorted({sink for sink, _ in self.left})
 
     @property
@@ -102,7 +102,7 @@ class LastDecision:
 
 
 def in_order(decisions: Sequence[LastDecision]) -> list[LastDecision]:
-    """Put each decision before the newer ones in its sinks. If no sink shows an order, keep the given one.
+    """Sort decisions so that in each sink, older ones come before newer ones. If no sink shows an order, keep the given order.
 
     A store may prove only its newest decision, so a start must prove an older one first.
     """

@@ -135,7 +135,8 @@ def _fold_from(contents: LogContents, start: int) -> tuple[LogView, int]:
 def _kept(kept: list[Kept], record: Record, offset: int) -> list[Kept]:
     """Return the decisions that are still in the log after one more record.
 
-    This may change the list: a copy for each record would make the time to read a log grow with the square of its length.
+    This may change the list in place. With a copy for each record, the time to read a log would grow with the square of its
+    length.
     """
     if isinstance(record, Truncation):
         return [one for one in kept if one[0] >= record.log_start]

@@ -2,10 +2,10 @@
 
 A query may take over a sink whose own log contains the last decision of a query that has ended. If that query's driver died after
 the decision, the sweep would end the decided transactions. So a start first commits the last decision in every log, and spares
-the transactions of all of them. It closes each completed log with a begin record, so that later starts need not prove the commit
-again: by then, the evidence may be deleted. Only then does it judge what is left, because the user cannot know what to give up
-before the start has tried. If the start dies in between, the log is still open for the next start, although the sink has a new
-owner.
+the transactions of all of them. The start closes each completed log with a begin record. Later starts then need not prove the
+commit again, for which the evidence may have been deleted. The start judges the decisions that are left only after it has tried
+to commit all of them, because before that, the user cannot know what to give up. If the start dies in between, the log is still
+open for the next start, although the sink has a new owner.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def require_all_sinks(setup: Setup, log: DecisionLog, view: LogView, batch: Batc
 
     Nobody else would commit this sink's transactions. The batch is complete if the engine has moved past it in this checkpoint:
     the engine does so only when the batch is visible in every sink, unless the user's function swallows the toolkit's errors.
-    A restored savepoint continues the ended query's batches under a new id. The offsets of any other query say nothing, even if
-    they are equal. The binding refuses the start first if it names the sink. A new checkpoint has no binding yet.
+    A restored savepoint continues the ended query's batches under a new id. Offsets of any other query say nothing, even if
+    they are equal. If the binding names the sink, the check of the binding has already refused the start, but a new checkpoint
+    has no binding yet.
     """
     last, overrides = view.decision, setup.settings.overrides
     sinks = setup.participants.left_out(last) if last is not None else []
@@ -143,7 +144,7 @@ def _judge(setup: Setup, mine: LastDecision, others: Sequence[LastDecision], bat
     """Close each log whose decision the user has abandoned. The start has tried to commit all of them.
 
     Returns:
-        whether the user has abandoned a decision's transactions, which are no longer to be spared.
+        whether the user has abandoned a decision. If so, the sweep no longer spares that decision's transactions.
     """
     unproven, abandoned = list[LastDecision](), False
     for one in others:
@@ -162,7 +163,8 @@ def _judge(setup: Setup, mine: LastDecision, others: Sequence[LastDecision], bat
         )
         one.log.append([_end_of(last, abandons=True)])
     if unproven:
-        # The query's own decision is judged later, unless another one waits for it: then the user must know why.
+        # The query's own decision is judged later. But if another decision waits for it, the error must also say why it is not
+        # proven.
         awaited = [mine] if any(mine in older for one in unproven for older in one.waits_for.values()) else []
         raise _error(setup, [*awaited, *unproven], batch)
     return abandoned

@@ -59,8 +59,8 @@ class Abandon:
         batch_id: the id of the last decided batch.
         query_id: the id of the query that decided the batch. Without it, the override applies only to the first query that uses
             the sink name.
-        sinks: the names of the sinks in which the batch is given up; empty for all sinks. An error names the sinks that it is
-            about, so that the override gives up nothing in another sink.
+        sinks: the names of the sinks in which the batch is given up; empty for all sinks. The override that an error message
+            suggests names only the affected sinks, so that it gives up nothing in other sinks.
     """
 
     batch_id: int

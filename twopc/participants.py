@@ -75,7 +75,7 @@ class Participants:
         return list(self.logs().values())
 
     def are_fenced_by(self, log: DecisionLog) -> bool:
-        """Whether the acquisition of this log by itself fences the previous driver in every sink."""
+        """Whether acquiring this log is enough to fence the previous driver in every sink."""
         return all(committer.decision_log() is log for committer in self.committers.values())
 
     def decode(self, tasks: Iterable[TaskReport]) -> Handles:
@@ -148,9 +148,9 @@ class Participants:
     def recover(self, one: LastDecision, decisions: Sequence[LastDecision], query_id: str) -> None:
         """Commit a decision again in every sink, and end every undecided transaction in these sinks.
 
-        Nothing ends a transaction of any of ``decisions``. The first of them is that of the deciding log: it concerns all sinks,
-        even those in which it has no transaction. The older decisions must have been tried before this one. ``query_id`` is the
-        query that starts.
+        No transaction of any of the ``decisions`` is ended. The first item is the deciding log's last decision, which concerns
+        all sinks, even those in which it has no transaction. Older decisions must have been tried before this one. ``query_id``
+        is the query that starts.
 
         Raises:
             RetriableError: a sink has failed. The decision was tried in all other sinks.

@@ -37,7 +37,7 @@ REMEDY: Final = "If you read the value from a file, remove the file's last line 
 
 
 def flaw(value: str, *, is_password: bool = False) -> str:
-    """Say why a value cannot be part of a header, a URL or a login, without showing it. Return "" if it can be.
+    """Say why a value cannot be part of a header, a URL or a login, without showing the value. Return "" if the value is valid.
 
     A password may contain any character but NUL, which would end it in a C library.
     """
@@ -57,7 +57,7 @@ def flaw_of_header(value: str) -> str:
 
 
 def flaws_in(options: Mapping[str, Any], *, are_passwords: bool = False) -> Iterator[str]:
-    """For each option whose value has a flaw, say so and what to do. The text contains the option's name."""
+    """Describe the flaw in each option's value, and say what to do about it. The text contains the option's name."""
     for name, value in options.items():
         if isinstance(value, Mapping):
             yield from flaws_in({f"{name}.{key}": inner for key, inner in value.items()}, are_passwords=True)
@@ -105,7 +105,7 @@ class Redaction:
         return text
 
     def cause(self, error: BaseException) -> BaseException | None:
-        """Return an error as the cause of another one; None if it, or one of its own causes, shows a secret."""
+        """Return the error, for use as another error's cause; None if the error or one of its own causes shows a secret."""
         text = "".join(traceback.format_exception(error))
         return error if self(text) == text else None
 

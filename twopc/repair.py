@@ -28,8 +28,9 @@ def match_rows(
     Args:
         decision: the decision.
         replayed: the reports from all tasks of the replay.
-        expected: the result of an earlier call. If several replayed places contain a decided place's rows, the place in this
-            result is preferred. If the result does not contain the decided place, that place itself is preferred.
+        expected: the result of an earlier call. If several replayed places contain the rows of one decided place, this result
+            determines which of them is preferred. If the result does not contain the decided place, the decided place itself is
+            preferred.
 
     Returns:
         the replayed place for each decided place; None if the replay yields different rows.
@@ -136,7 +137,7 @@ def lost_tasks(decision: Decision, lost: Collection[TaskKey]) -> tuple[TaskRepor
 
 
 def unseen_files(decision: Decision, lost: Collection[TaskKey], staging: StagedRows | None) -> list[str]:
-    """List the staged files of lost rows that this start does not find. Its staging may differ from the decided attempt's."""
+    """List the lost rows' staged files that this start does not find. The staging may have changed since the decision."""
     names = [task.staged for task in lost_tasks(decision, lost) if task.staged is not None]
     return [name for name in names if staging is None or not staging.has(name)]
 

@@ -85,7 +85,7 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
     @property
     def transactions_expire(self) -> bool:
-        """Whether a decided transaction of this sink may expire. The sink may have had other settings when it was decided."""
+        """Whether a decided transaction of this sink may expire, even one that was decided when the sink had other settings."""
         return self.prepare_timeout_ms is not None
 
     @property
@@ -175,8 +175,8 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
 
         If a decided transaction is lost, its rows must go to the same places again, even if the setting has changed in the
         meantime. So the place must come from the handle, not from the sink. If a setting chooses how rows are written, such as
-        ``mode="upsert"``, it is part of the place. By default, the result is empty, which is right if
-        :meth:`SinkCommitter.binding` contains the place, or if the handle does not.
+        ``mode="upsert"``, that setting is part of the place. By default, the result is empty. This default is right if
+        :meth:`SinkCommitter.binding` contains the place, or if the handle does not contain it.
         """
         del handle
         return ()

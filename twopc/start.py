@@ -136,8 +136,8 @@ def _startable(setup: Setup, view: LogView, batch: Batch, owners: Owners) -> Log
     """Check that the query may start. Return the view on which the check is based.
 
     The previous driver may still be deciding. If it decides after the log was read but before a sink is read, the
-    sink's store contains a decision or a repair that is missing from the view. A refusal therefore counts only if the
-    log contains neither.
+    sink's store contains a decision or a repair that is missing from the view. So before the start is refused, the log is read
+    again. If the log has changed, the check is repeated with the new view.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The times with which the engine planned a batch (rule 10). With other times, a batch's state and rows may be different ones."""
+"""The times with which the engine planned a batch (rule 10). With other times, a batch's state and rows may differ."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Times(NamedTuple):
 
     Attributes:
         watermark_ms: the watermark at which the batch's windows end and its late rows are dropped.
-        timestamp_ms: the present of the batch: the time at which its timers fire.
+        timestamp_ms: the batch's current time, at which its timers fire.
     """
 
     watermark_ms: int

@@ -89,7 +89,7 @@ class Unproven:
     def in_doubt(self, why: str, staging: StagedRows | None) -> InDoubtError:
         """Build the error for a batch that cannot be completed. The message lists every transaction by its outcome.
 
-        ``staging`` is the one of this start.
+        ``staging`` is this start's store for staged rows.
         """
         fixes = ["Nothing more was written"]
         lost = {key for key, found in self.evidence.items() if found is Evidence.ABORTED}
@@ -138,7 +138,8 @@ class Unproven:
 def abandon(decision: Decision, sinks: Sequence[str]) -> Abandon:
     """Return the override that gives up a batch in these sinks, and in no other sink.
 
-    The query id is part of it, because otherwise, the batch number could match a batch of a query that later replaces this one.
+    The override contains the query id. Otherwise, it could also match a batch with the same number in a query that later
+    replaces this one.
     """
     has_others = {sink for task in decision.tasks for sink in task.handles} - {*sinks}
     return Abandon(decision.batch_id, decision.query_id, tuple(sinks) if has_others else ())
@@ -174,7 +175,8 @@ def together(
 ) -> CommitBlockedError | InDoubtError:
     """Combine the errors of several decided batches into one. ``waiting`` describes the batches that only wait for these.
 
-    If one of these batches may still be completed, this is a :class:`CommitBlockedError`: the user then first restarts the query.
+    If one of these batches may still be completed, the result is a :class:`CommitBlockedError`, because the user must first
+    restart the query.
     """
     if len(errors) == 1 and not waiting:
         return errors[0]

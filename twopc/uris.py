@@ -17,8 +17,8 @@ _HIDDEN: Final = "…"
 #: In a local path, which may also begin with ``file:``, no part is secret, and ``?`` is part of a name.
 _URI: Final = re.compile(r"(?!file:)([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL | re.IGNORECASE)
 _OPTIONS: Final = re.compile(r"[?#].*", re.DOTALL)
-#: The first ``:`` is before the path. A user may contain an ``@``. Digits before a slash are a port, and the ``@`` after them
-#: is part of the path.
+#: The password follows the first ``:``, which must come before the path. The user may contain an ``@``. Digits before a slash
+#: are a port, so an ``@`` after them is part of the path.
 _PASSWORD: Final = re.compile(r"(?!\[|[^:]*@\[)([^:/]*):(?!\d+/)(.*)@", re.DOTALL)
 _AUTHORITY: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
 #: In these URIs, the user is the name of a container, which is part of the path.
@@ -90,7 +90,7 @@ def _parts(uri: str) -> _Parts | None:
         return _Parts(scheme, secret[1], secret[2], rest[secret.end() :])
     authority, slash, path = rest.partition("/")
     user, _, host = authority.rpartition("@")
-    if not _AUTHORITY.fullmatch(host):  # what follows the colon is no port, so it may be part of a password
+    if not _AUTHORITY.fullmatch(host):  # the text after the colon is not a port, so it may be part of a password
         user, _, password = after.partition(":")
         return _Parts(scheme, user, password, "")
     return _Parts(scheme, user, "", f"{host}{slash}{path}")

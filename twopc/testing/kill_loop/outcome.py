@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _SHOWN = 5
-#: What a run needs so that these moments come. Any other kill that must come is at a crash point.
+#: The condition for each moment to come. Every other kill that must come is at a crash point.
 _NEEDS: Final = {
     Moment.AFTER.value: "Each run must finish at least one batch",
     Moment.DURING.value: "Each batch must have at least two input partitions",
