@@ -22,7 +22,7 @@ _UNITS: Final = {
 
 
 def counted(column: Any) -> tuple[Any, range]:
-    """Convert dates or timestamps to integers. Return the integers, and the range of those in the years 1 to 9999."""
+    """Convert dates or timestamps to integers. Return the integers, and the range that stands for the years 1 to 9999."""
     if pa.types.is_date(column.type):
         return column.cast(pa.date32()).cast(pa.int32()), _DAYS
     _, per_day = _UNITS[column.type.unit]

@@ -110,7 +110,7 @@ def _target(commit: Commit, history: Sequence[Commit]) -> int:
 def _moment_ms(parameters: Mapping[str, str]) -> float | None:
     """Return the time to which a commit has restored the table. Spark writes this time in its own time zone.
 
-    This function assumes that it is the local time zone.
+    This function assumes that Spark's time zone is the local one.
     """
     with contextlib.suppress(KeyError, ValueError):
         return int(parameters["datetime"])  # delta-rs writes this parameter

@@ -79,7 +79,7 @@ def find_objections(table: Definition) -> Iterator[str]:
 
 
 def find_malformed(configuration: Mapping[str, str]) -> Iterator[str]:
-    """Yield a message for each property whose value tasks cannot use. They do not matter once a batch is decided."""
+    """Yield a message for each property whose value tasks cannot use. Once a batch is decided, these properties do not matter."""
     if indexed_columns(configuration) is None:
         yield (
             f"has {_INDEXED}={configuration[_INDEXED]!r}, but it must be an integer of at least -1. Fix it: ALTER TABLE … "

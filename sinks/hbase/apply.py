@@ -10,8 +10,9 @@ A mark in each row prevents the driver from applying the row twice. The mark cha
   the deletion is applied again much later.
 * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. The marker contains the newest decision that changed the
   row, and the number of applied chunks for each task. A newer decision replaces the marker, so a row never has more than
-  one marker. Only the marker's value is compared. Its timestamp is the time of the commit, as for the row's cells, and its
-  family is the cells' only family, so that another client's deletion cannot hide the marker and leave the cells visible.
+  one marker. Only the marker's value is compared. Like the row's cells, the marker has the time of the commit as its timestamp.
+  The marker is in the cells' only family. Another client's deletion therefore cannot hide the marker and leave the cells
+  visible.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class Applier:
     ) -> list[str]:
         """Apply all chunks of a slice under the decision with version ``base`` and these slices.
 
-        An earlier call may have applied some of them. It does not matter which: a snapshot of the data table may have been
-        restored since.
+        An earlier call may have applied some of the chunks. This method does not rely on that, because a snapshot of the data
+        table may have been restored since.
 
         Returns:
             the errors that block the slice; empty if there are none.
@@ -211,8 +212,8 @@ def _write_marker(row: bytes, column: Column, value: bytes, held: Mapping[Column
 
     The marker must be visible whenever the row's new value is. If there is no visible marker, another client may just have
     deleted the row. HBase gives all appends and increments in a step the same timestamp, but a put may receive an
-    earlier one. The marker is therefore appended to the absent cell. If a visible marker is replaced, no deletion hides a later
-    timestamp.
+    earlier one. The marker is therefore appended to the absent cell. A visible marker can be replaced by a put, because no
+    deletion hides a timestamp after the marker's.
     """
     cell = {column: value}
     mutations = [put(row, cell) if column in held else append(row, cell)]

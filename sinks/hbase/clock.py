@@ -29,7 +29,7 @@ _CELL: Final[Column] = (STATE, b"now")
 def read_server_clock(client: HBaseClient, *, table: str, sink: str) -> int:
     """Return the time in ms at which a region server has just written a cell of the sink's own table.
 
-    The row is new, so that no cell from a time when the server's clock was ahead is read instead.
+    The cell is in a new row. In an existing row, the read might return a cell from a time when the server's clock was ahead.
     """
     row = own_row(sink, f"clock/{uuid.uuid4().hex}")
     client.execute_one(Op(table, row, mutations=(put(row, {_CELL: b"1"}),)))
@@ -42,7 +42,7 @@ def require_not_ahead(sink: str, *, here_ms: int, server_ms: int) -> None:
     """Check that this host's clock is not far ahead of HBase's clock.
 
     Raises:
-        ConfigurationError: it is.
+        ConfigurationError: this host's clock is far ahead.
     """
     if (ahead_ms := here_ms - server_ms) > _TOLERANCE_MS:
         raise ConfigurationError(
@@ -57,7 +57,7 @@ def require_not_behind(sink: str, *, here_ms: int, server_ms: int) -> None:
     """Check that HBase's clock is not far ahead of this host's clock, because a new sink's timestamps begin at HBase's time.
 
     Raises:
-        ConfigurationError: it is.
+        ConfigurationError: HBase's clock is far ahead.
     """
     if (behind_ms := server_ms - here_ms) > _TOLERANCE_MS:
         raise ConfigurationError(

@@ -137,7 +137,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
 
     def _apply_all(self, handles: Sequence[HBaseHandle], version: int) -> None:
         self._fence.raise_to(version, top_of(handles, version))
-        if version == self._newest:  # a new decision, so it replaces no lost slice, and it has deleted older tombstones
+        if version == self._newest:  # a new decision replaces no lost slice, and has deleted older tombstones
             self._has_tombstones = False
         self._decided = handles
         super()._apply_all(handles, version)

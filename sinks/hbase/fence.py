@@ -97,7 +97,7 @@ class Fence:
         self._mark(handle.uuid, _TOMBSTONE + b"%d" % handle.further_ms, base)
 
     def record(self, uuid: str, base: int, done: int) -> None:
-        """Record that all of a slice's chunks have been applied. The timestamp is later than the record that it began."""
+        """Record that all of a slice's chunks have been applied. The timestamp is later than that of :meth:`begin`."""
         cells = {(STATE, uuid.encode()): b"%d" % done}
         self._client.execute_one(write(self._table, self._row, cells, at_ms=base + done))
 

@@ -17,8 +17,8 @@ _OF_ONE_PROCESS: Final = re.compile(r"sqlite(\+\w+)?://(/:memory:|/?$|/?\?|.*mod
 _HEADER: Final = "header."
 #: The properties with which pyiceberg logs in to a REST catalog.
 _LOGINS: Final = frozenset({"token", "credential", "auth"})
-#: As SQLAlchemy reads a URL: the user may contain an ``@`` (Azure needs one), the password ends at the first ``@`` after it, and
-#: the port at the next ``/`` or ``?``.
+#: A URL, as SQLAlchemy reads it. The user may contain an ``@`` (Azure needs one). The password ends at the first ``@`` after
+#: the user, and the port ends at the next ``/`` or ``?``.
 _SQL: Final = re.compile(r"[\w+]+://([^:/]*(:[^@]*)?@)?(\[[^\]]*\]|[^:/?@]*)(:\d*)?([/?].*)?")
 _ESCAPES: Final = "In a user name or password, write '/' as %2F, '@' as %40, ':' as %3A, '?' as %3F, '%' as %25"
 

@@ -126,7 +126,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
     def _without_added(
         self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]
     ) -> dict[IcebergHandle, list[Entry] | None]:
-        """Omit files that are in the table, but not in the tag's record, because the tag was recreated.
+        """If the tag was recreated, omit the files that are in the table but missing from the tag's record.
 
         If the table contains copies of a transaction's files, maintenance may have deleted the files themselves.
 

@@ -157,10 +157,10 @@ def has_definitions(table: Table, schema_id: int, spec_id: int) -> bool:
 
 
 def require_listable(table: Table, ids: tuple[int, int], entries: Sequence[Entry]) -> None:
-    """Check that a manifest can store the partition values of some files, because after the decision it must store them.
+    """Check that a manifest can store these files' partition values, because after the decision, a manifest must store them.
 
     Raises:
-        StoreError: it cannot.
+        StoreError: a manifest cannot store one of the values.
     """
     schema, spec = table.metadata.schema_by_id(ids[0]), table.metadata.specs()[ids[1]]
     try:

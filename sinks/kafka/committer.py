@@ -102,7 +102,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             self._warn_of_a_namesake()
 
     def _warn_of_a_namesake(self) -> None:
-        """Warn if a driver has used the sink name, but the ledger does not exist. Transactional ids do not name it."""
+        """Warn if a driver has used the sink name, but the ledger does not exist. Transactional ids do not contain its name."""
         sink = self._settings.name
         driver = driver_id(sink)
         if self._client.describe([driver])[driver].error == NONE:
@@ -136,7 +136,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
     def confirm(self, handles: Sequence[KafkaHandle], age_ms: float) -> None:
         """See :class:`SinkCommitter`. Apply rule 3.
 
-        If the decisions are in the checkpoint, the log does not stop a driver that a copy has fenced, so this sink must.
+        If the decisions are in the checkpoint, the log does not stop a driver that another copy's driver has fenced. This sink
+        must then stop the driver.
         """
         if handles:
             began = time.monotonic()
@@ -153,7 +154,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         """See :class:`SinkCommitter`. A response of NONE proves the commit.
 
         After any other response, search for the markers (rule 4). The response does not say whether the partitions still
-        contain the rows, so ask before the commit.
+        contain the rows, so ask the partitions before the commit.
         """
         withheld = self._withhold(handles, scan_start.get("topic_ids", {}))
         ended = [handle for handle in handles if handle not in withheld]
@@ -184,7 +185,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         if here := [handle for handle in handles if handle in confirmed]:
             missing |= self._kept_rows.recreated(here)
         elsewhere = [handle for handle in handles if handle not in confirmed]
-        # At most starts, all of these have ended, so there is nothing to ask their partitions.
+        # At most starts, all of these transactions have ended, so there is no need to ask their partitions.
         if still_open := [*unended(self._client, elsewhere, timeout_ms=self._timeout_ms)]:
             missing |= self._kept_rows.absent(still_open, topic_ids)
         # Ask the coordinators last. If a transaction is still open now, then it was open when the partitions were asked.

@@ -62,8 +62,8 @@ class DriverProducer:
     producer was fenced. So this producer writes nothing after the brokers have forgotten its id.
 
     Attributes:
-        repeats: whether some commit may have been sent twice. Then this commit may have been fenced, although librdkafka reports
-            success, or the second request may end a later transaction too early (KAFKA-17754).
+        repeats: whether some commit may have been sent twice. Such a commit may have been fenced although librdkafka reports
+            success. Or the second request may end a later transaction too early (KAFKA-17754).
     """
 
     def __init__(self, settings: KafkaSettings, defaults: Mapping[str, str]) -> None:

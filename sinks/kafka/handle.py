@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Other programs on the cluster choose their ids freely: "²" is a digit, and a number may have thousands of digits.
+#: Other programs on the cluster choose their ids freely. An id may contain "²", which ``str.isdigit`` accepts, or a number with
+#: thousands of digits.
 _EPOCH: Final = re.compile(r"[0-9]{1,19}")
 
 

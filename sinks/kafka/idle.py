@@ -55,7 +55,7 @@ def _serve(reference: ref[Idle], failing: set[int]) -> None:
         try:
             one.serve_idle()
             failing.discard(id(one))
-        except Exception:  # the thread must go on serving the others
+        except Exception:  # the thread must continue to serve the other objects
             if id(one) not in failing:
                 failing.add(id(one))
                 logger.exception("the log lines of an idle Kafka client could not be read. No data is at risk")

@@ -123,7 +123,7 @@ class KeptRows:
     def _ask_leaders(
         self, partitions: Collection[str], topics: Mapping[str, TopicReport]
     ) -> tuple[dict[str, PartitionReport], dict[str, TopicReport]]:
-        """Return the leaders' reports, and the newest reports on the topics: a partition without a report may be gone."""
+        """Return the leaders' reports, and the newest reports on the topics, because a partition without a report may be gone."""
         found = {where: PartitionReport(NO_ANSWER) for where in partitions}
         described = dict(topics)
         existing = [where for where in partitions if not _is_gone(where, topics)]

@@ -104,8 +104,8 @@ def has_unknown(
     """Whether the ledger contains a marker from a transaction that is missing from the decisions.
 
     If the decisions are in the checkpoint, the search after the sweep ends at a barrier, because an open transaction or a stale
-    leader could hide a marker. If the decisions are in the ledger, a copy of the checkpoint uses the same ledger, so only the
-    loss of a decision is left to find. For this, the search writes nothing.
+    leader could hide a marker. If the decisions are in the ledger, all copies of the checkpoint use the same ledger. A marker
+    without a decision then shows that the ledger has lost the decision, and the search for it writes nothing.
 
     Raises:
         RetriableError: a partition cannot be read, so nothing is known.
@@ -133,7 +133,7 @@ def has_unknown(
 def _existing(
     log: KafkaDecisionLog, starts: Mapping[int, int], earliest: Mapping[int, int], *, timeout_ms: float
 ) -> dict[int, int]:
-    """Return where each partition's remaining records begin, without the partitions that have none.
+    """Return the offset of each partition's first remaining record. Omit partitions without records.
 
     A ledger that has lost decisions may also have lost markers. Such a loss must not stop a start.
     """

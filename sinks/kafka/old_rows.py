@@ -30,7 +30,7 @@ _OLD_MS: Final = 3_600_000
 _DAY_MS: Final = 86_400_000
 #: A topic, seen from one process and sink.
 _Topic = tuple[int, Place, str]
-#: How long each known topic keeps its records; None if it does not count from their timestamps.
+#: How long each known topic keeps a record after the record's own timestamp; None if that timestamp does not matter.
 _known: dict[_Topic, int | None] = {}
 #: The topics that the process has warned of: a warning for each batch would hide other warnings.
 _warned: set[_Topic] = set()
@@ -66,7 +66,7 @@ def warn_of_old_rows(settings: KafkaSettings, rows: pa.RecordBatch, topics: Coll
 
 
 def _retention_ms(found: dict[str, str]) -> int | None:
-    """Return how long a topic keeps its records, counted from their own timestamps; None if it does not count from them."""
+    """Return how long a topic keeps a record after the record's own timestamp; None if that timestamp does not matter."""
     if "delete" not in found.get("cleanup.policy", "") or found.get("message.timestamp.type") != "CreateTime":
         return None
     retention_ms = int(found.get("retention.ms", -1))

@@ -157,7 +157,7 @@ def with_tokens(options: Mapping[str, Any]) -> dict[str, Any]:
         function = pkgutil.resolve_name(callback) if isinstance(callback, str) else callback
     except (ImportError, AttributeError, ValueError) as error:
         cause = _failed_import(callback) or error
-        if cause is error and ":" not in callback:  # it may be a token
+        if cause is error and ":" not in callback:  # the value may be a token
             raise ConfigurationError(
                 f"option {_CALLBACK!r} is not the name of a callable. Set a callable, or 'module:function'"
             ) from None

@@ -108,7 +108,7 @@ class PlainWriter(KafkaWriter):
 
 
 def _keep(key: tuple[Any, ...], ready: ReadyProducer) -> list[ReadyProducer]:
-    """Keep a producer for the next task. Return the producers that make room for it. They may have unsent records."""
+    """Keep a producer for the next task. Return the producers that were removed to make room; they may have unsent records."""
     with _idle_lock:
         same = _idle.pop(key, None)  # of a task that ran at the same time
         _idle[key] = ready

@@ -163,7 +163,7 @@ class CommittedReader:
                 "Either a broker does not respond, or an open transaction hides the records"
             )
         finally:
-            if self._walk is walk:  # an abandoned walk may end after the next walk has begun
+            if self._walk is walk:  # an abandoned read may end after the next read has begun
                 self._consumer.unassign()
 
     def _connect(self, topic: str, timeout_ms: float) -> None:
@@ -182,7 +182,7 @@ class CommittedReader:
 
     def close(self) -> None:
         """Close the consumer."""
-        self._walk = None  # an abandoned walk may end later
+        self._walk = None  # an abandoned read may end later
         self._consumer.close()
 
 

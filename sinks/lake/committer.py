@@ -128,9 +128,9 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         return not issubclass(getattr(error, "kind", FatalError), FatalError)
 
     def commits(self) -> Retrying:
-        """See :class:`StepCommitter`. Reading the table may fail for as long as a commit may, so both are repeated.
+        """See :class:`StepCommitter`. A read of the table may fail for as long as a commit, so both are repeated.
 
-        One request without a response may take all of the time. The second attempt then tries once more.
+        If one request without a response uses up all of the time, there is still a second attempt.
         """
         is_over = stop_after_delay(self._timeout_ms / 1000) & stop_after_attempt(2)
         return super().commits().copy(stop=is_over, wait=_BACKOFF)

@@ -37,7 +37,7 @@ class Orphans:
         self._decided = {(epoch, batch) for epoch, batch in decided if epoch is not None}
 
     def complete(self, batch: int, *, has_rows: bool) -> None:
-        """Remember the batch that this driver has decided last. If it has no rows, no transaction names its directories."""
+        """Remember the batch that this driver decided last. If the batch has no rows, no transaction names its directories."""
         self._without_rows = None if has_rows else batch
 
     def note(self, transaction: str, paths: Iterable[str]) -> None:

@@ -94,7 +94,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
     def _delete_lists(self) -> None:
         """After a new decision's commit, delete the lists of files that earlier decisions' tasks wrote.
 
-        The previous decision's commit can no longer be the only one that a machine crash loses.
+        If a machine crash now loses only the newest commit, the previous decision's commit is not lost.
         """
         if self.published is None:
             return

@@ -1,13 +1,13 @@
 """The queries that read a table's definition from the catalog.
 
-Their parameters are ``oid``, the table's object id, and in some of them ``locked``, whether to read definitions in SQL, for which
-PostgreSQL locks the table.
+The parameter ``oid`` is the table's object id. In some queries, the parameter ``locked`` says whether to read definitions in
+SQL. To read such a definition, PostgreSQL locks the table.
 
 The search path is the user's, and other users may create objects in its schemas. So all SQL of the sink names the schema of every
 function and every system catalog. An operator needs no schema if an operator of ``pg_catalog`` has exactly the operands' types,
-because ``pg_catalog`` is searched first, and a literal takes the type of the other operand. So ``relkind = 'r'`` is safe, but
-``oid = 0`` is not (write ``0::oid``), and neither is an operator for arrays (write ``OPERATOR(pg_catalog.<@)``). A cast with
-``::`` is safe, because only a type's owner can define a cast.
+because ``pg_catalog`` is searched first. A literal in quotes takes the type of the other operand. So ``relkind = 'r'`` is safe.
+But ``oid = 0`` is not safe (write ``0::oid``), and an operator for arrays is not safe either (write
+``OPERATOR(pg_catalog.<@)``). A cast with ``::`` is safe, because only a type's owner can define a cast.
 """
 
 from __future__ import annotations
@@ -228,8 +228,8 @@ FROM tree JOIN pg_catalog.pg_constraint k ON k.conrelid = tree.oid
 WHERE k.contype IN ('c', 'f', 'x', 't') OR (k.contype = 'n' AND NOT k.convalidated) -- PostgreSQL 18 has NOT NULL NOT VALID
 ORDER BY k.conrelid <> %(oid)s::oid, 2, 3
 """
-#: The trigger of pg_repack (``repack.repack_trigger`` in its repack.sql.in) only copies the change to a log, and the table
-#: that replaces this one receives its rows from that log.
+#: The query omits pg_repack's trigger (``repack.repack_trigger`` in its repack.sql.in). The trigger only copies each change to
+#: a log. The table that replaces this one receives its rows from that log.
 TRIGGERS: Final = """
 SELECT pg_catalog.quote_ident(t.tgname) AS name, t.tgrelid::regclass::text AS table, t.tgtype AS events
 FROM tree JOIN pg_catalog.pg_trigger t ON t.tgrelid = tree.oid

@@ -41,11 +41,11 @@ class Publishing:
 
     @property
     def left_to_the_table(self) -> tuple[Column, ...]:
-        """The columns that are missing from the batch, and that only the table's sequence can fill, during the publish.
+        """The columns that are missing from the batch and that only the publish can fill, from the table's sequence.
 
-        Besides identity columns, these are columns in a unique index. If such a column's sequence lags behind the
-        table, a number that was drawn earlier could never be published. A number that the publish draws can be
-        published once the sequence has been set.
+        These are identity columns, and columns in a unique index. If such a column's sequence lags behind the table, a number
+        that was drawn earlier could never be published. A number that the publish draws can be published once the sequence has
+        been set.
         """
         unique = {name for index in self.table.indexes if index.is_unique for name in index.columns}
         numbered = (c for c in self.table.columns if c.is_identity or (c.is_numbered and c.name in unique))

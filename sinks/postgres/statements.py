@@ -304,7 +304,8 @@ def place(table: Table) -> sql.Identifier:
 def _evaluations(routes: Sequence[Route]) -> Iterator[sql.SQL]:
     """Evaluate partition keys as the table does. Each check is always true, but it fails if an expression fails.
 
-    A row may make the key of a partition fail into which the row does not go. So CASE ensures that the bounds are tested first.
+    A row may make a partition's key expression fail although the row does not go into that partition. So CASE ensures that the
+    bounds are tested first.
     """
     conditions: dict[str, dict[str, None]] = {}
     for route in routes:

@@ -214,7 +214,7 @@ class Table:
         foreign: the partitions on another server.
         unlogged: the partitions that a server crash empties.
         rejecting_updates: the table or its partitions in which every update fails, because updates are published and the
-            replica identity is missing or does not fit the publication. Each has the :data:`Obstacle`.
+            replica identity is missing or does not fit the publication. Each name comes with its :data:`Obstacle`.
         has_row_security: whether row-level security applies to the current role.
         role: the current role.
         missing_rights: the privileges that the role does not have on the table, out of INSERT, SELECT and UPDATE.

@@ -181,7 +181,10 @@ class RedisClient(StoreClient[Call]):
 
 
 def _is_ask(answer: Any) -> bool:
-    """Return whether the node only imports the slot. For redis-py, MOVED is a kind of ASK, but that node owns the slot."""
+    """Return whether the response is ASK, which names a node that only imports the slot.
+
+    redis-py derives ``MovedError`` from ``AskError``, but MOVED names the node that owns the slot.
+    """
     return isinstance(answer, AskError) and not isinstance(answer, MovedError)
 
 

@@ -134,7 +134,7 @@ def _known(scheme: str, *, cluster: bool) -> frozenset[str]:
     found = {
         name for kind in (*_CONNECTIONS[scheme].__mro__, ConnectionPool) for name in inspect.signature(kind).parameters
     }
-    # Of the options that it does not know, a cluster client keeps only these, and silently drops the others.
+    # A cluster client silently drops every option that it does not know, except these.
     return frozenset((found & set(REDIS_ALLOWED_KEYS)) | _OF_CLUSTER if cluster else found) - _PRIVATE
 
 

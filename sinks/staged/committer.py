@@ -206,7 +206,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         todo = [handle for handle in self._in_turn(handles, states) if states[handle] in APPLICABLE]
         if todo:
             self._apply_some(self._to_repeat(states), version)
-        if not self._blockers:  # otherwise, the last slice could complete a batch of which rows are missing
+        if not self._blockers:  # otherwise, the last slice could complete a batch with missing rows
             self._apply_some(todo, version)
 
     def _apply_some(self, handles: Sequence[StagedHandleT], version: int) -> None:
