@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def ended_by_signals() -> Iterator[None]:
     """On SIGTERM, and when the terminal closes, raise an exception, as Ctrl-C does, so that all cleanup code runs.
 
-    Python may call a signal handler inside a C extension, and confluent-kafka's replaces the handler's exception: Ctrl-C
-    becomes a TypeError or a SystemError. So after a signal, an unknown exception is taken for the signal's own. A signal that
-    the process ignores, as after ``nohup``, stays ignored.
+    Python may call a signal handler inside a C extension. confluent-kafka's extension replaces the handler's exception, so that
+    Ctrl-C becomes a TypeError or a SystemError. So after a signal, an unknown exception is treated as the signal's own. A
+    signal that the process ignores, as after ``nohup``, stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Python calls signal handlers in the main thread only

@@ -69,7 +69,8 @@ def _parse(text: str) -> RuleFile:
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
         section, dot, name = key.partition(".")
-        # With a colon after the setting, an '=' in the value, such as a token's, would end the key. A rule's name may have one.
+        # If a colon follows the setting, an '=' in the value (for example, in a token) would end the key. A rule's name may
+        # contain a colon.
         is_value_in_key = ":" in name or (":" in section and not name) or _COLON.search(section)
         if not equals or not section or bool(dot) is not bool(name) or is_value_in_key:
             raise ConfigurationError(f"line {number} is not in the form <rule>.<setting>=<value>")

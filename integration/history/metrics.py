@@ -24,8 +24,8 @@ _IN_DOUBT: Final = frozenset({"InDoubtError", "DecisionInDoubtError", "CommitBlo
 class PrometheusMetrics(Listener):
     """Counts checkpoints, and measures how long they take. Ages are computed when Prometheus requests them.
 
-    Several queries may use the same registry and the same port. An object with the name of an earlier one, such as that of a
-    query that was restarted in the same process, continues its metrics.
+    Several queries may use the same registry and the same port. An object that has the same name as an earlier object continues
+    the earlier object's metrics, for example after the query was restarted in the same process.
 
     Args:
         name: the value of the label ``query`` in every metric. Each query needs a different name.
@@ -52,7 +52,8 @@ class PrometheusMetrics(Listener):
         self._families = families = families_of(prometheus, registry)
         families.begin(name, self)
         # To compute a rate, Prometheus needs a zero before the first event. But a new process does not know whether its
-        # predecessor stopped in doubt. So ``in_doubt`` has no sample at first, and the alert rule still finds the predecessor's.
+        # predecessor stopped in doubt. So ``in_doubt`` has no sample at first, and the alert rule still finds the predecessor's
+        # sample.
         for family in (families.late, families.rows, families.bytes, families.orphans, families.took):
             family.labels(name)
         for outcome in ("completed", "declined", "expired", "failed"):

@@ -114,7 +114,10 @@ def _place(acquired: Acquired) -> Where:
 
 
 def _owner_of(acquired: Acquired, sink: KafkaSink) -> KafkaSink | None:
-    """Return the sink whose ledger is the deciding log, if it is on this cluster. The driver has acquired it in the same run."""
+    """Return the sink whose ledger is the deciding log, if this ledger is on the cluster of ``sink``.
+
+    The ledger contains a record of the same run, because a driver acquires the ledgers of all its sinks.
+    """
     there = replace(sink, ledger_topic=acquired.deciding_log)
     if not stores(there, _place(acquired)):
         return None

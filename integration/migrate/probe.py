@@ -5,7 +5,8 @@ group's offset shows that the group reads the partition. Most groups commit offs
 second record immediately, and the wait for the next offset shows how long an interval is. Then the probe writes another record
 in a transaction, and keeps the transaction open for longer than the second wait. A group under ``read_committed`` cannot
 move past this record. A group under ``read_uncommitted`` reads the record, and commits an offset past it. Finally, the
-probe aborts the transaction. It also does so after an error or a signal, because the topic's readers wait for that.
+probe aborts the transaction. The probe also aborts the transaction after an error or a signal, because the topic's readers wait
+for its end.
 """
 
 from __future__ import annotations

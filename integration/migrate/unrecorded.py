@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from twopc.integration.migrate.place import DatedFiles
     from twopc.sinks.kafka import KafkaSink
 
-#: How to end the use of the option. Without the first step, Spark refuses to start, because it needs the last two batches.
+#: How to stop using asynchronous progress tracking. Without the first step, Spark refuses to start, because it needs the last
+#: two batches.
 ASYNCHRONOUS: Final = (
     "keep asyncProgressTrackingEnabled, set asyncProgressTrackingCheckpointIntervalMs to 0, start the old query, and let it "
     "finish two batches. Then stop it, remove both options, and let it finish another batch"
@@ -35,7 +36,7 @@ def finished_ms(files: DatedFiles, batch_id: int) -> int:
 
     Args:
         files: the checkpoint.
-        batch_id: the last finished batch. -1 if there is none: then no row may be newer than the checkpoint.
+        batch_id: the last finished batch; -1 if no batch is finished. In that case, no row may be newer than the checkpoint.
     """
     at = files.modified_ms(_record_of(batch_id)) or 0
     return at + _SECOND_MS if at % _SECOND_MS == 0 else at + 1

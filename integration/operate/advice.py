@@ -137,7 +137,7 @@ def undecided(checkpoint: CheckpointState, log: str, decided: int | None) -> Adv
 
 
 def _unfinished(checkpoint: CheckpointState) -> str:
-    """Say what to do before an adoption with the batch that another sink may have begun, because it would be written again."""
+    """Say what to do, before an adoption, about the batch that another sink may have begun. The query would write it again."""
     if checkpoint.planned == checkpoint.finished:
         return ""
     return f"let that sink also finish batch {checkpoint.planned} (if it writes to Kafka, see `twopc migrate cutover`). Then "
@@ -202,8 +202,8 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
 def _of_unknown(state: SinkState, unknown: Sequence[Proof]) -> Advice:
     """Describe decided transactions that are not visible, and that nothing proves lost.
 
-    If the coordinator described the transaction, it is no longer open, so nothing can expire. In the other case, the
-    coordinator has been silent for some seconds. The query itself waits longer before it stops, so it may still continue.
+    If the coordinator described the transaction, it is no longer open, so nothing can expire. Otherwise, the coordinator has
+    been silent for some seconds. The query itself waits longer before it stops, so it may still continue.
     """
     silent = [one for one in unknown if not one.is_described and one.batch == state.last_decided]
     found = silent or unknown

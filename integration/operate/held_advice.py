@@ -51,9 +51,9 @@ def _is_own(sink: str, transactional_id: str | None) -> bool:
 
 
 def _unnamed(state: SinkState) -> dict[Unnamed, list[HeldPartition]]:
-    """Group the partitions that are held back by a transaction without a name, unless the sink's own transactions may be why.
+    """Group the partitions that a transaction without a name holds back. Leave out those that the sink itself may hold back.
 
-    A leader that names no producer hides whether it is one of the sink's own.
+    If a leader does not name the producer, this producer may be one of the sink's own.
     """
     ours = {one.producer_id for one in state.transactions}
     written = {where for one in state.transactions for where in one.partitions}

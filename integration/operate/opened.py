@@ -118,8 +118,9 @@ def opened(  # noqa: PLR0913 - the facts
 
     Args:
         sink: the sink.
-        described: the coordinators' descriptions, by transactional id. A transaction that has ended, according to its
-            description, is omitted. So is a transaction that no coordinator described, so the caller must report it.
+        described: the coordinators' descriptions, by transactional id. The result omits every transaction that has ended
+            according to its description. The result also omits a transaction that no coordinator described, so the caller must
+            report it.
         decided: the decisions in the log; None if the log cannot be read.
         driver_epoch: the epoch of the newest driver in the log.
         now_ms: the time, in ms since 1970 UTC. An age is the difference between this time and a coordinator's
@@ -168,8 +169,9 @@ def opened(  # noqa: PLR0913 - the facts
 def lowest_judged(found: History, sink: str) -> int:
     """Return the lowest driver epoch in this sink whose decisions the log contains.
 
-    A query that takes the sink over completes the last batch of the sink's former query, which is decided in another log. Until
-    the query has decided its first batch with this sink, that decision may still be incomplete, but this log does not contain it.
+    A query that takes over the sink first completes the last batch of the sink's former query. That batch's decision is in
+    another log, not in this one. The decision may still be incomplete until the new query has decided its first batch with this
+    sink.
     """
     newest, begin = found.newest, found.view.begin
     has_decided = newest is not None and begin is not None and begin.query_id == newest.query_id

@@ -139,9 +139,9 @@ def _require_own(state: SinkState, checkpoint: CheckpointState | None) -> None:
 def _read_again(before: CheckpointState | None) -> CheckpointState | None:
     """Read the checkpoint again after the sinks were observed.
 
-    The finished batches are still those from before. So if Spark had finished the batch, no replay has repaired it since
-    its evidence was read, and the prescribed override cannot be wrong. If Spark has finished the batch only since then,
-    the result prescribes a start, which judges the batch again.
+    The finished batches are still those of the first reading. If Spark had finished the batch by then, no replay has repaired
+    the batch since its evidence was read, so the prescribed override is right. If Spark finished the batch only later, the
+    result prescribes a start, which judges the batch again.
     """
     return None if before is None else combined(before, read_checkpoint(Path(before.location)))
 

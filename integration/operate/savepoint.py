@@ -160,11 +160,11 @@ def _has_run(checkpoint: CheckpointState) -> bool:
 
 
 def _has_skipped_nothing(checkpoint: CheckpointState) -> bool:
-    """Whether the history contains no attempt whose batch the function may have skipped.
+    """Whether the history contains no batch that the user's function may have skipped.
 
-    Spark has not finished the batch of a failed attempt unless the function has swallowed the error, or another sink has
-    written the batch since. A refused start tells the user to adopt the query first, so there the second cause is assumed,
-    unless its run attempted another batch.
+    Spark finishes the batch of a failed attempt only if the function has swallowed the error, or if another sink has written
+    the batch since. After a refused start, assume that another sink has written the batch, because the message tells the user
+    to adopt the query first. Do not assume this if the refused run attempted another batch, too.
     """
     try:
         attempts = read(Path(checkpoint.location)).checkpoints

@@ -277,7 +277,7 @@ def _candidates(files: Files, directory: str, counter: int) -> Iterator[str]:
 
     Compaction moves entries: ``<n>.compact`` contains all entries up to n.
     """
-    # These two do not come from the listing, because a store's listing may omit a new file.
+    # These two names do not come from the listing, because a store's listing may omit a new file.
     yield f"{directory}/{counter}"
     yield f"{directory}/{counter}.compact"
     names = files.names(directory)

@@ -1,7 +1,7 @@
 """Refuse a call from a forked child of the process in which Spark calls the user's function.
 
-The child inherits the parent's connections to Spark, so Spark takes the child's requests for those of the function. But the
-child also begins with a copy of the parent's memory, so it does not know which calls other children have made.
+The child inherits the parent's connections to Spark, so Spark cannot tell the child's requests from the function's own. But the
+child only has a copy of the parent's memory, so it does not know which calls other children have made.
 """
 
 from __future__ import annotations

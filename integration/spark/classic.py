@@ -139,7 +139,7 @@ class ClassicMode:
 
     @cached_property
     def _own_location(self) -> str:
-        """Where the running query itself has its checkpoint.
+        """Return the location of the checkpoint that the running query itself uses.
 
         The user may have passed another name of the same directory, or a copy of the checkpoint, which has the same query id.
         """
@@ -171,7 +171,8 @@ class ClassicCalls:
             # Record a moment before the query begins, so that no earlier job can have computed its batches.
             history_of(context)
         self._since = Unused() if context is None else unused(context)
-        # Weak, so that nothing is left of a run that has ended, even if the user keeps this object: the run holds its writer.
+        # A weak reference, so that nothing of an ended run is left, even if the user keeps this object. The run itself holds
+        # the writer.
         self._writer: weakref.ref[RunWriter] | None = None
         self._changing = threading.Lock()  # two queries that share the object by mistake may call concurrently
 
@@ -186,7 +187,7 @@ class ClassicCalls:
                 files = open_files(context, self._location)
                 named = GivenCheckpoint(files.location, checkpoint.query_id(files))
             query = calling_query(session, named)
-            if named is None:  # a user who passes the location knows it before the query starts
+            if named is None:  # a location that the user passes is known before the query starts
                 require_lasting(query)
             is_merged = bool(other_shuffles(context.getConf().get))
             run = enter_run(query, lambda: Shuffles(history_of(context), is_merged=is_merged))

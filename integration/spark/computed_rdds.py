@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MAX_RDDS: Final = 100_000
 #: The maximum number of ranges of dropped RDDs. Older RDDs count as dropped even if no known stage has computed them.
 _MAX_RANGES: Final = 100_000
-#: How many stages :func:`_forget_between` keeps of those that are alike.
+#: How many stages :func:`_forget_between` keeps of those that did the same for an RDD.
 _ENDS: Final = 2
 
 
@@ -51,7 +51,7 @@ class ComputedRdds:
             for one in ran:
                 self._record(one, written)
             for rdd in {rdd for one in ran for rdd in one.rdd_ids}.intersection(self._attempts):
-                _forget_between(self._attempts[rdd], rdd)  # not before all attempts at the stage are known
+                _forget_between(self._attempts[rdd], rdd)  # all attempts at the stage must be known first
         while len(self._attempts) > _MAX_RDDS:
             rdd, _ = self._attempts.popitem(last=False)
             self._read.pop(rdd, None)
@@ -81,7 +81,7 @@ class ComputedRdds:
             own: all attempts at each stage of the batch's jobs. They count even if they are forgotten.
         """
         found: Attempts = {}
-        for rdd in sorted(rdds):  # the newest of an attempt's RDDs shows the most of it
+        for rdd in sorted(rdds):  # an attempt's newest RDD comes last, because it shows the most of the attempt
             if rdd in self._attempts:
                 self._attempts.move_to_end(rdd)
                 found |= {key: _up_to(rdd, one) for key, one in self._attempts[rdd].items()}
@@ -138,11 +138,12 @@ def _up_to(rdd: int, one: StageAttempt) -> StageAttempt:
 
 
 def _forget_between(known: Attempts, rdd: int) -> None:
-    """Of the stages that did the same for an RDD, forget those that change no judgment.
+    """If several stages did the same for an RDD, forget those that change no judgment.
 
-    A shuffle that was written again is judged by whether one of these stages was running at that time, or whether some of
-    them began before it, and others after it. The stage that began first and the one that ended last give the same answer as
-    all of them. A stage that was rerun, has not ended, or wrote a shuffle of the RDD's rows is never forgotten.
+    If a shuffle was written again, the judgment depends on two questions. Was one of these stages running at that time? Did
+    some of them begin before that time, and others after it? The stage that began first and the stage that ended last give the
+    same answers as all of the stages. A stage that was rerun, has not ended, or wrote a shuffle of the RDD's rows is never
+    forgotten.
     """
     if len(known) <= _ENDS:
         return

@@ -74,16 +74,16 @@ def last_expected(log: str, decided: int | None, *, bound: str | None, former: i
         bound: the log to which the checkpoint is bound; None if the checkpoint is unbound.
         former: the last batch that another writer finished; see :func:`last_former_batch`.
     """
-    # The checkpoint is bound before the first decision. So an empty log is that of a sink that has not joined the query yet,
-    # unless the checkpoint is unbound or bound to this very log.
+    # The checkpoint is bound before the first decision. So if a log is empty, its sink has not joined the query yet, unless the
+    # checkpoint is unbound or bound to this very log.
     if decided is None and bound not in {None, log}:
         return None
-    # After a rollback, the old sink writes on. A second cut-over is then ahead of the query's last decision.
+    # After a rollback, the old sink continues to write. A second cut-over is then ahead of the query's last decision.
     return former if decided is None or former is None else max(decided, former)
 
 
 def require_adoptable(files: Files, batch: Batch, decided: Callable[[], int | None]) -> None:
-    """Check that the former writer of a query that is to be adopted has recorded what it wrote, as far as the checkpoint tells.
+    """Before a query is adopted, check that its former writer recorded what it wrote, as far as the checkpoint shows.
 
     Args:
         files: the checkpoint.
@@ -91,15 +91,15 @@ def require_adoptable(files: Files, batch: Batch, decided: Callable[[], int | No
         decided: finds the last batch that this query has decided; None if it has decided none.
 
     Raises:
-        ConfigurationError: the former writer wrote the batch before it with a continuous trigger.
+        ConfigurationError: the former writer wrote the previous batch with a continuous trigger.
     """
     if batch.batch_id == 0 or batch.offsets_of(batch.batch_id - 1) is None:
         return
     try:
         require_planned(files, batch.batch_id - 1)
     except ConfigurationError:
-        # The override may stay in the code. The former writer would write a batch again that this query has decided. But a batch
-        # that is newer than this query's last decision is the former writer's.
+        # The override may stay in the code. If this query has decided a batch, the former writer would write that batch again.
+        # But if a batch is newer than this query's last decision, the former writer has written it.
         last = decided()
         if last is None or last < batch.batch_id - 1:
             raise

@@ -28,8 +28,8 @@ _ATOMIC_RENAME: Final = frozenset({"hdfs", "webhdfs"})
 #: lists (``AzureBlobFileSystem.hasPathCapability``).
 _AZURE: Final = frozenset({"abfs", "abfss"})
 _ACLS: Final = "fs.capability.paths.acls"
-#: The names of Hadoop's views begin with this (``ViewFileSystemOverloadScheme``). Only a view is asked where it stores a
-#: directory: every batch opens the directory, and another file system would answer with a request to its server.
+#: The names of Hadoop's views begin with this (``ViewFileSystemOverloadScheme``). Ask only a view where it stores a directory.
+#: Every batch opens the directory, and any other file system would send a request to its server to answer the question.
 _VIEW: Final = "ViewFileSystem"
 _EXISTS: Final = "FileAlreadyExistsException"
 _ABSENT: Final = "FileNotFoundException"

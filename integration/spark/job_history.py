@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 FoundT = TypeVar("FoundT")
 
-#: How long Spark's report of a job's start may lag behind the report of a later job, and a stage's report behind the
-#: report of its job.
+#: How long Spark's report of a job's start may lag behind the report of a later job. A stage's report may lag behind the report
+#: of its job for as long.
 _LATE_S: Final = 1.0
 _POLL_S: Final = 0.01
 _MAX_MOMENTS: Final = 4096

@@ -39,7 +39,7 @@ class Unused:
     column: int = 0
 
     def before(self, rdd: int) -> Unused:
-        """Return numbers from before an RDD was created: these numbers, or the lowest if these may be from a later moment.
+        """Return numbers from before an RDD was created. If this object's numbers may be later, return the lowest numbers.
 
         The numbers of an earlier Spark context may seem to be from a later moment, because each context numbers its RDDs
         from 0.

@@ -89,7 +89,7 @@ def judge(
 def in_several(jobs: Iterable[Job]) -> set[int]:
     """Return the stages that several of the jobs share.
 
-    The jobs ran at the same time: a later job's stages have new numbers.
+    Such jobs ran at the same time, because a later job's stages have new numbers.
     """
     stages = Counter(stage for job in jobs for stage in job.stages)
     return {stage for stage, count in stages.items() if count > 1}
@@ -123,7 +123,7 @@ def start_of(attempt: StageAttempt) -> tuple[int, int, int]:
 
 
 def _require_one_filling(fills: Sequence[StageAttempt]) -> None:
-    """Check that no rerun stage had read a shuffle and computed cached rows, or found these rows in the cache."""
+    """Check that none of these stages was rerun. They read a shuffle and computed cached rows, or found the rows in the cache."""
     stages = [fill.stage_id for fill in fills]
     if len(set(stages)) < len(stages):
         raise _mixed(max(stage for stage in stages if stages.count(stage) > 1))

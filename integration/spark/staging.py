@@ -201,7 +201,7 @@ class Staging:
 
     @contextlib.contextmanager
     def _deleting(self, what: str, who: str) -> Iterator[contextlib.ExitStack]:
-        """Run the body's callbacks, even if some of them fail: a directory of another user must not keep all the others."""
+        """Run all of the body's callbacks, even if some fail. One user's directory must not block the others."""
         try:
             with contextlib.ExitStack() as deleting:
                 yield deleting

@@ -65,7 +65,7 @@ def shown_below(location: str, name: str = "") -> str:
 
 
 def redaction_of(location: str) -> Redaction:
-    """Return what masks a location's keys in the errors of its file system."""
+    """Return the object that masks a location's keys in the errors of its file system."""
     return Redaction([location, *passwords_in(location)] if has_secrets(location) else ())
 
 

@@ -55,7 +55,7 @@ _NODE: Final = re.compile(r"^[\s:+-]*(?:\*\s?\(\d+\)\s*)?'?((\w+).*)", re.MULTIL
 
 #: Since Spark 4.0, this setting chooses how Spark names the state's files.
 STATE_FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-#: The last format with which the state of a batch is the state of the batch's last evaluation.
+#: The last format in which a batch that is evaluated several times has the state of its last evaluation.
 _LAST_FORMAT: Final = 1
 
 
@@ -209,10 +209,10 @@ class BatchState:
         return [one.committed() for one in self._operators]
 
     def _missing(self, before: Sequence[int], after: Sequence[int]) -> set[int]:
-        """Return the positions of the operators of which one evaluation did not commit every store.
+        """Return the positions of the operators for which one evaluation did not commit every store.
 
-        Several jobs that skip the same partitions may commit as many stores as one complete job, so only a stage that the
-        evaluation skipped may count earlier jobs.
+        Several jobs that skip the same partitions may together commit as many stores as one complete job. So earlier jobs count
+        only for an operator whose stage the evaluation skipped.
         """
         counts = enumerate(zip(self._operators, before, after, strict=True))
         return {number for number, (one, old, new) in counts if one.stores > (old if old == new else new - old)}

@@ -5,7 +5,8 @@ they begin, so Spark may never report a number (``DAGScheduler.handleJobSubmitte
 forgotten the job, and then the job may have computed anything.
 
 The store forgets a job only if it contains more than ``spark.ui.retainedJobs`` jobs. It forgets the jobs that ended first
-(``AppStatusListener.cleanupJobs``). So it has not forgotten a job if it still contains one that ended earlier: the *witness*.
+(``AppStatusListener.cleanupJobs``). So if the store still contains a job that ended earlier (the *witness*), it has not
+forgotten a job that ended later.
 """
 
 from __future__ import annotations

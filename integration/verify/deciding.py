@@ -108,7 +108,8 @@ def stores(sink: KafkaSink, where: Where) -> bool:
 def log_in_checkpoint(sink: KafkaSink, acquired: Acquired, facts: QueryFacts) -> RegisterLog:
     """Open the log in the checkpoint of the query that last acquired the sink.
 
-    A copy of the checkpoint passes, too. An older copy lacks the newest decisions, so its log proves no transaction undecided.
+    A copy of the checkpoint passes, too. An older copy lacks the newest decisions, so its log cannot prove that a transaction
+    is undecided.
 
     Raises:
         DecisionsElsewhereError: the user has not passed this query's checkpoint.

@@ -165,7 +165,7 @@ def _chunks(path: Path) -> Iterator[npt.NDArray[Any]]:
 
 
 def _sorted(rows: npt.NDArray[Any], *within: str) -> npt.NDArray[Any]:
-    """Sort by identity, and within an identity by the columns ``within``, of which the last column comes first."""
+    """Sort by identity, and within an identity by the columns ``within``. The last of these columns is the primary sort key."""
     return rows[np.lexsort((*(rows[name] for name in within), rows["low"], rows["high"]))]
 
 
