@@ -34,7 +34,7 @@ class Attempt(NamedTuple):
 class TaskAttempt:
     """One task of one attempt.
 
-    The fields do not identify a writer's transaction: if Spark runs a task again, or twice at the same time, all runs of the
+    The fields do not identify a writer's transaction. If Spark runs a task again, or twice at the same time, all runs of the
     task have identical fields. So take the transaction's name from :func:`twopc.fenced_committer.transaction_name`.
 
     Attributes:

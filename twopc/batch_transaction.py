@@ -90,7 +90,7 @@ class BatchTransaction:
 
     @contextlib.contextmanager
     def ending_what_is_open(self) -> Iterator[None]:
-        """If the ``with`` block fails, end those of the batch's open transactions that are certainly undecided.
+        """If the ``with`` block fails, end the batch's open transactions, but only those that are certainly undecided.
 
         An open transaction would block every reader of the output until the next start. Transactions that have been
         decided, or may have been, stay open.

@@ -22,10 +22,10 @@ class LastDecision:
 
     Attributes:
         log: the log that contains the decision.
-        decision: the decision, with its repairs; None if the log contains none that may be incomplete.
-        handles: the handle of each of its transactions in the sinks that the start passes.
+        decision: the decision, with its repairs; None if the log contains no decision that may be incomplete.
+        handles: the handle of each of the decision's transactions, in the sinks that the start passes.
         scan_start: see :attr:`LogView.scan_start`.
-        given_up: the sinks in which the user abandons what is not visible.
+        given_up: the sinks in which the user abandons the decision's transactions that are not visible.
         evidence: the evidence for each of ``handles``, once the start has tried to commit them.
         blockers: why the commit could not be proven.
         outdated: the sinks in which another query has decided later batches. These sinks may no longer prove this decision.

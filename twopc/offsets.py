@@ -13,10 +13,10 @@ _DIGEST: Final = re.compile(r'\{"digest":"[0-9a-f]*",(?="logOffset":\d+\}$)')
 
 
 def is_same(decided: Sequence[str], found: Sequence[str]) -> bool:
-    """Return whether the offsets that were found are those of an earlier decision.
+    """Return whether the found offsets equal an earlier decision's offsets.
 
-    An earlier release added no digest to some sources. A source is compared without its digest if the decision has none,
-    because the first start after an upgrade must still recognize the last batch.
+    An earlier release added no digest to some sources. If the decision's offset has no digest, the source is compared without
+    its digest, because the first start after an upgrade must still recognize the last batch.
     """
     return len(decided) == len(found) and all(map(_is_same, decided, found))
 

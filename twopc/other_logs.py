@@ -56,8 +56,8 @@ def require_completable(setup: Setup, log: DecisionLog, view: LogView, batch: Ba
 def require_all_sinks(setup: Setup, log: DecisionLog, view: LogView, batch: Batch) -> None:
     """Refuse a start that leaves out a sink in which the last decided batch may still be invisible.
 
-    Nobody else would commit this sink's transactions. The batch is complete if the engine has moved past it in this checkpoint:
-    the engine does so only when the batch is visible in every sink, unless the user's function swallows the toolkit's errors.
+    Nobody else would commit this sink's transactions. The batch is complete if the engine has moved past it in this checkpoint.
+    The engine moves on only when the batch is visible in every sink, unless the user's function swallows the toolkit's errors.
     A restored savepoint continues the ended query's batches under a new id. Offsets of any other query say nothing, even if
     they are equal. If the binding names the sink, the check of the binding has already refused the start, but a new checkpoint
     has no binding yet.

@@ -1,6 +1,6 @@
 """Keep secrets out of messages.
 
-Clients quote a value that they cannot send, such as a token that was read from a file with the file's last line break. So a sink
+Clients quote a value that they cannot send, such as a token that was read from a file and still ends in a line break. So a sink
 first refuses such a value, and the error names only the value's setting. In a client's other errors, known secrets are masked.
 """
 

@@ -1,12 +1,11 @@
 """Test whether a consumer group actually reads only committed records, whatever its settings say (``twopc migrate probe``).
 
 The probe commits a record to each partition, and waits until the group has committed an offset past this record. The
-group's offset shows that the group reads the partition. Most groups commit offsets at intervals, so the probe then commits a
-second record immediately, and the wait for the next offset shows how long an interval is. Then the probe writes another record
-in a transaction, and keeps the transaction open for longer than the second wait. A group under ``read_committed`` cannot
-move past this record. A group under ``read_uncommitted`` reads the record, and commits an offset past it. Finally, the
-probe aborts the transaction. The probe also aborts the transaction after an error or a signal, because the topic's readers wait
-for its end.
+group's offset shows that the group reads the partition. Most groups commit offsets at intervals. To measure an interval, the
+probe immediately commits a second record, and waits for the group's next offset. Then the probe writes another record in a
+transaction, and keeps the transaction open for longer than the second wait. A group under ``read_committed`` cannot move past
+this record. A group under ``read_uncommitted`` reads the record, and commits an offset past it. Finally, the probe aborts the
+transaction. The probe also aborts the transaction after an error or a signal, because the topic's readers wait for its end.
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     A second call is safe.
 
     Raises:
-        ConfigurationError: no transactional query has used the checkpoint, or the checkpoint has more than one unfinished
-            batch, or it has one and the query cannot be fenced.
+        ConfigurationError: no transactional query has used the checkpoint. Or the checkpoint has more than one unfinished
+            batch, or one unfinished batch of a query that cannot be fenced.
         CommitBlockedError, InDoubtError: the last decision cannot be completed now. Nothing was recorded.
         TwoPhaseCommitError: recovery was refused or failed. Nothing was recorded.
     """

@@ -1,7 +1,8 @@
 """Commit or abort open transactions as recovery would. Even with --force, reject anything that the decision record forbids.
 
-An operator commits in the same way as the committer: with EndTxn and the handle's producer id and epoch, followed by a wait
-until readers see the rows. An operator aborts in the same way as the sweep: with InitProducerId, which also stops the writer.
+An operator commits in the same way as the committer. The command sends EndTxn with the handle's producer id and epoch, and then
+waits until readers see the rows. An operator aborts in the same way as the sweep, with InitProducerId, which also stops the
+writer.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ class SinkState:
 
     Attributes:
         problem: why the decision log cannot be used; None if the log can be used.
-        is_elsewhere: whether the decision log cannot be used only because the command cannot reach it: it is on another
-            cluster, or in a checkpoint that the user has not passed. In that case, nothing is damaged.
+        is_elsewhere: whether the only problem is that the command cannot reach the decision log, which is on another cluster or
+            in a checkpoint that the user has not passed. In that case, nothing is damaged.
         checkpoint: the checkpoint that contains the decisions; empty if they are in a ledger, or cannot be read.
         query_id: the query for which the log is open.
         driver: the newest driver's host and process.

@@ -107,8 +107,8 @@ class SparkEngine:
     def evaluate(self) -> None:
         """See :class:`Engine`.
 
-        Evaluate the same columns of the same DataFrames as :meth:`prepare`, and discard the rows. So this run needs no
-        more than the first run, and the user's function can read its observations. The rows are already visible, so an
+        Evaluate the same columns of the same DataFrames as :meth:`prepare`, and discard the rows. Then this run needs no more
+        than the first run, and the user's function can read the DataFrames' observations. The rows are already visible, so an
         error stops the query only if it leaves the state incomplete.
         """
         for rows in self.batch:

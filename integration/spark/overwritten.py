@@ -1,7 +1,7 @@
 """Check a batch against its checkpoint, if ``offsets/N`` may not be what the running query has planned.
 
 There are two causes. The checkpoint's store may let another driver overwrite the file. Or the user may have passed the location
-of a copy of the query's checkpoint: the copy has the same query id, but Spark does not write the new batches to it.
+of a copy of the query's checkpoint. The copy has the same query id, but Spark does not write the new batches to the copy.
 
 Spark's offset log relies on a rename that fails if the target exists (``CheckpointFileManager.createAtomic``). If the rename
 replaces the target instead, a driver that is paused in the middle of a write may later replace the offsets of a batch that

@@ -179,7 +179,7 @@ class VisibleCall:
 def _reference(frame: object) -> Callable[[], object | None]:
     try:
         return weakref.ref(frame)
-    except TypeError:  # not a DataFrame; only an interceptor knows what it stands for, so it equals nothing
+    except TypeError:  # not a DataFrame; only an interceptor knows what it means, so it equals nothing
         return lambda: None
 
 

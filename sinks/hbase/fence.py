@@ -56,8 +56,8 @@ class Fence:
     def read(self, uuids: Iterable[str] | None = None) -> Progress:
         """Read the row, or only the base, the top and these slices.
 
-        Reading the complete row takes longer after many batches: HBase reads past the columns of all slices of earlier decisions
-        until it flushes the table (by default, after an hour). With 40,000 such slices, it took half a second.
+        Reading the complete row takes longer after many batches. Until HBase flushes the table (by default, after an hour), it
+        reads past the columns of all slices of earlier decisions. With 40,000 such slices, it took half a second.
         """
         if uuids is None:
             read = look(self._table, self._row, family=STATE)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.types import IcebergType, NestedField
 
-#: The promotions of format version 2, besides those of decimals. pyiceberg's ``promote`` allows more promotions than
-#: other readers do.
+#: The type promotions of format version 2, except decimal promotions (see :func:`_is_readable`). pyiceberg's ``promote`` allows more
+#: promotions than other readers do.
 _PROMOTIONS: Final = {(IntegerType(), LongType()), (FloatType(), DoubleType())}
 
 

@@ -77,7 +77,8 @@ class KeptRows:
     def recreated(self, handles: Sequence[KafkaHandle]) -> dict[KafkaHandle, str]:
         """Say why rows are missing, if a topic was recreated since this object first saw it. Costs one request.
 
-        Only a topic's id shows that an attempt wrote to both the old and the new topic: the transaction is open in both.
+        If an attempt wrote to both the old and the new topic, its transaction is open in both. Only the topic's id shows the
+        change.
         """
         before = dict(self._topic_ids)
         wanted = all_partitions(handles)
@@ -190,7 +191,7 @@ def unended(
 
 
 def _missing(handles: Iterable[KafkaHandle], why: Callable[[str, KafkaHandle], str | None]) -> dict[KafkaHandle, str]:
-    """Return the handles that lack rows in some partition, with ``why`` of the first such partition."""
+    """Return the handles that lack rows in a partition, each with the result of ``why`` for its first such partition."""
     reasons = {
         handle: [reason for where in sorted(handle.topic_partitions()) if (reason := why(where, handle))]
         for handle in handles

@@ -28,8 +28,9 @@ NOT_ALLOWED: Final = kafka_errors.TopicAuthorizationFailedError.__name__
 NOT_SUPPORTED: Final = kafka_errors.UnsupportedVersionError.__name__
 #: The first version of Metadata that can ask about a topic without creating it.
 _WITHOUT_CREATION: Final = 4
-#: How many partitions one request asks about. A leader lists every producer that has written to a partition in the last day: up
-#: to 0.7 MB for each partition if 16 tasks write a batch each minute. kafka-python closes the connection at 100 MB.
+#: How many partitions one request asks about. A leader lists every producer that has written to a partition in the last day. If
+#: 16 tasks write a batch each minute, the list takes up to 0.7 MB for each partition. kafka-python closes the connection at 100
+#: MB.
 _ASKED_AT_ONCE: Final = 10
 #: A new topic or a new leader causes these errors for a moment, so they say nothing about what a partition contains.
 _PASSING: Final = frozenset(

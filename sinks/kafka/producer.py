@@ -223,8 +223,8 @@ def drop_quietly(ready: ReadyProducer, timeout_ms: float) -> None:
     """Abort a producer's transaction if possible. If the transaction stays open, the sweep ends it later.
 
     librdkafka waits for records in flight. If no response comes, the transaction stays open, and the sweep fences these
-    records. Do not purge the records: after a purge, the abort would leave the epoch unchanged, and brokers before Kafka 3.6
-    accept a record that arrives after the abort (KAFKA-14402).
+    records. Do not purge the records. After a purge, the abort would leave the epoch unchanged. Brokers before Kafka 3.6 would
+    then accept a record that arrives after the abort (KAFKA-14402).
     """
     with suppress(*SERVING):
         ready.producer.abort_transaction(timeout_ms / 1000)

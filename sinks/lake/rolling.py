@@ -1,7 +1,7 @@
 """Write a task's files, at least one for each partition. When a file is full, the next rows go to a new file.
 
-Rows are not split until they have reached the limit. If each batch were split at once, rows in very many partitions would become
-very many small tables, and the objects of such a table need far more memory than its rows.
+Rows are not split until they have reached the limit. If each batch were split immediately, rows in very many partitions would
+become very many small tables. The objects of such a table need far more memory than its rows.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class QueryContract:
         assert noticing.visible() == all_rows(0, 1)
 
     def test_a_query_that_another_one_has_replaced_does_not_return(self, noticing: Case, tmp_path: Path) -> None:
-        """The store need not keep the evidence for its last batch, so writing the batch again could duplicate its rows."""
+        """The store need not keep the evidence for the old query's last batch, so a second write could duplicate the rows."""
         old = Query(noticing, tmp_path)
         old.run(0)
         ends = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
@@ -152,7 +152,7 @@ class QueryContract:
         self, noticing: Case, tmp_path: Path
     ) -> None:
         """The previous query's decisions say nothing about the new query's checkpoint."""
-        before = 7  # other rows than those of the new query, so that every sink shows them apart
+        before = 7  # these rows differ from the new query's rows, so that every sink shows both
         Query(noticing, tmp_path).run(before, settings=Settings(overrides=Overrides(adopt_query_id=QUERY_ID)))
         new = Query(noticing, tmp_path / "new", query_id="query-b")
         ends = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
