@@ -41,8 +41,8 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
     ``decided`` is the view of the deciding log.
 
     Raises:
-        RefusedStartError: another query owned a sink last, and no override names that query. Or another log than the deciding
-            one contains decisions, and the start cannot complete the last of them.
+        RefusedStartError: another query owned a sink last, and no override names that query. Or a log other than the deciding
+            log contains decisions, and the start cannot complete the last of them.
         DecisionLogDamagedError: a log in which this query does not decide is damaged.
     """
     for log in setup.participants.decision_logs():

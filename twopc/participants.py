@@ -119,8 +119,8 @@ class Participants:
         found: dict[str, str | None] = {}
         for name, committer in self.committers.items():
             owner = committer.inspect()
-            # Only the first result counts, because a later one could name a newer driver, which a retried acquisition
-            # must not fence.
+            # Only the first result counts. A later result could name a newer driver, which a retried acquisition must not
+            # fence.
             self._seen.setdefault(name, owner)
             found[name] = owner.query_id if owner else None
         return found

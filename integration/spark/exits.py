@@ -17,7 +17,7 @@ DONE: Final = 0
 UNKNOWN: Final = 1
 
 _NAME: Final = re.compile(r"twopc\.errors\.(\w+)")
-#: Only the name of the class, because ``twopc.errors`` does not contain the class, and this module does not import the
+#: This is only the class's name, because ``twopc.errors`` does not contain the class, and this module does not import the
 #: commands.
 _STOPPED: Final = "StoppedWithSavepointError"
 _NEEDS_A_LOOK: Final = (

@@ -121,8 +121,8 @@ class RunWriter:
         pending.measured(self._mode.look(files, frames, batch))
         staging = self._open_staging(files, batch.query_id)
         is_first, run = self._coordinator is None, self.run
-        # Recover before the columns are checked: while they are rejected, a decided transaction may expire. Only recovery finds
-        # out what an earlier call decided.
+        # Recover before the columns are checked. A decided transaction may expire while each start rejects the columns. Only
+        # recovery finds out what an earlier call decided.
         coordinator = self._coordinator or self._recovered(session, staging, batch, pending)
         rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]
         if is_first:

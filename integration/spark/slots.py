@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
 
-#: More than one task for each slot, so that a slow task does not hold up the others.
+#: Each slot gets more than one task, so that a slow task does not hold up the others.
 _TASKS_PER_SLOT: Final = 2
 
 

@@ -51,7 +51,7 @@ def text_of(value: Any, kind: pa.DataType) -> str:
 
 
 def is_unchanged(text: str, kind: pa.DataType) -> bool:
-    """Return whether the log's text for a partition value also stands for a value of this type."""
+    """Return whether a value of this type has exactly this text in the log."""
     try:
         [value] = numbers(pa.array([text]).cast(kind)).to_pylist()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.types import IcebergType, NestedField
 
-#: The type promotions of format version 2, except decimal promotions (see :func:`_is_readable`). pyiceberg's ``promote`` allows more
-#: promotions than other readers do.
+#: The type promotions of format version 2, except those of decimals (see :func:`_is_readable`). pyiceberg's ``promote`` allows
+#: more promotions than other readers do.
 _PROMOTIONS: Final = {(IntegerType(), LongType()), (FloatType(), DoubleType())}
 
 
@@ -27,7 +27,7 @@ def children(kind: IcebergType) -> Sequence[NestedField]:
 
 
 def find_unreadable(written: Schema, now: Schema) -> Iterator[str]:
-    """Yield the columns and nested fields of the table that files with an older schema do not fit.
+    """Yield the table's columns and nested fields that do not fit files with an older schema.
 
     A reader finds columns by their ids. It ignores a column that the table no longer has, and returns null for a column that
     the file does not have. ``CREATE OR REPLACE TABLE`` may give an id another type.

@@ -49,7 +49,7 @@ def _serve_forever(served: WeakValueDictionary[int, Idle]) -> None:
 
 def _serve(reference: ref[Idle], failing: set[int]) -> None:
     """Serve one object. ``failing`` contains the ids of the objects whose error has been logged."""
-    # A separate call for each object, because a variable that outlived the call would keep a dropped object's clients alive.
+    # Each object has its own call, because a variable that outlived the call would keep a dropped object's clients alive.
     one = reference()
     if one is not None:
         try:

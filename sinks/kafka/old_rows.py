@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Younger rows need no look at the topics' settings. Few topics keep their records for less than an hour.
+#: If all rows are younger, the topics' settings are not read. Few topics keep their records for less than an hour.
 _OLD_MS: Final = 3_600_000
 _DAY_MS: Final = 86_400_000
 #: A topic, seen from one process and sink.

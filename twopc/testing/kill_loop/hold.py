@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-#: Longer than any kill takes. After this time, the held process raises an error, and the query fails.
+#: No kill takes this long. After this time, the held process raises an error, and the query fails.
 _HELD_S: Final = 600
 _POLL_S: Final = 0.02
 
