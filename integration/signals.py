@@ -6,13 +6,17 @@ import contextlib
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import TwoPhaseCommitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
+
+#: Signals that follow each other faster have one cause. A shell may send SIGHUP twice.
+_SAME_S: Final = 5.0
 
 
 @contextlib.contextmanager
@@ -26,7 +30,7 @@ def ended_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # Python calls signal handlers in the main thread only
         return
-    received: list[int] = []
+    received: dict[int, float] = {}
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: found for number in numbers if (found := signal.getsignal(number)) not in {signal.SIG_IGN, None}}
     for number, found in before.items():
@@ -38,19 +42,23 @@ def ended_by_signals() -> Iterator[None]:
     except Exception as error:
         if not received:
             raise
-        if received[0] == signal.SIGINT:
+        first = next(iter(received))
+        if first == signal.SIGINT:
             raise KeyboardInterrupt from error
-        raise SystemExit(128 + received[0]) from error
+        raise SystemExit(128 + first) from error
     finally:
         for number, found in before.items():
             signal.signal(number, found)
 
 
-def _raising(former: Any, received: list[int]) -> Callable[[int, FrameType | None], None]:
+def _raising(former: Any, received: dict[int, float]) -> Callable[[int, FrameType | None], None]:
+    """Return a handler. ``received`` maps each signal to the time when it last raised an exception."""
+
     def handle(number: int, frame: FrameType | None) -> None:
-        if number != signal.SIGINT and {*received} - {signal.SIGINT}:
-            return  # the cleanup is running, and a shell may send SIGHUP twice
-        received.append(number)
+        now = time.monotonic()
+        if number != signal.SIGINT and any(now - at < _SAME_S for one, at in received.items() if one != signal.SIGINT):
+            return  # the cleanup is running
+        received[number] = now
         if callable(former):
             former(number, frame)
         sys.exit(128 + number)

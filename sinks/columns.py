@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from twopc.errors import BadRecordError, ConfigurationError, SchemaError
+from twopc.sink import type_name
 from twopc.sinks.years import count_text, counted
 
 _PLAIN: Final = (
@@ -104,6 +105,11 @@ def _column(rows: pa.RecordBatch, name: str) -> Any:
             f"the DataFrame has no column {name!r} (it has {', '.join(rows.schema.names)}): include this column in the DataFrame"
         )
     column: Any = rows.column(name)
+    if pa.types.is_null(column.type):  # also stands for a type that Arrow does not have
+        raise SchemaError(
+            f"column {name!r} is {type_name(rows.schema.field(name))}, which cannot be stored. Convert the column to text "
+            "(to_json) or bytes"
+        )
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if column.null_count:

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.live import pipeline
 from tests.live.lending import lent
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _SUMMARY = "summary"
+
+# A busy machine may take longer than the 200 ms that Hypothesis allows an example.
+settings.register_profile("twopc", deadline=None)
+settings.load_profile("twopc")
 
 
 @pytest.fixture(scope="session")

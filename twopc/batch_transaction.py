@@ -270,9 +270,9 @@ class BatchTransaction:
         if before != now:
             text = (
                 "batch %d was decided with %d rows. All of its transactions were lost before they became visible, and Spark now "
-                "returns %d rows for it. The batch continues with these rows. If rows are missing, the source may no longer "
-                "contain them. For example, retention may have deleted them, and failOnDataLoss=false hides this. Compare the "
-                "source with the output, and write missing rows by other means"
+                "returns %d rows for it. The batch continues with these rows. If there are fewer rows now, the source may no "
+                "longer contain the missing rows. For example, retention may have deleted them, and failOnDataLoss=false hides "
+                "this. Compare the source with the output, and write missing rows by other means"
             )
             logger.warning(text, self._batch.batch_id, before, now)
 

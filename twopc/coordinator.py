@@ -117,7 +117,7 @@ class Coordinator:
     def _process(self, batch: Batch, engine: Engine, pending: Pending) -> None:
         run = self.start(batch, pending)
         transaction = BatchTransaction(run, batch, engine, pending)
-        with transaction.ending_what_is_open():  # ends them after any error
+        with transaction.ending_what_is_open():  # ends the batch's open transactions after any error
             while (step := transaction.next_step()) is not Step.FINISH:  # the recovery table; a refusal raises an error
                 if step is Step.ABANDON:
                     transaction.abandon()  # one durable record; the table reads it immediately

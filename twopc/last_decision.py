@@ -30,7 +30,7 @@ class LastDecision:
         blockers: why the commit could not be proven.
         outdated: the sinks in which another query has decided later batches. These sinks may no longer prove this decision.
         waits_for: by sink, the older decisions that must be complete before this one is committed there.
-        is_own: whether it is the last decision in the deciding log, so that the query may write its lost rows again.
+        is_own: whether it is the last decision of the query that starts, so that the query may write its lost rows again.
     """
 
     log: DecisionLog
@@ -92,7 +92,8 @@ class LastDecision:
         if name in self.outdated or name in self.given_up or not self._precedes_in(name, other):
             return False
         if self.is_own:
-            return any(self.evidence.get(key, Evidence.UNKNOWN) is Evidence.UNKNOWN for key in self.left)
+            left = [key for key in self.left if key[0] not in self.given_up]
+            return any(self.evidence.get(key, Evidence.UNKNOWN) is Evidence.UNKNOWN for key in left)
         return not self.is_proven and not self.is_given_up
 
     def _precedes_in(self, name: str, other: LastDecision) -> bool:

@@ -66,10 +66,15 @@ def require_all_sinks(setup: Setup, log: DecisionLog, view: LogView, batch: Batc
     sinks = setup.participants.left_out(last) if last is not None else []
     if last is None or not sinks or _abandons(setup, log, view, last, sinks):
         return
-    continues = batch.query_id in {last.query_id, overrides.adopt_query_id}
-    prior = batch.offsets_of(last.batch_id) if continues and batch.batch_id > last.batch_id else None
+    is_ahead = _continues(setup, last, batch) and batch.batch_id > last.batch_id
+    prior = batch.offsets_of(last.batch_id) if is_ahead else None
     if prior is None or not is_same(last.offsets, prior):
         raise refusals.left_out(log.name, last, sinks, overrides)
+
+
+def _continues(setup: Setup, last: Decision, batch: Batch) -> bool:
+    """Whether the query that starts continues the batches of the query that made this decision."""
+    return batch.query_id in {last.query_id, setup.settings.overrides.adopt_query_id}
 
 
 def _abandons(setup: Setup, log: DecisionLog, view: LogView, last: Decision, sinks: Sequence[str]) -> bool:
@@ -94,23 +99,29 @@ def complete(setup: Setup, view: LogView, batch: Batch) -> tuple[LogView, LastDe
         TwoPhaseCommitError: a log could not be read or closed, or a sink has failed. A restart tries again.
     """
     mine, *others = decisions = _last_decisions(setup, view, batch)
-    failed: RetriableError | None = None
+    failed, has_abandoned = None, False
     for one in in_order(decisions):
         try:
             setup.participants.recover(one, decisions, batch.query_id)
         except RetriableError as error:
             failed = failed or error
             continue
-        stays_open = one is mine and not any(one.precedes(other) for other in others)
-        if one.decision is not None and one.is_proven and not stays_open:
+        if one.decision is None or (one is mine and not any(one.precedes(other) for other in others)):
+            continue
+        is_abandoned = (
+            not one.is_proven and one.is_given_up and not one.is_own
+        )  # the query judges its own decision later
+        if one.is_proven or is_abandoned:
             # Close the log now, because the store may no longer prove this decision once a newer one is committed.
-            begin = _end_of(one.decision)
+            has_abandoned |= is_abandoned
+            begin = _end_of(one, one.decision)
             offset = one.log.append([begin])
             view = fold_more(view, offset, [begin]) if one is mine else view
             one.close()
     if failed is not None:
         raise failed
-    if _judge(setup, mine, others, batch):
+    _judge(setup, mine, others, batch)
+    if has_abandoned:  # the transactions of these decisions are no longer to be spared
         setup.participants.sweep(mine.handles)
     return view, mine
 
@@ -129,7 +140,7 @@ def _last_decisions(setup: Setup, view: LogView, batch: Batch) -> list[LastDecis
             decode(one.decision),
             one.scan_start,
             _given_up(setup, log, one),
-            is_own=log is setup.log,
+            is_own=log is setup.log and one.decision is not None and _continues(setup, one.decision, batch),
         )
         for log, one in found
     ]
@@ -140,46 +151,33 @@ def _given_up(setup: Setup, log: DecisionLog, view: LogView) -> list[str]:
     return [] if last is None else [name for name in sinks if _abandons(setup, log, view, last, [name])]
 
 
-def _judge(setup: Setup, mine: LastDecision, others: Sequence[LastDecision], batch: Batch) -> bool:
-    """Close each log whose decision the user has abandoned. The start has tried to commit all of them.
+def _judge(setup: Setup, mine: LastDecision, others: Sequence[LastDecision], batch: Batch) -> None:
+    """Check that no decision in another log is left. The start has tried to commit all of them."""
+    unproven = [one for one in others if one.decision is not None]
+    if unproven:
+        # The query's own decision is judged later. But if another decision waits for it, the error must also say why it is not
+        # proven.
+        awaited = [mine] if any(mine in older for one in unproven for older in one.waits_for.values()) else []
+        raise _error(setup, [*awaited, *unproven], batch)
 
-    Returns:
-        whether the user has abandoned a decision. If so, the sweep no longer spares that decision's transactions.
+
+def _end_of(one: LastDecision, last: Decision) -> Begin:
+    """Return the record that closes a log. It does not end the query.
+
+    The query that starts has not decided anything yet, and its first batch may be rejected.
     """
-    unproven, abandoned = list[LastDecision](), False
-    for one in others:
-        last = one.decision
-        if last is None:
-            continue
-        if not one.is_given_up:
-            unproven.append(one)
-            continue
-        abandoned = True
+    if not one.is_proven:
         logger.warning(
             "override=Abandon(%d, %r) abandons this batch's transactions that are not proven visible: %s",
             last.batch_id,
             last.query_id,
             ", ".join(one.handles[key].transaction for key in one.left),
         )
-        one.log.append([_end_of(last, abandons=True)])
-    if unproven:
-        # The query's own decision is judged later. But if another decision waits for it, the error must also say why it is not
-        # proven.
-        awaited = [mine] if any(mine in older for one in unproven for older in one.waits_for.values()) else []
-        raise _error(setup, [*awaited, *unproven], batch)
-    return abandoned
-
-
-def _end_of(last: Decision, *, abandons: bool = False) -> Begin:
-    """Return the record that closes a log. It does not end the query.
-
-    The query that starts has not decided anything yet, and its first batch may be rejected.
-    """
     return Begin(
         query_id=last.query_id,
         first_batch=last.batch_id + 1,
         prior_offsets=last.offsets,
-        abandons=abandons,
+        abandons=not one.is_proven,
         prior_times=last.times,
     )
 

@@ -104,14 +104,14 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             "old one was deleted, or if the query's checkpointLocation is missing or has changed.) If the old "
             f"checkpoint still exists, set the query's checkpointLocation to it, and restart. If query {other} has "
             f"ended for good, pass all of that query's sinks and {ending}. This start then completes that query's last "
-            "batch. Otherwise, rename this sink"
+            "batch. If it has not ended, rename this sink"
         ),
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} contains no record of the earlier batches. If another writer wrote "
             f"them, that writer must not have begun batch {at}, because this sink will write all of batch {at}. To make sure, "
             "start that writer again, and stop it when no batch is unfinished (the newest files in offsets/ and commits/ then "
             "have the same number). These numbers prove nothing in real-time mode, with trigger(continuous=…) or with "
-            "asyncProgressTrackingEnabled. In these cases, let that writer first finish a batch without them "
+            "asyncProgressTrackingEnabled. In these cases, let that writer first finish a batch without these modes "
             "(docs/migration.md). If the output is in Kafka, this sink can also take over a half-written batch "
             f"(`twopc migrate cutover`). Then pass {overrides.in_code(AdoptQuery(mine))}. If the sink was renamed, restore its "
             "previous name. If the function did not call the exactly_once object for these batches, fix the function, and start "

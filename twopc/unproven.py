@@ -24,8 +24,8 @@ LEFT_BEHIND: Final = "Spark has moved past this batch and cannot replay it"
 OTHER_ROWS: Final = (
     "the replay does not yield the decided rows, so the lost rows cannot be told apart from the visible rows. Check what has "
     "changed since the batch was decided: the function, a DataFrame, select, the set of sinks, a sink's settings, or the version "
-    "of Spark or spark-twopc. If any of these has changed, start the former version first, which may be able to complete the "
-    "batch. Otherwise, a shuffle, AQE, changed partitions or a non-deterministic expression has changed the rows"
+    "of Spark or spark-twopc. If any of these has changed, first start the former version, because it may be able to complete "
+    "the batch. Otherwise, a shuffle, AQE, changed partitions or a non-deterministic expression has changed the rows"
 )
 _PREVENTION: Final = "To prevent this in later batches, set staging=True, which keeps the rows"
 OTHER_ORDERS: Final = "each replay yields the decided rows in a different order. Restart the query to try again"
@@ -67,8 +67,9 @@ class Unproven:
         if self.blockers:
             fix = f"{'; '.join(self.blockers)}. Fix the cause, and restart the query"
         else:
-            fix = "No data is lost. Restart the query when every broker responds"
+            fix = "Restart the query when every broker responds"
         lost = self._named(Evidence.ABORTED)
+        fix = fix if lost or self.blockers else f"No data is lost. {fix}"
         also = f", and some of its transactions are lost: {', '.join(lost)}" if lost else ""
         return CommitBlockedError(
             f"{self._batch} is decided, but its commit could not be completed in time{also}. {fix}. The query will then "
@@ -82,8 +83,8 @@ class Unproven:
         older = {f"batch {one.batch_id} of query {one.query_id}": None for found in waits_for.values() for one in found}
         return (
             f"{self._batch} is decided. In the sinks {sorted(waits_for)}, it waits for {' and '.join(older)}, because these "
-            "sinks may prove only their newest batch. Do not abandon the batch that waits. The query completes this batch there "
-            "when the older one is complete or abandoned"
+            "sinks may prove only their newest batch. Do not abandon the batch that waits in these sinks. The query completes it "
+            "there when the older one is complete or abandoned"
         )
 
     def in_doubt(self, why: str, staging: StagedRows | None) -> InDoubtError:

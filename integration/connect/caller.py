@@ -2,8 +2,8 @@
 
 No single fact identifies the caller. Spark numbers the columns of each plan that it analyzes. However, Spark Connect
 keeps the analyzed plans (since Spark 4.0, after ``printSchema()``, for example), so several queries on one DataFrame
-may share the same column numbers. Therefore, each rule below only excludes queries that did *not* make the call. No rule ever
-excludes the caller:
+may share the same column numbers. Therefore, each rule below only excludes queries that did *not* make the call. No rule
+excludes the caller. The rules are:
 
 - The caller reads the batch's columns.
 - Spark starts a process before it starts that process's query, so a run that was already active at that time is not the

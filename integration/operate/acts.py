@@ -121,7 +121,7 @@ def require_abortable(wanted: Sequence[OpenTransaction], *, is_forced: bool) -> 
                 f"minute, or end when you start the query. {_NEVER}"
             )
         if one.standing in _RISKS and not is_forced:
-            raise ForbiddenError(f"{one.transactional_id}: {one.evidence}; {_RISKS[one.standing]}. {_FORCE}")
+            raise ForbiddenError(f"{one.transactional_id}: {one.evidence}. Risk: {_RISKS[one.standing]}. {_FORCE}")
 
 
 def _why_unsure(state: SinkState) -> str | None:

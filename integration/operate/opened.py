@@ -68,7 +68,7 @@ class OpenTransaction:
 
     @property
     def evidence(self) -> str:
-        """The reason for the transaction's standing, in one sentence."""
+        """The reason for the transaction's standing, without the last period."""
         return {
             Standing.DECIDED: f"the decision for batch {self.batch} names this transaction (task {self.task})",
             Standing.ABANDONED: f"the decision for batch {self.batch} names this transaction, but a later record "

@@ -46,8 +46,8 @@ _NEXT: Final = {
         "will publish these rows from the staging area."
     ),
     Step.REPAIR: (
-        "Start the version of the query that decided the batch. If the replay yields the decided rows, the query writes "
-        "the lost rows again. Otherwise, the query stops in doubt."
+        "Start the query in the version in which it decided the batch. If the replay yields the decided rows, the query "
+        "writes the lost rows again. Otherwise, the query stops in doubt."
     ),
     Step.IN_DOUBT: (
         "Spark has moved past the batch and cannot replay it. Check the output, then start the query once with "

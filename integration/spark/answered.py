@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,6 @@ from twopc.errors import DecisionInDoubtError, release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -36,10 +33,9 @@ def answered(batch_id: int, *, then: str) -> Iterator[None]:
     except BaseException as error:
         if threading.current_thread() is threading.main_thread():
             raise  # under Spark Connect, the process ends
-        logger.exception("batch %s failed, so the query stops", batch_id)
         release(error)
         raise DecisionInDoubtError(
             f"batch {batch_id}: the code that the batch called raised {type(error).__name__}({error}), which is not an "
             f"Exception. Spark would wait for this call forever, so the query stops. {then}. The log contains the traceback. "
             "If the code is yours (a function, an interceptor, a sink), raise an Exception instead of calling sys.exit()"
-        ) from None
+        ) from error

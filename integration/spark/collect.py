@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import socket
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -120,8 +118,8 @@ class Stream:
             return self._load(stream)
         except BaseException:
             # Spark's scheduler sends the rows, so it would wait until somebody reads them, and every query would stop.
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(stream.fileno())) as connection:
-                connection.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):
+                stream.close()  # nothing else keeps the connection open (pyspark/util.py, `_create_local_socket`)
             raise
 
     def _load(self, stream: Any) -> Stream:

@@ -13,7 +13,7 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_type
 
 from twopc.errors import SchemaError
-from twopc.integration.spark.offers import offers, quoted
+from twopc.integration.spark.offers import is_ambiguous, offers, quoted
 from twopc.integration.spark.plan_partitions import PARTITION_SQL
 from twopc.integration.spark.views import CHECKSUM, View
 from twopc.sink import TYPE_NAME, Form, SinkColumn, require_one
@@ -36,6 +36,8 @@ _JSON: Final = (
     "'timestampNTZFormat', REPLACE('yyyy-MM-dd_T_HH:mm:ss.SSSSSS', '_', CHR(39)), 'ignoreNullFields', 'false')"
 )
 
+
+_ALIAS: Final = "__twopc_rows"
 
 #: Types that Spark does not hash, and that no sink accepts.
 _UNHASHED: Final = frozenset({"variant", "geometry", "geography"})
@@ -108,7 +110,8 @@ class Rows:
     # Call selectExpr only once, because Spark analyzes the plan again in each call, which takes a few milliseconds.
     def frame(self, *further: str) -> DataFrame:
         """Return the DataFrame with the columns that the sinks use, the checksum, and further columns."""
-        return self.base.selectExpr(
+        # Without the alias, `c`.`id` would be a column id of a table c, if there is one, and not a field of the struct c.
+        return self.base.alias(_ALIAS).selectExpr(
             *(f"{column.in_form} AS `{index}`" for index, column in enumerate(self.columns)),
             f"{self._checksum} AS {CHECKSUM}",
             *further,
@@ -243,8 +246,8 @@ def _can_be_hashed(kind: st.DataType) -> bool:
     """
     if isinstance(kind, st.StructType):
         # In an expression, names that differ only in case are the same name.
-        names = [name.lower() for name in kind.names] if _has_map(kind) else kind.names
-        return len(set(names)) == len(kind) and all(map(_can_be_hashed, _parts(kind)))
+        is_readable = not is_ambiguous(kind) if _has_map(kind) else len(set(kind.names)) == len(kind)
+        return is_readable and all(map(_can_be_hashed, _parts(kind)))
     return kind.typeName() not in _UNHASHED and all(map(_can_be_hashed, _parts(kind)))
 
 
@@ -256,7 +259,9 @@ def _hashable(sql: str, kind: st.DataType, depth: int = 0) -> list[str]:
     a map becomes its entries. A map's text (``to_json``) cannot be hashed instead, because the text of a binary key differs
     between two evaluations.
     """
-    if isinstance(kind, st.StructType) and len({name.lower() for name in kind.names}) == len(kind):
+    if isinstance(kind, st.StructType):
+        if is_ambiguous(kind):  # Spark cannot read the fields one by one
+            return [f"{sql} IS NULL", sql, f"CAST({sql} AS STRING)"]
         fields = (_hashable(f"{sql}.{quoted(field.name)}", field.dataType, depth) for field in kind)
         return [f"{sql} IS NULL", *chain.from_iterable(fields)]
     if isinstance(kind, st.MapType):
@@ -275,7 +280,8 @@ def _hashable(sql: str, kind: st.DataType, depth: int = 0) -> list[str]:
             sql,
         ]
     # Two different texts may be equal in a collation, and Spark may hash them as equal.
-    return [f"{sql} IS NULL", f"CAST({sql} AS BINARY)" if "collate" in kind.simpleString() else sql]
+    is_collated = isinstance(kind, st.StringType) and "collate" in kind.simpleString()
+    return [f"{sql} IS NULL", f"CAST({sql} AS BINARY)" if is_collated else sql]
 
 
 def _entries(kind: st.MapType) -> st.ArrayType:

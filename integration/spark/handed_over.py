@@ -123,8 +123,8 @@ def require_taken_over(files: Files, batch: Batch, decided: Callable[[], int | N
     if facts.query_id != batch.query_id:
         return None  # TakeOver reports the problem
     if facts.is_back:
-        # If the rollback could not fence this query, it may have come too early, and this query may have decided a later batch.
-        # Only this query can finish such a batch. The old sink would write it once more.
+        # A rollback that could not fence this query may have come too early. This query may then have decided a later batch. Only
+        # this query can finish such a batch. The old sink would write it once more.
         highest = decided() if batch.batch_id > facts.batch_id else None
         if highest is not None and batch.batch_id <= highest:
             return highest

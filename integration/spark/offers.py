@@ -116,7 +116,7 @@ def _refusal(frame: DataFrame, select: Mapping[str, Sequence[str]], name: str) -
 
 def _reachable(base: DataFrame, own: st.StructType, made: Mapping[str, st.StructType], struct: str) -> Offers:
     """Give every column a path: its name, or its position if Spark cannot distinguish two names, such as key and KEY."""
-    if not any(map(_is_ambiguous, [own, *made.values()])):
+    if not any(map(is_ambiguous, [own, *made.values()])):
         of_own = Offer(own, tuple(map(quoted, own.names)))
         paths = {
             sink: tuple(f"{struct}.`{number}`.{quoted(name)}" for name in columns.names)
@@ -132,6 +132,6 @@ def _reachable(base: DataFrame, own: st.StructType, made: Mapping[str, st.Struct
     return Offers(flat.toDF(*names), Offer(own, tuple(map(quoted, names[: len(own)]))), places)
 
 
-def _is_ambiguous(columns: st.StructType) -> bool:
+def is_ambiguous(columns: st.StructType) -> bool:
     """Whether Spark may treat two names as the same; by default, Spark ignores case."""
     return len({name.upper().lower() for name in columns.names}) < len(columns)

@@ -214,11 +214,11 @@ def require_visible(
 def _second_call(call: Passed, visible: VisibleCall, difference: str) -> ConfigurationError:
     return ConfigurationError(
         f"this is the second call for batch {call.batch_id}, and {difference}. The first call's rows are visible in "
-        f"{visible.where}. This call wrote nothing, and no restart will write its rows. Perhaps both calls pass the same "
-        "rows, for example because a retry repeats the whole function. Then no row is missing, so do not write any rows by "
-        "hand. Change the function so that it retries only the part after the call, and restart the query. If the calls "
-        f"pass different rows, fix the function. {_ONE_CALL}. Then write this call's rows of batch {call.batch_id} by other "
-        "means, and restart"
+        f"{visible.where}. This call wrote nothing, and no restart will write its rows. There are two cases. (1) Both calls "
+        "pass the same rows, for example because a retry repeats the whole function. In this case, no row is missing, so do not "
+        "write any rows by hand. Change the function so that it retries only the part after the call, and restart the query. (2) "
+        f"The calls pass different rows. In this case, fix the function. {_ONE_CALL}. Then write this call's rows of batch "
+        f"{call.batch_id} by other means, and restart"
     )
 
 
@@ -230,11 +230,11 @@ def other_rows(call: Call) -> ConfigurationError:
     return ConfigurationError(
         f"this call for batch {call.batch_id} does not pass the same DataFrame objects to the same sinks as the first "
         "call. The first call failed, but the batch may already have been decided. If so, its decided rows are "
-        "visible, or will become visible after the restart. This call wrote nothing. Perhaps both calls pass the same "
-        "rows, for example because a retry creates new DataFrames. Then no row is missing, so do not write any rows by "
-        "hand, and restart the query. To avoid this error, create the DataFrames before the part that is retried. If the "
-        f"calls pass different rows, fix the function. {_ONE_CALL}. Then restart. If this call's rows of batch "
-        f"{call.batch_id} are then missing from the output, write them by other means"
+        "visible, or will become visible after the restart. This call wrote nothing. There are two cases. (1) Both calls "
+        "pass the same rows, for example because a retry creates new DataFrames. In this case, no row is missing, so do not "
+        "write any rows by hand, and restart the query. To avoid this error, create the DataFrames before the part that is "
+        f"retried. (2) The calls pass different rows. In this case, fix the function. {_ONE_CALL}. Then restart. If this call's "
+        f"rows of batch {call.batch_id} are then missing from the output, write them by other means"
     )
 
 

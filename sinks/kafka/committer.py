@@ -107,10 +107,10 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         driver = driver_id(sink)
         if self._client.describe([driver])[driver].error == NONE:
             logger.warning(
-                "a driver of sink %r has already used this cluster, but the ledger %s does not exist. Perhaps another "
-                "query uses the same sink name with a different ledger_topic. Then rows are at risk, because the two "
-                "queries stop each other, and may end each other's decided transactions. In that case, stop this query, "
-                "and rename its sink. If you deleted the old ledger on purpose, ignore this warning",
+                "a driver of sink %r has already used this cluster, but the ledger %s does not exist. If another "
+                "query uses the same sink name with a different ledger_topic, rows are at risk, because the two queries "
+                "stop each other, and may end each other's decided transactions. In that case, stop this query, and "
+                "rename its sink. If you deleted the old ledger on purpose, ignore this warning",
                 sink,
                 self._log.name,
             )

@@ -65,8 +65,8 @@ _UNAVAILABLE: Final = frozenset(
     }
 )
 
-#: Possible reasons why brokers do not accept records in time. In the last two cases, librdkafka retries, and does not
-#: log the reason.
+#: Possible reasons why brokers do not accept records in time. While a partition has no leader or too few replicas in sync,
+#: librdkafka retries, and does not log the reason.
 _SILENT: Final = (
     "check the brokers, the network, and the topic's replicas. A partition accepts records only while it has a leader and "
     "at least min.insync.replicas replicas are in sync. If the brokers are only slow, increase the sink's timeout_ms"

@@ -133,7 +133,9 @@ def has_unknown(
 def _existing(
     log: KafkaDecisionLog, starts: Mapping[int, int], earliest: Mapping[int, int], *, timeout_ms: float
 ) -> dict[int, int]:
-    """Return the offset of each partition's first remaining record. Omit partitions without records.
+    """Return the offset at which the search of each partition begins: its start, or the earliest record if that is later.
+
+    Omit partitions without records from this offset on.
 
     A ledger that has lost decisions may also have lost markers. Such a loss must not stop a start.
     """

@@ -34,6 +34,8 @@ _LONGEST_LIFE_S: Final = 10 * 365 * 86_400
 _PATIENCE_S: Final = 1.0
 #: How long a client with a valid token does not repeat a request that has failed.
 _AGAIN_S: Final = 5.0
+#: After this time, a request without a response counts as failed.
+_HANGS_S: Final = 60.0
 #: The ``Tokens`` objects whose last request failed, by their Python id.
 _failing: weakref.WeakValueDictionary[int, Tokens] = weakref.WeakValueDictionary()
 
@@ -54,6 +56,7 @@ class Tokens:
         self._granted: Granted | None = None
         self._renew_at = 0.0
         self._renewing: threading.Thread | None = None
+        self._hangs_at = 0.0
         self._lock = threading.Lock()
         self.failure = ""  #: why the last request failed, if it did
 
@@ -68,13 +71,16 @@ class Tokens:
             now = time.time()
             if self._granted is None or now >= self._granted[1]:
                 return self._renewed(now)
-            if now >= self._renew_at and (self._renewing is None or not self._renewing.is_alive()):
+            if now >= self._renew_at:
                 self._renew_soon(now)
             return self._granted
 
     def _renew_soon(self, now: float) -> None:
         """Request a new token in another thread, because a request that hangs must not delay a client with a valid token."""
+        if self._renewing is not None and self._renewing.is_alive() and now < self._hangs_at:
+            return
         self._renew_at = now + _AGAIN_S  # if the request fails
+        self._hangs_at = now + _HANGS_S
         self._renewing = threading.Thread(target=self._try_to_renew, args=(now,), name="twopc-token", daemon=True)
         with suppress(RuntimeError):  # a process at its limit of threads uses the old token until it expires
             self._renewing.start()
@@ -85,17 +91,21 @@ class Tokens:
             self._renewed(now)
 
     def _renewed(self, now: float) -> Granted:
+        before = self._granted
         try:
-            granted = self._granted = self._requested()
+            granted = self._requested()
         except TwoPhaseCommitError as error:
-            self.failure = str(error)
-            _failing[id(self)] = self
+            if self._granted is before:  # otherwise, a later request has already succeeded
+                self.failure = str(error)
+                _failing[id(self)] = self
             # librdkafka ignores its callback's errors. Log the text only, because a log handler that keeps the error would also
             # keep the client.
-            logger.warning("%s", self.failure)
+            logger.warning("%s", str(error))
             raise
-        self._renew_at = now + (granted[1] - now) / 2
-        _failing.pop(id(self), None)
+        if self._granted is None or granted[1] >= self._granted[1]:
+            self._granted = granted
+            self._renew_at = now + (granted[1] - now) / 2
+            _failing.pop(id(self), None)
         return granted
 
     def __reduce__(self) -> tuple[Any, ...]:

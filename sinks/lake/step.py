@@ -94,7 +94,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
     def _delete_lists(self) -> None:
         """After a new decision's commit, delete the lists of files that earlier decisions' tasks wrote.
 
-        If a machine crash now loses only the newest commit, the previous decision's commit is not lost.
+        A machine crash that loses the previous decision's commit now also loses a newer one, so these lists are not needed.
         """
         if self.published is None:
             return

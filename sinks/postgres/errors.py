@@ -209,7 +209,7 @@ def is_passing(error: Exception) -> bool:
 
 
 def state_of(error: Exception) -> str | None:
-    """Return an error's SQLSTATE. If the server refused the connection, there is none, but the words may show it."""
+    """Return an error's SQLSTATE. If the server refused the connection, only the message's words may show the state."""
     state: str | None = getattr(error, "sqlstate", None)
     return state or next((state for words, state in _REFUSALS.items() if re.search(words, text_of(error))), None)
 

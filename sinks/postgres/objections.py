@@ -199,7 +199,7 @@ def _index(index: Index, publishing: Publishing) -> str:
         return f"the index {index.name} {late}, or drop the index"
     if _is_mixed(columns_rejected_together(index, table), publishing):
         return (
-            f"the index {index.name} uses columns that an upsert changes together with columns that it keeps. After the "
+            f"the index {index.name} uses both columns that an upsert changes and columns that it keeps. After the "
             "decision, the index may reject a row that combines new and old values: include all these columns in the "
             "DataFrame, or drop the index"
         )
@@ -263,7 +263,7 @@ def _check(constraint: Constraint, publishing: Publishing) -> str:
         return f"the constraint {where} {late}, or drop the constraint"
     if _is_mixed(constraint.columns, publishing):
         return (
-            f"the constraint {where} uses columns that an upsert changes together with columns that it keeps. After the "
+            f"the constraint {where} uses both columns that an upsert changes and columns that it keeps. After the "
             "decision, a row that combines new and old values may violate the constraint: include all these columns in the "
             "DataFrame, or drop the constraint"
         )
@@ -277,7 +277,7 @@ def _computed(publishing: Publishing) -> Iterator[str]:
             yield f"the computed column {where} {late}, or drop the computed column"
         if _is_mixed(column.sources, publishing):
             yield (
-                f"{where} is computed from columns that an upsert changes together with columns that it keeps. After the "
+                f"{where} is computed from both columns that an upsert changes and columns that it keeps. After the "
                 "decision, the computation may fail: include all these columns in the DataFrame"
             )
 

@@ -41,7 +41,7 @@ def may_reject(index: Index, table: Table) -> bool:
 
 
 def columns_rejected_together(index: Index, table: Table) -> tuple[str, ...]:
-    """Return the columns whose values the index may reject in combination, although it accepts each value in others.
+    """Return the columns whose values the index may reject in combination, although it accepts each value alone.
 
     A GIN index stores the keys of each column separately. A value of a fixed width does not make an entry too wide.
     """

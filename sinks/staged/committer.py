@@ -232,7 +232,9 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         if state is SliceState.LOST and self._tombstone(handle, version):
             return Evidence.ABORTED
         if state is SliceState.STALE:
-            self._owned(control.decode(self.load(self._client)))
+            record = self._owned(control.decode(self.load(self._client)))
+            if max(record.completed, control.decided_by_others(record, record.query_id)) > version:
+                return Evidence.UNKNOWN  # another query's newer decision has removed the markers
             self._block(
                 f"{handle.transaction} cannot be proven to be committed: {system} has applied a decision newer than version "
                 f"{version}. This checkpoint is older than the output. Restore the newest checkpoint"

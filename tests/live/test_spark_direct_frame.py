@@ -173,7 +173,14 @@ _NESTED: dict[str, list[str]] = {
     "a number": [f"DOUBLE('{text}')" for text in ("0", "-0", "NaN", "Infinity", "-1")] + ["CAST(NULL AS DOUBLE)"],
     "numbers": [f"ARRAY(FLOAT('{a}'), FLOAT('{b}'))" for a, b in (("0", "-0"), ("-0", "0"), ("0", "0"), ("NaN", "0"))]
     + ["ARRAY(FLOAT('0'), NULL)", "ARRAY(NULL, FLOAT('-0'))", "ARRAY(FLOAT('-0'), NULL)"],
-    "a struct whose names differ only in case": [f"NAMED_STRUCT('a', {a}, 'A', {b})" for a, b in ((1, 2), (2, 1))],
+    "a struct whose names differ only in case": [f"NAMED_STRUCT('a', {a}, 'A', {b})" for a, b in ((1, 2), (2, 1))]
+    + ["NAMED_STRUCT('a', NULL, 'A', 1)", "NAMED_STRUCT('a', 1, 'A', NULL)"],
+    "a struct whose names differ only to Spark's eye": [
+        f"NAMED_STRUCT('\u0131', {a}, 'i', {b})" for a, b in ((1, 2), (2, 1))
+    ],
+    "a struct with a field named collate": [
+        f"NAMED_STRUCT('collate', {a}, 'Collate', {b})" for a, b in ((1, 2), (2, 1))
+    ],
 }
 if not pyspark.__version__.startswith("3."):  # Spark 3.5 has no collations
     _NESTED["texts that a collation takes for equal"] = [f"'{text}' COLLATE UTF8_LCASE" for text in ("A", "a", "b")]
@@ -191,6 +198,15 @@ def test_different_values_have_different_checksums(cases: list[str], spark: Spar
     first, second = (as_arrow(arranged.frame()).column(CHECKSUM).to_pylist() for _ in range(2))
     assert first == second
     assert len(set(first)) == len(cases)
+
+
+def test_a_checksum_covers_a_structs_field_beside_a_column_of_the_same_name(spark: SparkSession) -> None:
+    """Spark takes `c`.`value` for the column `value` of a table `c`, if there is one."""
+    frame = spark.range(2).selectExpr("named_struct('value', id) AS c", "'' AS value").alias("c")
+    letters, events = (KafkaSink(name=name, bootstrap_servers="nowhere:1", topic="t") for name in ("letters", "events"))
+    arranged = arrange("", frame, (events, letters), select={}, dead_letter=letters.name)
+    first, second = as_arrow(arranged.frame()).column(CHECKSUM).to_pylist()
+    assert first != second
 
 
 @pytest.mark.skipif(pyspark.__version__.startswith("3."), reason="Spark 3.5 lacks the setting")

@@ -193,7 +193,7 @@ def test_an_override_that_stays_in_the_code_does_not_admit_the_next_query(cluste
     cluster.start().run(0)
     overriding = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
     cluster.start(settings=overriding).run(0, 1, query_id=OTHER)
-    with pytest.raises(RefusedStartError, match=rf"EndQuery\('{OTHER}'\)\]: this start"):
+    with pytest.raises(RefusedStartError, match=rf"EndQuery\('{OTHER}'\)\]. This start"):
         cluster.start(settings=overriding).run(0, query_id="query-c")
 
 

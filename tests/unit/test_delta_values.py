@@ -108,7 +108,7 @@ def test_values_are_read_back_as_they_were_written(partition: str | None, tmp_pa
     driver = Driver(sink)
     numbers = itertools.count()
 
-    @settings(max_examples=25 if partition is None else 10, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25 if partition is None else 10, suppress_health_check=list(HealthCheck))
     @given(_ROWS)
     def check(rows: list[dict[str, Any]]) -> None:
         rows = [{"row": next(numbers), **row} for row in rows if partition is None or not is_odd(row[partition])]
@@ -261,7 +261,7 @@ def stats(kind: Any, *values: Any, **configuration: str) -> dict[str, Any]:
     return said
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.text(st.sampled_from(["a", "\U0010ffff", "é"]), min_size=28, max_size=40), min_size=1, max_size=4))
 def test_the_bounds_of_strings_are_never_too_narrow(values: list[str]) -> None:
     found = stats(pa.string(), *values)
@@ -270,7 +270,7 @@ def test_the_bounds_of_strings_are_never_too_narrow(values: list[str]) -> None:
         assert value.encode() <= found["maxValues"].get("v", "\U0010ffff" * 50).encode()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(_TIMES, min_size=1, max_size=4))
 def test_the_bounds_of_times_are_never_too_narrow(values: list[dt.datetime]) -> None:
     found = stats(pa.timestamp("us"), *values)
@@ -288,7 +288,7 @@ def test_bounds_that_readers_order_differently_are_omitted() -> None:
     assert stats(pa.binary(), b"a", None) == {"numRecords": 2, "minValues": {}, "maxValues": {}, "nullCount": {"v": 1}}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(_decimals(38, 10), min_size=1, max_size=4))
 def test_the_bounds_of_decimals_are_never_too_narrow(values: list[Decimal]) -> None:
     found = FileStats(pa.schema([("v", pa.decimal128(38, 10))]), {})

@@ -143,7 +143,7 @@ def plain_part(value: Any) -> Any:
     return str(value) if isinstance(value, uuid.UUID) else value
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_values_are_read_back_unchanged(data: st.DataObject) -> None:
     kind, arrow, values = data.draw(columns())

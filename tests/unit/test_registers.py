@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.registers_support import (
@@ -293,7 +293,6 @@ def test_two_writes_never_have_the_same_bytes() -> None:
     assert packed([BEGIN]) != packed([BEGIN])
 
 
-@settings(deadline=None)  # a busy machine may take longer than the 200 ms that Hypothesis allows an example
 @given(st.integers(0, len(PACKED) - 1), st.integers(1, 255))
 def test_an_altered_byte_is_detected(tmp_path_factory: pytest.TempPathFactory, position: int, difference: int) -> None:
     altered = bytearray(PACKED)

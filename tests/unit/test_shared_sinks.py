@@ -245,14 +245,21 @@ def test_a_table_keeps_the_proof_of_a_batch_while_an_older_one_is_unproven(
 
 
 def test_a_table_keeps_the_proof_of_a_batch_that_is_unproven_in_another_sink(
-    stores: Cluster, new: LocalFiles, newest: LocalFiles
+    stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen: the newer decision was committed in the table. The next start then advised to insert rows that were visible."""
     stores.start("a", "l").run(0, 1)
     die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
-    stores.world.store("a").unreachable = True
-    with pytest.raises((CommitBlockedError, RetriableError)):
-        stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    recover = Participants.recover
+
+    def fail_and_recover(*arguments: Any) -> None:
+        stores.world.store("a").unreachable = True
+        recover(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Participants, "recover", fail_and_recover)
+        with pytest.raises((CommitBlockedError, RetriableError)):
+            stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
     stores.world.store("a").unreachable = False
     stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
     assert shown(stores, "a") == sorted(all_rows(0, 1, 0))

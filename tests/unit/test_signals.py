@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from typing import TYPE_CHECKING
@@ -87,6 +88,19 @@ def test_a_second_signal_does_not_interrupt_the_cleanup(second: signal.Signals) 
     with pytest.raises(SystemExit):
         given(signal.SIGHUP, act, [])
     assert done == ["cleaned"]
+
+
+def test_a_later_signal_ends_a_command_that_has_missed_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python ignores an exception that a signal handler raises in a finalizer."""
+
+    def act() -> None:
+        with contextlib.suppress(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        monkeypatch.setattr("twopc.integration.signals._SAME_S", 0)  # some time later
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit):
+        given(signal.SIGTERM, act, [])
 
 
 def test_without_a_signal_an_unknown_error_is_reported(capsys: pytest.CaptureFixture[str]) -> None:

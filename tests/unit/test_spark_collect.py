@@ -79,10 +79,10 @@ def test_rows_that_cannot_be_read_do_not_keep_spark_waiting() -> None:
 
     sending = threading.Thread(target=send, daemon=True)
     sending.start()
-    stream = here.makefile("rb")
+    stream = here.makefile("rwb", 65536)  # as PySpark does
+    here.close()  # only the stream keeps the connection
     with pytest.raises(MemoryError):
         Stream(0, fail).load_stream(stream)
     sending.join(30)
     assert errors  # although the traceback of the reader's error may keep the connection
-    for connection in (stream, here, there):
-        connection.close()
+    there.close()

@@ -18,7 +18,7 @@ from twopc.integration.verify.spill import EXAMPLES, Place, Spill
 if TYPE_CHECKING:
     from pathlib import Path
 
-FIXTURE_IS_SHARED = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FIXTURE_IS_SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture

@@ -181,7 +181,7 @@ def test_an_upsert_of_some_columns_is_refused_if_an_index_covers_both_changed_an
     )
     some = batch(id=pa.array([1]), n=pa.array([5]), title=pa.array([half]))
     [objection] = objections(typed, some, mode="upsert", key=("id",))
-    assert objection.startswith("the index i uses columns that an upsert changes together with columns that it keeps")
+    assert objection.startswith("the index i uses both columns that an upsert changes and columns that it keeps")
     assert objections(typed, some, mode="upsert", key=("id",), vote="prepared") == []
     staging = Staging(typed, publishing_of(read_table(typed, "target"), some, "upsert", key=("id",)))
     txn = staging.stage(some)
