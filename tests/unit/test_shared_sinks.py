@@ -344,6 +344,71 @@ def test_the_error_for_a_batch_that_waits_names_the_cause_and_gives_up_only_the_
     assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
 
 
+def lose(stores: Cluster, sink: str, batch_id: int) -> None:
+    """Roll back a batch's transactions in a sink after they were decided."""
+    for one in stores.world.store(sink).transactions.values():
+        if one.batch_id == batch_id:
+            one.state = "aborted"
+
+
+def test_a_query_that_returns_can_give_up_its_batch_in_one_sink(
+    stores: Cluster, new: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: the next start refused with the same advice, because another query's batch still waited for this batch."""
+    stores.start("a", "s", "l").run(0, 1)
+    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    commit = OwnedCommitter.commit
+
+    def commit_elsewhere(committer: OwnedCommitter, handles: Any, scan_start: Any) -> Any:
+        if committer.name == "s" and handles and handles[0].transaction.startswith("s-1-"):
+            return dict.fromkeys(handles, Evidence.UNKNOWN)
+        return commit(committer, handles, scan_start)
+
+    monkeypatch.setattr(OwnedCommitter, "commit", commit_elsewhere)
+    monkeypatch.setattr(OwnedCommitter, "blockers", lambda one: ["the markers are gone"] if one.name == "s" else [])
+    with pytest.raises(CommitBlockedError, match="the markers are gone") as blocked:
+        stores.start("a", "b", "s", "l", settings=passing(AddSink("b"), EndQuery(OTHER))).run(2)
+    assert advised(blocked.value).overrides.abandoned == {Abandon(1, QUERY_ID, ("s",))}
+    stores.start("a", "b", "s", "l", settings=advised(blocked.value)).run(2)
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 2))
+
+
+@pytest.mark.parametrize(("older", "newer"), ["ab", "ba"])
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_batch_can_be_given_up_in_one_sink_and_proven_in_a_table(
+    older: str,
+    newer: str,
+    *,
+    is_interrupted: bool,
+    stores: Cluster,
+    new: LocalFiles,
+    newest: LocalFiles,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seen: after the user had followed the first error, the second one advised to insert rows that were visible."""
+    stores.start(older, "l").run(0, 1)
+    die_at(stores, stores.start(newer, "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    lose(stores, older, 1)
+    with pytest.raises(InDoubtError) as lost:
+        stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    assert advised(lost.value).overrides.abandoned == {Abandon(1, QUERY_ID, (older,))}
+    if is_interrupted:
+        recover = Participants.recover
+
+        def fail_and_recover(*arguments: Any) -> None:
+            stores.world.store(newer).unreachable = True
+            recover(*arguments)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Participants, "recover", fail_and_recover)
+            with pytest.raises((CommitBlockedError, RetriableError)):
+                stores.start("a", "b", "l", files=newest, settings=advised(lost.value)).run(0, query_id=THIRD)
+        stores.world.store(newer).unreachable = False
+    stores.start("a", "b", "l", files=newest, settings=advised(lost.value)).run(0, query_id=THIRD)
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
+    assert shown(stores, older) == sorted(all_rows(0, 0))
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_the_error_for_a_batch_that_waits_in_one_sink_says_what_blocks_it_in_another(
     stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
