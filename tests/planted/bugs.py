@@ -2269,11 +2269,11 @@ BUGS: Final = (
         protocol="tests/unit/test_shared_sinks.py -k proven_in_a_table",
     ),
     _bug(
-        "a batch that the user has given up is closed only after the newer batches",
+        "a batch that the user has given up stays open",
         9,
         "twopc/other_logs.py",
         "        if one.is_proven or is_abandoned:\n",
-        "        if one.is_proven or (is_abandoned and failed is None and one is decisions[-1]):\n",
+        "        if one.is_proven:\n",
         model=False,
         protocol="tests/unit/test_shared_sinks.py -k proven_in_a_table",
     ),

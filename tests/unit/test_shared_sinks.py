@@ -21,6 +21,7 @@ from twopc.settings import Settings
 from twopc.testing.crash_points import arm
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from twopc.files import Files
@@ -244,25 +245,31 @@ def test_a_table_keeps_the_proof_of_a_batch_while_an_older_one_is_unproven(
     assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
 
 
+def unprovable(sink: str, batch_id: int) -> Callable[..., Any]:
+    """A commit that proves nothing about a batch in one sink."""
+    commit = OwnedCommitter.commit
+
+    def commit_elsewhere(committer: OwnedCommitter, handles: Any, scan_start: Any) -> Any:
+        if committer.name == sink and handles and handles[0].transaction.startswith(f"{sink}-{batch_id}-"):
+            return dict.fromkeys(handles, Evidence.UNKNOWN)
+        return commit(committer, handles, scan_start)
+
+    return commit_elsewhere
+
+
+@pytest.mark.parametrize(("older", "newer"), ["ab", "ba"])
 def test_a_table_keeps_the_proof_of_a_batch_that_is_unproven_in_another_sink(
-    stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
+    older: str, newer: str, stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen: the newer decision was committed in the table. The next start then advised to insert rows that were visible."""
-    stores.start("a", "l").run(0, 1)
-    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
-    recover = Participants.recover
-
-    def fail_and_recover(*arguments: Any) -> None:
-        stores.world.store("a").unreachable = True
-        recover(*arguments)
-
+    stores.start(older, "s", "l").run(0, 1)
+    die_at(stores, stores.start(newer, "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
     with monkeypatch.context() as patched:
-        patched.setattr(Participants, "recover", fail_and_recover)
-        with pytest.raises((CommitBlockedError, RetriableError)):
-            stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
-    stores.world.store("a").unreachable = False
-    stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
-    assert shown(stores, "a") == sorted(all_rows(0, 1, 0))
+        patched.setattr(OwnedCommitter, "commit", unprovable("s", 1))
+        with pytest.raises(CommitBlockedError):
+            stores.start("a", "b", "s", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    stores.start("a", "b", "s", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    assert shown(stores, "s") == sorted(all_rows(0, 1, 0))
     assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
 
 
@@ -357,14 +364,7 @@ def test_a_query_that_returns_can_give_up_its_batch_in_one_sink(
     """Seen: the next start refused with the same advice, because another query's batch still waited for this batch."""
     stores.start("a", "s", "l").run(0, 1)
     die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
-    commit = OwnedCommitter.commit
-
-    def commit_elsewhere(committer: OwnedCommitter, handles: Any, scan_start: Any) -> Any:
-        if committer.name == "s" and handles and handles[0].transaction.startswith("s-1-"):
-            return dict.fromkeys(handles, Evidence.UNKNOWN)
-        return commit(committer, handles, scan_start)
-
-    monkeypatch.setattr(OwnedCommitter, "commit", commit_elsewhere)
+    monkeypatch.setattr(OwnedCommitter, "commit", unprovable("s", 1))
     monkeypatch.setattr(OwnedCommitter, "blockers", lambda one: ["the markers are gone"] if one.name == "s" else [])
     with pytest.raises(CommitBlockedError, match="the markers are gone") as blocked:
         stores.start("a", "b", "s", "l", settings=passing(AddSink("b"), EndQuery(OTHER))).run(2)
@@ -392,18 +392,18 @@ def test_a_batch_can_be_given_up_in_one_sink_and_proven_in_a_table(
     with pytest.raises(InDoubtError) as lost:
         stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
     assert advised(lost.value).overrides.abandoned == {Abandon(1, QUERY_ID, (older,))}
-    if is_interrupted:
+    if is_interrupted:  # the newer batch is committed, but a sink fails before the start has recovered
         recover = Participants.recover
 
-        def fail_and_recover(*arguments: Any) -> None:
-            stores.world.store(newer).unreachable = True
-            recover(*arguments)
+        def recover_and_fail(participants: Participants, one: LastDecision, *others: Any) -> None:
+            recover(participants, one, *others)
+            if one.decision is not None and one.decision.query_id == OTHER:
+                raise RetriableError("a sink has failed")
 
         with monkeypatch.context() as patched:
-            patched.setattr(Participants, "recover", fail_and_recover)
-            with pytest.raises((CommitBlockedError, RetriableError)):
+            patched.setattr(Participants, "recover", recover_and_fail)
+            with pytest.raises(RetriableError, match="a sink has failed"):
                 stores.start("a", "b", "l", files=newest, settings=advised(lost.value)).run(0, query_id=THIRD)
-        stores.world.store(newer).unreachable = False
     stores.start("a", "b", "l", files=newest, settings=advised(lost.value)).run(0, query_id=THIRD)
     assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
     assert shown(stores, older) == sorted(all_rows(0, 0))
