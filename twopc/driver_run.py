@@ -266,7 +266,11 @@ class DriverRun:
     def commit(self) -> Outcome:
         """Commit the last decision in every sink, and return the outcome. This method may be called again."""
         batch_id, scan_start = self.decision.batch_id, self.decision.scan_start
-        self.evidence, self.blockers = self.setup.participants.commit(batch_id, self.handles, scan_start)
+        proven = {key: found for key, found in self.evidence.items() if found is Evidence.COMMITTED}
+        found, self.blockers, outdated = self.setup.participants.commit(batch_id, self.handles, scan_start)
+        # A store may prove only its newest decision. This run may have committed a newer one since it proved these transactions.
+        self.evidence = {key: proven.get(key, one) if one is Evidence.UNKNOWN else one for key, one in found.items()}
+        self.outdated = {*self.outdated, *outdated}
         return self.outcome
 
     def sweep(self) -> None:

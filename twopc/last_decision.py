@@ -30,7 +30,7 @@ class LastDecision:
         blockers: why the commit could not be proven.
         outdated: the sinks in which another query has decided later batches. These sinks may no longer prove this decision.
         waits_for: by sink, the older decisions that must be complete before this one is committed there.
-        is_own: whether it is the last decision of the query that starts, so that the query may write its lost rows again.
+        may_be_rewritten: whether the query that starts can perhaps write its lost rows again.
     """
 
     log: DecisionLog
@@ -42,7 +42,7 @@ class LastDecision:
     blockers: list[str] = field(default_factory=list)
     outdated: set[str] = field(default_factory=set)
     waits_for: dict[str, list[LastDecision]] = field(default_factory=dict)
-    is_own: bool = False
+    may_be_rewritten: bool = False
 
     @property
     def is_proven(self) -> bool:
@@ -69,6 +69,21 @@ class LastDecision:
         """Whether the user abandons all transactions that are not proven committed."""
         return set(self.sinks_left) <= set(self.given_up)
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the outcome is unknown in a sink in which the decision waits for no other."""
+        return any(self.evidence.get(key) is Evidence.UNKNOWN for key in self.left if key[0] not in self.waits_for)
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the start has tried to commit the decision in every sink, and the user gives up all that is left of it.
+
+        A batch that can perhaps be written again completely is judged later.
+        """
+        is_tried = self.evidence.keys() >= self.handles.keys()
+        is_lost = set(self.evidence.values()) == {Evidence.ABORTED}
+        return is_tried and not self.is_proven and self.is_given_up and not (self.may_be_rewritten and is_lost)
+
     def close(self) -> None:
         """Forget the decision, because a record in its log says that it is complete."""
         self.decision = None
@@ -91,10 +106,10 @@ class LastDecision:
         """
         if name in self.outdated or name in self.given_up or not self._precedes_in(name, other):
             return False
-        if self.is_own:
+        if self.may_be_rewritten:
             left = [key for key in self.left if key[0] not in self.given_up]
             return any(self.evidence.get(key, Evidence.UNKNOWN) is Evidence.UNKNOWN for key in left)
-        return not self.is_proven and not self.is_given_up
+        return not self.is_proven and not self.is_abandoned
 
     def _precedes_in(self, name: str, other: LastDecision) -> bool:
         if not self.in_sink(name) or not other.in_sink(name):

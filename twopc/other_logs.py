@@ -72,6 +72,13 @@ def require_all_sinks(setup: Setup, log: DecisionLog, view: LogView, batch: Batc
         raise refusals.left_out(log.name, last, sinks, overrides)
 
 
+def _may_be_rewritten(setup: Setup, last: Decision | None, batch: Batch) -> bool:
+    """Whether Spark replays the batch of the query's last decision, or its rows may be staged."""
+    if last is None or last.query_id != batch.query_id:
+        return False
+    return last.batch_id == batch.batch_id or setup.staging is not None
+
+
 def _continues(setup: Setup, last: Decision, batch: Batch) -> bool:
     """Whether the query that starts continues the batches of the query that made this decision."""
     return batch.query_id in {last.query_id, setup.settings.overrides.adopt_query_id}
@@ -103,21 +110,18 @@ def complete(setup: Setup, view: LogView, batch: Batch) -> tuple[LogView, LastDe
     for one in in_order(decisions):
         try:
             setup.participants.recover(one, decisions, batch.query_id)
+            is_newest = not any(one.precedes(other) for other in decisions)
+            if one.decision is None or (one is mine and is_newest) or not (one.is_proven or one.is_abandoned):
+                continue
+            # Close the log now, because the store may no longer prove this decision once a newer one is committed.
+            has_abandoned |= one.is_abandoned
+            begin = _end_of(one, one.decision)
+            offset = one.log.append([begin])
         except RetriableError as error:
             failed = failed or error
             continue
-        if one.decision is None or (one is mine and not any(one.precedes(other) for other in others)):
-            continue
-        is_abandoned = (
-            not one.is_proven and one.is_given_up and not one.is_own
-        )  # the query judges its own decision later
-        if one.is_proven or is_abandoned:
-            # Close the log now, because the store may no longer prove this decision once a newer one is committed.
-            has_abandoned |= is_abandoned
-            begin = _end_of(one, one.decision)
-            offset = one.log.append([begin])
-            view = fold_more(view, offset, [begin]) if one is mine else view
-            one.close()
+        view = fold_more(view, offset, [begin]) if one is mine else view
+        one.close()
     if failed is not None:
         raise failed
     _judge(setup, mine, others, batch)
@@ -140,7 +144,7 @@ def _last_decisions(setup: Setup, view: LogView, batch: Batch) -> list[LastDecis
             decode(one.decision),
             one.scan_start,
             _given_up(setup, log, one),
-            is_own=log is setup.log and one.decision is not None and _continues(setup, one.decision, batch),
+            may_be_rewritten=log is setup.log and _may_be_rewritten(setup, one.decision, batch),
         )
         for log, one in found
     ]
@@ -158,6 +162,8 @@ def _judge(setup: Setup, mine: LastDecision, others: Sequence[LastDecision], bat
         # The query's own decision is judged later. But if another decision waits for it, the error must also say why it is not
         # proven.
         awaited = [mine] if any(mine in older for one in unproven for older in one.waits_for.values()) else []
+        if mine.may_be_rewritten and not mine.is_blocked:
+            awaited = []
         raise _error(setup, [*awaited, *unproven], batch)
 
 

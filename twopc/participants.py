@@ -7,7 +7,7 @@ order, and each handle is decoded only once.
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
@@ -177,18 +177,18 @@ class Participants:
         if handles and of != query_id and committer.is_replaced(of, scan_start):
             # When that query started, it ended every open transaction. So a commit could only do harm. The proof may still
             # exist.
-            one.outdated.add(name)
             committer.initialize_state([], scan_start, [*handles, *others])
+            known = len(committer.blockers())
             found = committer.prove(handles, scan_start)
+            blockers = committer.blockers()[known:] if Evidence.UNKNOWN in found.values() else ()
+            is_outdated = not blockers
         else:
             found = committer.initialize_state(handles, scan_start, others, is_own=of == query_id)
             blockers = committer.blockers() if handles else ()
-            one.blockers += blockers
-            # Without a blocker, the store has answered, and it does not contain the evidence. The newer decision may be another
-            # query's that this query's start has committed, so no query is excepted.
-            is_unknown = not blockers and Evidence.UNKNOWN in found.values()
-            if is_unknown and committer.is_replaced("", scan_start):
-                one.outdated.add(name)
+            is_outdated = _is_outdated(committer, found, blockers, scan_start)
+        one.blockers += blockers
+        if is_outdated:
+            one.outdated.add(name)
         one.evidence |= {key: found[handle] for key, handle in mine.items()}
 
     def with_unknown_commits(self, known: Known[Any], decided: Handles, scan_start: ScanStart) -> list[str]:
@@ -250,18 +250,22 @@ class Participants:
 
     def commit(
         self, batch_id: int, decided: Handles, scan_start: ScanStart
-    ) -> tuple[dict[TaskKey, Evidence], list[str]]:
+    ) -> tuple[dict[TaskKey, Evidence], list[str], list[str]]:
         """Make a decided batch visible in one sink after another.
 
-        Return the evidence for each transaction, and the reasons why some transactions could not be proven.
+        Return the evidence for each transaction, the reasons why some transactions could not be proven, and the sinks that may
+        no longer prove them, because another query has decided later batches there.
         """
         evidence: dict[TaskKey, Evidence] = {}
-        blockers: list[str] = []
+        blockers, outdated = list[str](), list[str]()
         for name, committer, mine in self._each(decided):
-            found = committer.notify_checkpoint_complete(batch_id, list(mine.values()), scan_start.get(name, {}))
+            start = scan_start.get(name, {})
+            found = committer.notify_checkpoint_complete(batch_id, list(mine.values()), start)
             evidence |= {key: found[handle] for key, handle in mine.items()}
-            blockers += committer.blockers() if mine else ()
-        return evidence, blockers
+            reasons = committer.blockers() if mine else ()
+            blockers += reasons
+            outdated += [name] if _is_outdated(committer, found, reasons, start) else []
+        return evidence, blockers, outdated
 
     def abort(self, prepared: Handles) -> None:
         """End an attempt's prepared transactions, which will not be decided. If one sink fails, continue with the others."""
@@ -308,6 +312,20 @@ class Participants:
     def _each(self, handles: Handles) -> Iterator[tuple[str, SinkCommitter[Any], Handles]]:
         for name, committer in self.committers.items():
             yield name, committer, {key: handle for key, handle in handles.items() if key[0] == name}
+
+
+def _is_outdated(
+    committer: SinkCommitter[Any], found: Mapping[Any, Evidence], blockers: Sequence[str], scan_start: Mapping[str, Any]
+) -> bool:
+    """Whether the store has answered, but may lack the evidence because of a newer decision.
+
+    This start may have committed the newer decision for another query, so no query is excepted.
+    """
+    if blockers or Evidence.UNKNOWN not in found.values():
+        return False
+    with suppress(RetriableError):  # a restart tries again
+        return committer.is_replaced("", scan_start)
+    return False
 
 
 def _decoded(sink: TwoPhaseCommitSink[Any], tasks: Sequence[TaskReport]) -> Handles:

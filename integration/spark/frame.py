@@ -111,7 +111,8 @@ class Rows:
     def frame(self, *further: str) -> DataFrame:
         """Return the DataFrame with the columns that the sinks use, the checksum, and further columns."""
         # Without the alias, `c`.`id` would be a column id of a table c, if there is one, and not a field of the struct c.
-        return self.base.alias(_ALIAS).selectExpr(
+        has_structs = any(_has(st.StructType, column.kind) for column in self.columns)
+        return (self.base.alias(_ALIAS) if has_structs else self.base).selectExpr(
             *(f"{column.in_form} AS `{index}`" for index, column in enumerate(self.columns)),
             f"{self._checksum} AS {CHECKSUM}",
             *further,
@@ -246,7 +247,7 @@ def _can_be_hashed(kind: st.DataType) -> bool:
     """
     if isinstance(kind, st.StructType):
         # In an expression, names that differ only in case are the same name.
-        is_readable = not is_ambiguous(kind) if _has_map(kind) else len(set(kind.names)) == len(kind)
+        is_readable = not is_ambiguous(kind) if _has(st.MapType, kind) else len(set(kind.names)) == len(kind)
         return is_readable and all(map(_can_be_hashed, _parts(kind)))
     return kind.typeName() not in _UNHASHED and all(map(_can_be_hashed, _parts(kind)))
 
@@ -297,8 +298,8 @@ def _parts(kind: st.DataType) -> list[st.DataType]:
     return [kind.elementType] if isinstance(kind, st.ArrayType) else []
 
 
-def _has_map(kind: st.DataType) -> bool:
-    return isinstance(kind, st.MapType) or any(map(_has_map, _parts(kind)))
+def _has(wanted: type[st.DataType], kind: st.DataType) -> bool:
+    return isinstance(kind, wanted) or any(_has(wanted, part) for part in _parts(kind))
 
 
 def _may_hold_instants(kind: st.DataType) -> bool:

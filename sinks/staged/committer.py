@@ -208,6 +208,8 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             self._apply_some(self._to_repeat(states), version)
         if not self._blockers:  # otherwise, the last slice could complete a batch with missing rows
             self._apply_some(todo, version)
+        if SliceState.UNANSWERED in states.values():
+            self._block(f"some slices could not be read: {self.reason(self._unanswered)}")
 
     def _apply_some(self, handles: Sequence[StagedHandleT], version: int) -> None:
         with contextlib.closing(self._apply_each(handles, version)) as applied:

@@ -347,7 +347,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         9,
         "integration/spark/frame.py",
         "    if isinstance(kind, st.StructType):\n        if is_ambiguous(kind):",
-        "    if isinstance(kind, st.StructType) and _has_map(kind):\n        if is_ambiguous(kind):",
+        "    if isinstance(kind, st.StructType) and _has(st.MapType, kind):\n        if is_ambiguous(kind):",
         model=False,
         protocol="tests/live/test_spark_direct_frame.py -k different_checksums",
     ),

@@ -15,8 +15,9 @@ from twopc.errors import CommitBlockedError, InDoubtError, RefusedStartError, Re
 from twopc.files import LocalFiles
 from twopc.last_decision import LastDecision
 from twopc.log_view import fold
-from twopc.override import Abandon, AddSink, EndQuery, Overrides
+from twopc.override import Abandon, AddSink, AdoptQuery, EndQuery, Overrides
 from twopc.participants import Participants
+from twopc.records import Begin
 from twopc.settings import Settings
 from twopc.testing.crash_points import arm
 
@@ -278,11 +279,10 @@ def test_a_query_that_returns_too_late_for_its_lost_rows_says_so(stores: Cluster
     killed(stores, "a", "l")
     die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
     settings = passing(AddSink("b"), EndQuery(OTHER))
-    with pytest.raises(CommitBlockedError):
-        stores.start("a", "b", "l", settings=settings).run(1)
-    with pytest.raises(InDoubtError, match="another query has decided later batches in the sinks") as late:
-        stores.start("a", "b", "l", settings=settings).run(1)
-    assert advised(late.value).overrides.abandoned == {Abandon(1, QUERY_ID, ("l",))}
+    for _ in range(2):
+        with pytest.raises(InDoubtError, match="another query has decided later batches in the sinks") as late:
+            stores.start("a", "b", "l", settings=settings).run(1)
+        assert advised(late.value).overrides.abandoned == {Abandon(1, QUERY_ID, ("l",))}
     given_up = passing(AddSink("b"), EndQuery(OTHER), Abandon(1, QUERY_ID, ("l",)))
     stores.start("a", "b", "l", settings=given_up).run(1, 2)
     assert shown(stores, "a") == sorted(all_rows(0, 1, 2))
@@ -407,6 +407,103 @@ def test_a_batch_can_be_given_up_in_one_sink_and_proven_in_a_table(
     stores.start("a", "b", "l", files=newest, settings=advised(lost.value)).run(0, query_id=THIRD)
     assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
     assert shown(stores, older) == sorted(all_rows(0, 0))
+
+
+def test_a_sink_that_was_proven_stays_proven_after_a_repair_in_another_sink(stores: Cluster, new: LocalFiles) -> None:
+    """Seen: the table proved the batch, then the other query's newer batch, and then nothing about the first any longer."""
+    stores.start("a", "l").run(0, 1)
+    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    lose(stores, "a", 1)
+    stores.start("a", "b", "l", settings=passing(AddSink("b"), EndQuery(OTHER))).run(1, 2)
+    assert shown(stores, "a") == sorted(all_rows(0, 1, 2))
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 2))
+
+
+@pytest.mark.parametrize("is_adopting", [False, True])
+def test_a_batch_that_spark_has_passed_is_proven_before_a_newer_one(
+    stores: Cluster, new: LocalFiles, newest: LocalFiles, *, is_adopting: bool
+) -> None:
+    """No replay can write its lost rows again. Seen: after the first error, the second one advised to insert visible rows."""
+    stores.start("a", "l").run(0, 1)
+    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    lose(stores, "a", 1)
+    if is_adopting:
+        start, files = (0, THIRD), newest
+        settings = passing(EndQuery(QUERY_ID), EndQuery(OTHER), AdoptQuery(THIRD))
+    else:
+        start, files, settings = (2, QUERY_ID), None, passing(AddSink("b"), EndQuery(OTHER))
+    with pytest.raises(InDoubtError) as lost:
+        stores.start("a", "b", "l", files=files, settings=settings).run(start[0], query_id=start[1])
+    assert advised(lost.value).overrides.abandoned == {Abandon(1, QUERY_ID, ("a",))}
+    stores.start("a", "b", "l", files=files, settings=advised(lost.value)).run(start[0], query_id=start[1])
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, start[0]))
+
+
+def test_a_batch_that_could_not_be_tried_is_not_given_up(
+    stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: the newer batch was committed, and the older one's proof in the table was lost, because another sink was away."""
+    stores.start("a", "s", "l").run(0, 1)
+    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    given_up = passing(EndQuery(QUERY_ID), EndQuery(OTHER), Abandon(1, QUERY_ID, ("s",)))
+    recover = Participants.recover
+
+    def fail_and_recover(*arguments: Any) -> None:
+        stores.world.store("s").unreachable = True
+        recover(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Participants, "recover", fail_and_recover)
+        with pytest.raises((CommitBlockedError, RetriableError)):
+            stores.start("a", "b", "s", "l", files=newest, settings=given_up).run(0, query_id=THIRD)
+    stores.world.store("s").unreachable = False
+    stores.start("a", "b", "s", "l", files=newest, settings=given_up).run(0, query_id=THIRD)
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
+
+
+def test_a_log_that_cannot_be_closed_does_not_delay_the_batches_in_other_logs(
+    cluster: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decided transactions that stay open may expire."""
+    killed(cluster, "b")
+    killed(cluster, "m", query_id=THIRD, files=new)
+    cluster.start("a", files=newest).run(0, query_id=OTHER)
+    settings = passing(AddSink("b"), AddSink("m"), EndQuery(QUERY_ID), EndQuery(THIRD))
+    append = OwnLog.append
+
+    def fail(log: OwnLog, records: Any) -> int:
+        if isinstance(records[0], Begin) and records[0].query_id == QUERY_ID:
+            raise RetriableError("the log is away")
+        return append(log, records)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnLog, "append", fail)
+        with pytest.raises(RetriableError, match="the log is away"):
+            cluster.start("a", "b", "m", files=newest, settings=settings).run(1, query_id=OTHER)
+    assert shown(cluster, "m") == all_rows(0, 1)
+
+
+def test_a_store_that_fails_while_it_is_read_does_not_count_as_one_that_lacks_the_proof(
+    stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: the error said that a restart changes nothing, although the restart proved the batch."""
+    stores.start("a", "s").run(0, 1)
+    stores.start("b", "s", files=new, settings=ending(QUERY_ID)).run(0, query_id=OTHER)
+    prove, away = OwnedCommitter.prove, list[str]()
+
+    def fail(committer: OwnedCommitter, handles: Any, scan_start: Any) -> Any:
+        if handles and handles[0].transaction.startswith("s-1-"):
+            away.append("its server is away")
+            return dict.fromkeys(handles, Evidence.UNKNOWN)
+        return prove(committer, handles, scan_start)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnedCommitter, "prove", fail)
+        patched.setattr(OwnedCommitter, "blockers", lambda _: [*away])
+        with pytest.raises(CommitBlockedError, match="its server is away"):
+            stores.start("a", "b", "s", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    stores.start("a", "b", "s", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    assert shown(stores, "s") == sorted(all_rows(0, 1, 0, 0))
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
