@@ -358,8 +358,9 @@ def lose(stores: Cluster, sink: str, batch_id: int) -> None:
             one.state = "aborted"
 
 
+@pytest.mark.parametrize("batch", [1, 2])  # Spark replays the batch, or has passed it
 def test_a_query_that_returns_can_give_up_its_batch_in_one_sink(
-    stores: Cluster, new: LocalFiles, monkeypatch: pytest.MonkeyPatch
+    batch: int, stores: Cluster, new: LocalFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen: the next start refused with the same advice, because another query's batch still waited for this batch."""
     stores.start("a", "s", "l").run(0, 1)
@@ -367,17 +368,19 @@ def test_a_query_that_returns_can_give_up_its_batch_in_one_sink(
     monkeypatch.setattr(OwnedCommitter, "commit", unprovable("s", 1))
     monkeypatch.setattr(OwnedCommitter, "blockers", lambda one: ["the markers are gone"] if one.name == "s" else [])
     with pytest.raises(CommitBlockedError, match="the markers are gone") as blocked:
-        stores.start("a", "b", "s", "l", settings=passing(AddSink("b"), EndQuery(OTHER))).run(2)
+        stores.start("a", "b", "s", "l", settings=passing(AddSink("b"), EndQuery(OTHER))).run(batch)
     assert advised(blocked.value).overrides.abandoned == {Abandon(1, QUERY_ID, ("s",))}
-    stores.start("a", "b", "s", "l", settings=advised(blocked.value)).run(2)
-    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 2))
+    stores.start("a", "b", "s", "l", settings=advised(blocked.value)).run(batch)
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, *range(2, batch + 1)))
 
 
 @pytest.mark.parametrize(("older", "newer"), ["ab", "ba"])
+@pytest.mark.parametrize("last", [0, 1])
 @pytest.mark.parametrize("is_interrupted", [False, True])
 def test_a_batch_can_be_given_up_in_one_sink_and_proven_in_a_table(
     older: str,
     newer: str,
+    last: int,
     *,
     is_interrupted: bool,
     stores: Cluster,
@@ -386,12 +389,12 @@ def test_a_batch_can_be_given_up_in_one_sink_and_proven_in_a_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Seen: after the user had followed the first error, the second one advised to insert rows that were visible."""
-    stores.start(older, "l").run(0, 1)
+    stores.start(older, "l").run(*range(last + 1))
     die_at(stores, stores.start(newer, "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
-    lose(stores, older, 1)
+    lose(stores, older, last)
     with pytest.raises(InDoubtError) as lost:
         stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
-    assert advised(lost.value).overrides.abandoned == {Abandon(1, QUERY_ID, (older,))}
+    assert advised(lost.value).overrides.abandoned == {Abandon(last, QUERY_ID, (older,))}
     if is_interrupted:  # the newer batch is committed, but a sink fails before the start has recovered
         recover = Participants.recover
 
@@ -405,8 +408,8 @@ def test_a_batch_can_be_given_up_in_one_sink_and_proven_in_a_table(
             with pytest.raises(RetriableError, match="a sink has failed"):
                 stores.start("a", "b", "l", files=newest, settings=advised(lost.value)).run(0, query_id=THIRD)
     stores.start("a", "b", "l", files=newest, settings=advised(lost.value)).run(0, query_id=THIRD)
-    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
-    assert shown(stores, older) == sorted(all_rows(0, 0))
+    assert shown(stores, "l") == sorted(all_rows(*range(last + 1), 0, 0))
+    assert shown(stores, older) == sorted(all_rows(*range(last), 0))
 
 
 def test_a_sink_that_was_proven_stays_proven_after_a_repair_in_another_sink(stores: Cluster, new: LocalFiles) -> None:
