@@ -29,7 +29,7 @@ class LastDecision:
         evidence: the evidence for each of ``handles``, once the start has tried to commit them.
         blockers: why the commit could not be proven.
         outdated: the sinks in which another query has decided later batches. These sinks may no longer prove this decision.
-        waits_for: by sink, the older decisions that must be complete before this one is committed there.
+        waits_for: by sink, the older decisions that must be closed before this one is committed there.
         may_be_rewritten: whether the query that starts can perhaps write its lost rows again.
     """
 
@@ -98,18 +98,16 @@ class LastDecision:
         """Whether a sink that both decisions have used shows that this one is older."""
         return any(self._precedes_in(sink, other) for sink in {sink for sink, _ in self.handles})
 
-    def must_be_proven_before(self, other: LastDecision, name: str) -> bool:
-        """Whether a commit of ``other`` in this sink could destroy this decision's proof while the decision is incomplete.
+    def must_be_closed_before(self, other: LastDecision, name: str) -> bool:
+        """Whether a commit of ``other`` in this sink could destroy this decision's proof, which the next start may need.
 
-        The next start then has to prove the decision again. But the query's own lost rows stay lost, unless the query writes
-        them again, so nothing waits for them.
+        The next start needs no proof of a decision that is closed. Nothing waits for rows that are only lost, and that the query
+        may write again.
         """
         if name in self.outdated or name in self.given_up or not self._precedes_in(name, other):
             return False
-        if self.may_be_rewritten:
-            left = [key for key in self.left if key[0] not in self.given_up]
-            return any(self.evidence.get(key, Evidence.UNKNOWN) is Evidence.UNKNOWN for key in left)
-        return not self.is_proven and not self.is_abandoned
+        is_lost = bool(self.left) and all(self.evidence.get(key) is Evidence.ABORTED for key in self.left)
+        return not (self.may_be_rewritten and is_lost)
 
     def _precedes_in(self, name: str, other: LastDecision) -> bool:
         if not self.in_sink(name) or not other.in_sink(name):

@@ -158,7 +158,7 @@ class Participants:
         failed: RetriableError | None = None
         for name in self.committers:
             others = [handle for other in decisions if other is not one for handle in other.in_sink(name).values()]
-            older = [other for other in decisions if other.must_be_proven_before(one, name)]
+            older = [other for other in decisions if other.must_be_closed_before(one, name)]
             if older:
                 one.evidence |= dict.fromkeys(one.in_sink(name), Evidence.UNKNOWN)
                 one.waits_for[name] = older

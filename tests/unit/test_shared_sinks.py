@@ -246,6 +246,18 @@ def test_a_table_keeps_the_proof_of_a_batch_while_an_older_one_is_unproven(
     assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
 
 
+def not_closing(query_id: str) -> Callable[..., int]:
+    """An append that fails if it would close a query's log."""
+    append = OwnLog.append
+
+    def fail(log: OwnLog, records: Any) -> int:
+        if isinstance(records[0], Begin) and records[0].query_id == query_id:
+            raise RetriableError("the log is away")
+        return append(log, records)
+
+    return fail
+
+
 def unprovable(sink: str, batch_id: int) -> Callable[..., Any]:
     """A commit that proves nothing about a batch in one sink."""
     commit = OwnedCommitter.commit
@@ -375,6 +387,20 @@ def test_a_query_that_returns_can_give_up_its_batch_in_one_sink(
 
 
 @pytest.mark.parametrize(("older", "newer"), ["ab", "ba"])
+def test_a_table_keeps_the_proof_of_a_batch_whose_log_could_not_be_closed(
+    older: str, newer: str, stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores.start(older, "l").run(0, 1)
+    die_at(stores, stores.start(newer, "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnLog, "append", not_closing(QUERY_ID))
+        with pytest.raises(RetriableError, match="the log is away"):
+            stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
+
+
+@pytest.mark.parametrize(("older", "newer"), ["ab", "ba"])
 @pytest.mark.parametrize("last", [0, 1])
 @pytest.mark.parametrize("is_interrupted", [False, True])
 def test_a_batch_can_be_given_up_in_one_sink_and_proven_in_a_table(
@@ -472,15 +498,8 @@ def test_a_log_that_cannot_be_closed_does_not_delay_the_batches_in_other_logs(
     killed(cluster, "m", query_id=THIRD, files=new)
     cluster.start("a", files=newest).run(0, query_id=OTHER)
     settings = passing(AddSink("b"), AddSink("m"), EndQuery(QUERY_ID), EndQuery(THIRD))
-    append = OwnLog.append
-
-    def fail(log: OwnLog, records: Any) -> int:
-        if isinstance(records[0], Begin) and records[0].query_id == QUERY_ID:
-            raise RetriableError("the log is away")
-        return append(log, records)
-
     with monkeypatch.context() as patched:
-        patched.setattr(OwnLog, "append", fail)
+        patched.setattr(OwnLog, "append", not_closing(QUERY_ID))
         with pytest.raises(RetriableError, match="the log is away"):
             cluster.start("a", "b", "m", files=newest, settings=settings).run(1, query_id=OTHER)
     assert shown(cluster, "m") == all_rows(0, 1)
@@ -541,7 +560,7 @@ def test_batches_that_wait_for_each_other_can_be_given_up(
     """A store that was restored from a backup may show the opposite order. The error then named no way to continue."""
     stores.start("a", "l").run(0, 1)
     die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
-    monkeypatch.setattr(LastDecision, "must_be_proven_before", lambda one, other, _: one is not other)
+    monkeypatch.setattr(LastDecision, "must_be_closed_before", lambda one, other, _: one is not other)
     with pytest.raises(CommitBlockedError) as blocked:
         stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
     assert "waits for" not in str(blocked.value)
