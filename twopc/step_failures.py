@@ -69,7 +69,8 @@ class StepFailures:
             release(error)
 
     def _block(self, reason: str) -> None:
-        self._blockers.append(self._named(reason))
+        if (named := self._named(reason)) not in self._blockers:
+            self._blockers.append(named)
 
     def _named(self, text: str) -> str:
         return f"sink {self.name!r}, {text}"

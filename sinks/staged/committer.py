@@ -146,7 +146,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         try:
             states = self._look(handles, version, durable=True)
             if SliceState.UNANSWERED in states.values():
-                self._block(f"some slices cannot be read: {self.reason(self._unanswered)}")
+                self._block_unanswered()
             return {handle: self._judge(handle, states[handle], version) for handle in handles}
         except self._client.failures as error:
             self._block(self.reason(error))
@@ -209,7 +209,10 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         if not self._blockers:  # otherwise, the last slice could complete a batch with missing rows
             self._apply_some(todo, version)
         if SliceState.UNANSWERED in states.values():
-            self._block(f"some slices could not be read: {self.reason(self._unanswered)}")
+            self._block_unanswered()
+
+    def _block_unanswered(self) -> None:
+        self._block(f"some slices cannot be read: {self.reason(self._unanswered)}")
 
     def _apply_some(self, handles: Sequence[StagedHandleT], version: int) -> None:
         with contextlib.closing(self._apply_each(handles, version)) as applied:

@@ -252,8 +252,11 @@ def test_a_query_starts_and_runs_while_the_index_on_its_key_is_rebuilt(
 
 _MIXED = [
     ("CHECK (n <= most)", "uses both columns that an upsert changes and columns that it keeps"),
-    ("room int GENERATED ALWAYS AS (100 / (most - n)) STORED", "target.room is computed from columns that an upsert"),
-    ("room int GENERATED ALWAYS AS (n + 1) STORED, CHECK (room <= most)", "uses columns that an upsert changes"),
+    (
+        "room int GENERATED ALWAYS AS (100 / (most - n)) STORED",
+        "target.room is computed from both columns that an upsert",
+    ),
+    ("room int GENERATED ALWAYS AS (n + 1) STORED, CHECK (room <= most)", "uses both columns that an upsert changes"),
 ]
 
 
