@@ -268,8 +268,9 @@ class DriverRun:
         batch_id, scan_start = self.decision.batch_id, self.decision.scan_start
         proven = {key: found for key, found in self.evidence.items() if found is Evidence.COMMITTED}
         found, self.blockers, outdated = self.setup.participants.commit(batch_id, self.handles, scan_start)
-        # A store may prove only its newest decision. This run may have committed a newer one since it proved these transactions.
-        self.evidence = {key: proven.get(key, one) if one is Evidence.UNKNOWN else one for key, one in found.items()}
+        # This run may have committed another query's newer decision since it proved these transactions. Any other reason for
+        # UNKNOWN, such as a store that was restored, counts.
+        self.evidence = {key: proven.get(key, one) if key[0] in outdated else one for key, one in found.items()}
         self.outdated = {*self.outdated, *outdated}
         return self.outcome
 

@@ -30,7 +30,8 @@ class LastDecision:
         blockers: why the commit could not be proven.
         outdated: the sinks in which another query has decided later batches. These sinks may no longer prove this decision.
         waits_for: by sink, the older decisions that must be closed before this one is committed there.
-        may_be_rewritten: whether the query that starts can perhaps write its lost rows again.
+        is_replayed: whether Spark passes the decision's batch to the query that starts.
+        may_be_staged: whether the query that starts may find the batch's rows in its staging area.
     """
 
     log: DecisionLog
@@ -42,7 +43,8 @@ class LastDecision:
     blockers: list[str] = field(default_factory=list)
     outdated: set[str] = field(default_factory=set)
     waits_for: dict[str, list[LastDecision]] = field(default_factory=dict)
-    may_be_rewritten: bool = False
+    is_replayed: bool = False
+    may_be_staged: bool = False
 
     @property
     def is_proven(self) -> bool:
@@ -75,14 +77,21 @@ class LastDecision:
         return any(self.evidence.get(key) is Evidence.UNKNOWN for key in self.left if key[0] not in self.waits_for)
 
     @property
+    def may_be_rewritten(self) -> bool:
+        """Whether only lost rows are left, and the query that starts can perhaps write them again."""
+        is_lost = bool(self.left) and all(self.evidence.get(key) is Evidence.ABORTED for key in self.left)
+        return is_lost and (self.is_replayed or self.may_be_staged)
+
+    @property
     def is_abandoned(self) -> bool:
         """Whether the start has tried to commit the decision in every sink, and the user gives up all that is left of it.
 
         A batch that can perhaps be written again completely is judged later.
         """
-        is_tried = self.evidence.keys() >= self.handles.keys()
-        is_lost = set(self.evidence.values()) == {Evidence.ABORTED}
-        return is_tried and not self.is_proven and self.is_given_up and not (self.may_be_rewritten and is_lost)
+        is_tried = not self.waits_for and self.evidence.keys() >= self.handles.keys()
+        is_whole = self.may_be_staged or len(self.left) == len(self.handles)
+        is_judged_later = self.may_be_rewritten and is_whole
+        return is_tried and not self.is_proven and self.is_given_up and not is_judged_later
 
     def close(self) -> None:
         """Forget the decision, because a record in its log says that it is complete."""
@@ -104,10 +113,10 @@ class LastDecision:
         The next start needs no proof of a decision that is closed. Nothing waits for rows that are only lost, and that the query
         may write again.
         """
-        if name in self.outdated or name in self.given_up or not self._precedes_in(name, other):
+        is_tried = name not in self.waits_for and self.in_sink(name).keys() <= self.evidence.keys()
+        if name in self.outdated or (name in self.given_up and is_tried) or not self._precedes_in(name, other):
             return False
-        is_lost = bool(self.left) and all(self.evidence.get(key) is Evidence.ABORTED for key in self.left)
-        return not (self.may_be_rewritten and is_lost)
+        return not self.may_be_rewritten
 
     def _precedes_in(self, name: str, other: LastDecision) -> bool:
         if not self.in_sink(name) or not other.in_sink(name):

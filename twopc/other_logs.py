@@ -72,13 +72,6 @@ def require_all_sinks(setup: Setup, log: DecisionLog, view: LogView, batch: Batc
         raise refusals.left_out(log.name, last, sinks, overrides)
 
 
-def _may_be_rewritten(setup: Setup, last: Decision | None, batch: Batch) -> bool:
-    """Whether Spark replays the batch of the query's last decision, or its rows may be staged."""
-    if last is None or last.query_id != batch.query_id:
-        return False
-    return last.batch_id == batch.batch_id or setup.staging is not None
-
-
 def _continues(setup: Setup, last: Decision, batch: Batch) -> bool:
     """Whether the query that starts continues the batches of the query that made this decision."""
     return batch.query_id in {last.query_id, setup.settings.overrides.adopt_query_id}
@@ -136,18 +129,21 @@ def _last_decisions(setup: Setup, view: LogView, batch: Batch) -> list[LastDecis
     for log in setup.other_logs.values():
         found.append((log, view_of(log, log.read)))
         require_completable(setup, *found[-1], batch)
-    decode = setup.participants.decode_decided
-    return [
-        LastDecision(
-            log,
-            one.decision,
-            decode(one.decision),
-            one.scan_start,
-            _given_up(setup, log, one),
-            may_be_rewritten=log is setup.log and _may_be_rewritten(setup, one.decision, batch),
-        )
-        for log, one in found
-    ]
+    return [_last_decision(setup, log, one, batch) for log, one in found]
+
+
+def _last_decision(setup: Setup, log: DecisionLog, view: LogView, batch: Batch) -> LastDecision:
+    last = view.decision
+    is_own = log is setup.log and last is not None and last.query_id == batch.query_id
+    return LastDecision(
+        log,
+        last,
+        setup.participants.decode_decided(last),
+        view.scan_start,
+        _given_up(setup, log, view),
+        is_replayed=is_own and last is not None and last.batch_id == batch.batch_id,
+        may_be_staged=is_own and setup.staging is not None,
+    )
 
 
 def _given_up(setup: Setup, log: DecisionLog, view: LogView) -> list[str]:
@@ -162,7 +158,7 @@ def _judge(setup: Setup, mine: LastDecision, others: Sequence[LastDecision], bat
         # The query's own decision is judged later. But if another decision waits for it, the error must also say why it is not
         # proven.
         awaited = [mine] if any(mine in older for one in unproven for older in one.waits_for.values()) else []
-        if mine.may_be_rewritten and not mine.is_blocked:
+        if (mine.is_replayed or mine.may_be_staged) and not mine.is_blocked:
             awaited = []
         raise _error(setup, [*awaited, *unproven], batch)
 

@@ -69,8 +69,7 @@ class StepFailures:
             release(error)
 
     def _block(self, reason: str) -> None:
-        if (named := self._named(reason)) not in self._blockers:
-            self._blockers.append(named)
+        self._blockers.append(self._named(reason))
 
     def _named(self, text: str) -> str:
         return f"sink {self.name!r}, {text}"

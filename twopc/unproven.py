@@ -65,7 +65,7 @@ class Unproven:
         if unknown <= {*self.outdated}:
             return self._outdated(sorted(unknown))
         if self.blockers:
-            fix = f"{'; '.join(self.blockers)}. Fix the cause, and restart the query"
+            fix = f"{'; '.join(dict.fromkeys(self.blockers))}. Fix the cause, and restart the query"
         else:
             fix = "Restart the query when every broker responds"
         lost = self._named(Evidence.ABORTED)

@@ -448,6 +448,38 @@ def test_a_sink_that_was_proven_stays_proven_after_a_repair_in_another_sink(stor
     assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 2))
 
 
+def test_a_store_that_fails_during_a_repair_does_not_count_as_proven(stores: Cluster) -> None:
+    """The store may have been restored since the start has proven its transactions. Seen: the query went on without rows."""
+    stores.start("a", "s").run(0, 1)
+    lose(stores, "a", 1)
+
+    def leave() -> None:
+        stores.world.store("s").unreachable = True
+
+    arm("driver.decided", leave)
+    with pytest.raises(CommitBlockedError):
+        stores.start("a", "s").run(1)
+    stores.world.store("s").unreachable = False
+    lose(stores, "s", 1)
+    stores.start("a", "s").run(1)
+    assert shown(stores, "a") == shown(stores, "s") == all_rows(0, 1)
+
+
+def test_a_batch_that_waits_is_not_given_up_untried(
+    stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: an override that stayed in the code gave up rows that the next start would have committed."""
+    stores.start("a", "s", "l").run(0, 1)
+    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    given_up = passing(EndQuery(QUERY_ID), EndQuery(OTHER), Abandon(0, OTHER))
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnedCommitter, "commit", unprovable("s", 1))
+        with pytest.raises(CommitBlockedError):
+            stores.start("a", "b", "s", "l", files=newest, settings=given_up).run(0, query_id=THIRD)
+    stores.start("a", "b", "s", "l", files=newest, settings=given_up).run(0, query_id=THIRD)
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 0))
+
+
 @pytest.mark.parametrize("is_adopting", [False, True])
 def test_a_batch_that_spark_has_passed_is_proven_before_a_newer_one(
     stores: Cluster, new: LocalFiles, newest: LocalFiles, *, is_adopting: bool
