@@ -2192,7 +2192,8 @@ BUGS: Final = (
         9,
         "twopc/last_decision.py",
         "            return False\n        return not self.may_be_rewritten\n",
-        "            return False\n        return any(self.evidence.get(key) is Evidence.UNKNOWN for key in self.in_sink(name))\n",
+        "            return False\n"
+        "        return any(self.evidence.get(key) is Evidence.UNKNOWN for key in self.in_sink(name))\n",
         model=False,
         protocol="tests/unit/test_shared_sinks.py -k unproven_in_another",
     ),
@@ -2303,6 +2304,15 @@ BUGS: Final = (
         "proven.get(key, one) if one is Evidence.UNKNOWN else one for",
         model=False,
         protocol="tests/unit/test_shared_sinks.py -k fails_during_a_repair",
+    ),
+    _bug(
+        "a staged batch is given up although it could be published",
+        9,
+        "twopc/last_decision.py",
+        "        is_whole = self.may_be_staged or len",
+        "        is_whole = len",
+        model=False,
+        protocol="tests/unit/test_shared_sinks.py -k staged_batch_is_published",
     ),
     _bug(
         "a batch that only waits is given up",

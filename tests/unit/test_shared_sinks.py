@@ -465,6 +465,21 @@ def test_a_store_that_fails_during_a_repair_does_not_count_as_proven(stores: Clu
     assert shown(stores, "a") == shown(stores, "s") == all_rows(0, 1)
 
 
+def test_a_staged_batch_is_published_although_its_override_is_still_in_the_code(
+    stores: Cluster, new: LocalFiles
+) -> None:
+    """The batch's transactions in one sink may expire after the user has been told to give them up."""
+    query = stores.start("a", "l", staging=True)
+    query.run(0)
+    die_at(stores, query, "driver.committed", 1)
+    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    lose(stores, "a", 1)
+    settings = passing(AddSink("b"), EndQuery(OTHER), Abandon(1, QUERY_ID, ("a",)))
+    stores.start("a", "b", "l", settings=settings, staging=True).run(2)
+    assert shown(stores, "a") == sorted(all_rows(0, 1, 2))
+    assert shown(stores, "l") == sorted(all_rows(0, 1, 0, 2))
+
+
 def test_a_batch_that_waits_is_not_given_up_untried(
     stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
