@@ -84,14 +84,13 @@ class LastDecision:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the start has tried to commit the decision in every sink, and the user gives up all that is left of it.
+        """Whether the user gives up all that is left of the decision. The start must have tried to commit it.
 
         A batch that can perhaps be written again completely is judged later.
         """
-        is_tried = not self.waits_for and self.evidence.keys() >= self.handles.keys()
         is_whole = self.may_be_staged or len(self.left) == len(self.handles)
         is_judged_later = self.may_be_rewritten and is_whole
-        return is_tried and not self.is_proven and self.is_given_up and not is_judged_later
+        return not (self.waits_for or self.is_proven or is_judged_later) and self.is_given_up
 
     def close(self) -> None:
         """Forget the decision, because a record in its log says that it is complete."""
@@ -113,8 +112,7 @@ class LastDecision:
         The next start needs no proof of a decision that is closed. Nothing waits for rows that are only lost, and that the query
         may write again.
         """
-        is_tried = name not in self.waits_for and self.in_sink(name).keys() <= self.evidence.keys()
-        if name in self.outdated or (name in self.given_up and is_tried) or not self._precedes_in(name, other):
+        if name in self.outdated or name in self.given_up or not self._precedes_in(name, other):
             return False
         return not self.may_be_rewritten
 
