@@ -271,7 +271,7 @@ def _hashable(sql: str, kind: st.DataType, depth: int = 0) -> list[str]:
         name = f"x{depth}"
         element = _hashable(name, kind.elementType, depth + 1)
         if element[1:] == [name]:  # Spark hashes an array's leaves faster than a function of each leaf
-            elements = [sql, f"transform({sql}, {name} -> {element[0]})"]
+            elements = [sql, _marks(sql, kind.elementType, f"xxhash64(transform({sql}, {name} -> {element[0]}))")]
         else:
             elements = [f"transform({sql}, {name} -> xxhash64({', '.join(element)}))"]
         return [f"{sql} IS NULL", f"array_size({sql})", *elements]
@@ -283,6 +283,14 @@ def _hashable(sql: str, kind: st.DataType, depth: int = 0) -> list[str]:
     # Two different texts may be equal in a collation, and Spark may hash them as equal.
     is_collated = isinstance(kind, st.StringType) and "collate" in kind.simpleString()
     return [f"{sql} IS NULL", f"CAST({sql} AS BINARY)" if is_collated else sql]
+
+
+def _marks(sql: str, kind: st.DataType, marks: str) -> str:
+    """Compute the marks of an array's leaves only if one of them may be null or zero, because an array may be an embedding."""
+    if not isinstance(kind, st.NumericType):
+        return marks
+    has_neither = f"array_contains({sql}, CAST(0 AS {kind.simpleString()})) = false"  # null if an element is null
+    return f"IF({has_neither}, 0L, {marks})"
 
 
 def _entries(kind: st.MapType) -> st.ArrayType:

@@ -160,6 +160,14 @@ _NESTED: dict[str, list[str]] = {
         "ARRAY(CAST(NULL AS INT))",
         "ARRAY()",
     ],
+    "an array with neither nulls nor zeros": [
+        "ARRAY(1, 2)",
+        "ARRAY(2, 1)",
+        "ARRAY(1, 2, 0)",
+        "ARRAY(1, 2, NULL)",
+        "ARRAY(1)",
+    ],
+    "an array of decimals": [f"ARRAY({one})" for one in ("1.50", "0.00", "CAST(NULL AS DECIMAL(3, 2))", "1.50, NULL")],
     "an array in an array": [
         "ARRAY(ARRAY(1), ARRAY(2))",
         "ARRAY(ARRAY(1, 2))",

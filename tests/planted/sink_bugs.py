@@ -355,7 +355,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "an array is hashed without the places of its nulls",
         9,
         "integration/spark/frame.py",
-        '            elements = [sql, f"transform({sql}, {name} -> {element[0]})"]\n',
+        '            elements = [sql, _marks(sql, kind.elementType, f"xxhash64(transform({sql}, {name} -> {element[0]}))")]\n',
         "            elements = [sql]\n",
         model=False,
         protocol="tests/live/test_spark_direct_frame.py -k different_checksums",
