@@ -87,8 +87,9 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
         The store may then lack the evidence for this query's newest decision. This method only reads. It is called before and
         after :meth:`acquire` if this query made the log's newest decision and that decision includes this sink. The method is
-        called even if the user names the other query with ``EndQuery``. It is also called if :meth:`initialize_state` has
-        returned UNKNOWN without :meth:`blockers`. ``query_id`` is then empty, which is no query's id. ``scan_start`` is the
+        called even if the user names the other query with ``EndQuery``. It is also called if :meth:`initialize_state`
+        or :meth:`notify_checkpoint_complete` has returned UNKNOWN without :meth:`blockers`. ``query_id`` is then empty, which is
+        no query's id. ``scan_start`` is the
         result of :meth:`begin_attempt` for that decision.
         """
         del query_id, scan_start  # a sink with a decision log has its own evidence

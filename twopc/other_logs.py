@@ -108,8 +108,7 @@ def complete(setup: Setup, view: LogView, batch: Batch) -> tuple[LogView, LastDe
                 continue
             # Close the log now, because the store may no longer prove this decision once a newer one is committed.
             has_abandoned |= one.is_abandoned
-            begin = _end_of(one, one.decision)
-            offset = one.log.append([begin])
+            offset, begin = _record_end(one, one.decision)
         except RetriableError as error:
             failed = failed or error
             continue
@@ -134,15 +133,15 @@ def _last_decisions(setup: Setup, view: LogView, batch: Batch) -> list[LastDecis
 
 def _last_decision(setup: Setup, log: DecisionLog, view: LogView, batch: Batch) -> LastDecision:
     last = view.decision
-    is_own = log is setup.log and last is not None and last.query_id == batch.query_id
+    own = last if log is setup.log and last is not None and last.query_id == batch.query_id else None
     return LastDecision(
         log,
         last,
         setup.participants.decode_decided(last),
         view.scan_start,
         _given_up(setup, log, view),
-        is_replayed=is_own and last is not None and last.batch_id == batch.batch_id,
-        may_be_staged=is_own and setup.staging is not None,
+        is_replayed=own is not None and own.batch_id == batch.batch_id,
+        may_be_staged=own is not None and setup.staging is not None,
     )
 
 
@@ -156,17 +155,16 @@ def _judge(setup: Setup, mine: LastDecision, others: Sequence[LastDecision], bat
     unproven = [one for one in others if one.decision is not None]
     if unproven:
         # The query's own decision is judged later. But if another decision waits for it, the error must also say why it is not
-        # proven.
-        awaited = [mine] if any(mine in older for one in unproven for older in one.waits_for.values()) else []
-        if (mine.is_replayed or mine.may_be_staged) and not mine.is_blocked:
-            awaited = []
-        raise _error(setup, [*awaited, *unproven], batch)
+        # proven, unless the query may still complete it.
+        is_awaited = any(mine in older for one in unproven for older in one.waits_for.values())
+        is_judged = is_awaited and (mine.is_blocked or not (mine.is_replayed or mine.may_be_staged))
+        raise _error(setup, [mine, *unproven] if is_judged else unproven, batch)
 
 
-def _end_of(one: LastDecision, last: Decision) -> Begin:
-    """Return the record that closes a log. It does not end the query.
+def _record_end(one: LastDecision, last: Decision) -> tuple[int, Begin]:
+    """Write the record that closes a log. Return its offset, and the record.
 
-    The query that starts has not decided anything yet, and its first batch may be rejected.
+    The record does not end the query. The query that starts has not decided anything yet, and its first batch may be rejected.
     """
     if not one.is_proven:
         logger.warning(
@@ -175,13 +173,14 @@ def _end_of(one: LastDecision, last: Decision) -> Begin:
             last.query_id,
             ", ".join(one.handles[key].transaction for key in one.left),
         )
-    return Begin(
+    begin = Begin(
         query_id=last.query_id,
         first_batch=last.batch_id + 1,
         prior_offsets=last.offsets,
         abandons=not one.is_proven,
         prior_times=last.times,
     )
+    return one.log.append([begin]), begin
 
 
 def _error(setup: Setup, unproven: Sequence[LastDecision], batch: Batch) -> TwoPhaseCommitError:

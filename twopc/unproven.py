@@ -64,12 +64,11 @@ class Unproven:
         unknown = self._in_sinks(Evidence.UNKNOWN)
         if unknown <= {*self.outdated}:
             return self._outdated(sorted(unknown))
+        lost = self._named(Evidence.ABORTED)
         if self.blockers:
             fix = f"{'; '.join(dict.fromkeys(self.blockers))}. Fix the cause, and restart the query"
         else:
-            fix = "Restart the query when every broker responds"
-        lost = self._named(Evidence.ABORTED)
-        fix = fix if lost or self.blockers else f"No data is lost. {fix}"
+            fix = f"{'' if lost else 'No data is lost. '}Restart the query when every broker responds"
         also = f", and some of its transactions are lost: {', '.join(lost)}" if lost else ""
         return CommitBlockedError(
             f"{self._batch} is decided, but its commit could not be completed in time{also}. {fix}. The query will then "

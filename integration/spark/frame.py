@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from inspect import signature
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -13,8 +12,9 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_type
 
 from twopc.errors import SchemaError
-from twopc.integration.spark.offers import is_ambiguous, offers, quoted
+from twopc.integration.spark.offers import offers, quoted
 from twopc.integration.spark.plan_partitions import PARTITION_SQL
+from twopc.integration.spark.row_hash import can_be_hashed, has, hash_arguments, parts
 from twopc.integration.spark.views import CHECKSUM, View
 from twopc.sink import TYPE_NAME, Form, SinkColumn, require_one
 
@@ -35,12 +35,8 @@ _JSON: Final = (
     "MAP('timeZone', 'UTC', 'timestampFormat', REPLACE('yyyy-MM-dd_T_HH:mm:ss.SSSSSSXXX', '_', CHR(39)), "
     "'timestampNTZFormat', REPLACE('yyyy-MM-dd_T_HH:mm:ss.SSSSSS', '_', CHR(39)), 'ignoreNullFields', 'false')"
 )
-
-
+#: The name of a batch's rows as a table.
 _ALIAS: Final = "__twopc_rows"
-
-#: Types that Spark does not hash, and that no sink accepts.
-_UNHASHED: Final = frozenset({"variant", "geometry", "geography"})
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,7 @@ class TakenColumn:
     def hashed(self) -> str:
         """The arguments to pass to ``xxhash64`` for this column."""
         kinds = {Form.BINARY: st.BinaryType(), Form.TEXT: st.StringType(), Form.EPOCH_MILLIS: st.LongType()}
-        return ", ".join(_hashable(self.in_form, kinds.get(self.form, self.kind)))
+        return ", ".join(hash_arguments(self.in_form, kinds.get(self.form, self.kind)))
 
 
 @dataclass(frozen=True)
@@ -111,7 +107,7 @@ class Rows:
     def frame(self, *further: str) -> DataFrame:
         """Return the DataFrame with the columns that the sinks use, the checksum, and further columns."""
         # Without the alias, `c`.`id` would be a column id of a table c, if there is one, and not a field of the struct c.
-        has_structs = any(_has(st.StructType, column.kind) for column in self.columns)
+        has_structs = any(has(st.StructType, column.kind) for column in self.columns)
         return (self.base.alias(_ALIAS) if has_structs else self.base).selectExpr(
             *(f"{column.in_form} AS `{index}`" for index, column in enumerate(self.columns)),
             f"{self._checksum} AS {CHECKSUM}",
@@ -236,90 +232,20 @@ def _letter_of(sink: TwoPhaseCommitSink[Any], columns: st.StructType) -> Sequenc
 
 
 def _of_letters(field: st.StructField) -> SinkColumn:
-    can_be_taken = _arrow_type(field.dataType) is not None and _can_be_hashed(field.dataType)
+    can_be_taken = _arrow_type(field.dataType) is not None and can_be_hashed(field.dataType)
     return SinkColumn(field.name, field.name, Form.AS_IS if can_be_taken else Form.TEXT)
-
-
-def _can_be_hashed(kind: st.DataType) -> bool:
-    """Whether Spark can hash the type, as :func:`_hashable` writes it. Also False for a struct with two fields of the same name.
-
-    Spark cannot pass such a struct to the driver, so a direct batch would fail, although tasks could write the struct.
-    """
-    if isinstance(kind, st.StructType):
-        # In an expression, names that differ only in case are the same name.
-        is_readable = not is_ambiguous(kind) if _has(st.MapType, kind) else len(set(kind.names)) == len(kind)
-        return is_readable and all(map(_can_be_hashed, _parts(kind)))
-    return kind.typeName() not in _UNHASHED and all(map(_can_be_hashed, _parts(kind)))
-
-
-def _hashable(sql: str, kind: st.DataType, depth: int = 0) -> list[str]:
-    """Return arguments for ``xxhash64`` that differ for any two different values.
-
-    Spark hashes only the leaves of a nested value. It skips nulls, ignores a zero's sign, and does not mark where an array ends.
-    So without further arguments, ``(null, 'a')`` and ``('a', null)`` would have the same hash. Spark does not hash a map, so
-    a map becomes its entries. A map's text (``to_json``) cannot be hashed instead, because the text of a binary key differs
-    between two evaluations.
-    """
-    if isinstance(kind, st.StructType):
-        if is_ambiguous(kind):  # Spark cannot read the fields one by one
-            return [f"{sql} IS NULL", sql, f"CAST({sql} AS STRING)"]
-        fields = (_hashable(f"{sql}.{quoted(field.name)}", field.dataType, depth) for field in kind)
-        return [f"{sql} IS NULL", *chain.from_iterable(fields)]
-    if isinstance(kind, st.MapType):
-        sql, kind = f"map_entries({sql})", _entries(kind)
-    if isinstance(kind, st.ArrayType):
-        name = f"x{depth}"
-        element = _hashable(name, kind.elementType, depth + 1)
-        if element[1:] == [name]:  # Spark hashes an array's leaves faster than a function of each leaf
-            elements = [sql, _marks(sql, kind.elementType, f"xxhash64(transform({sql}, {name} -> {element[0]}))")]
-        else:
-            elements = [f"transform({sql}, {name} -> xxhash64({', '.join(element)}))"]
-        return [f"{sql} IS NULL", f"array_size({sql})", *elements]
-    if isinstance(kind, (st.FloatType, st.DoubleType)):
-        return [
-            f"CASE WHEN {sql} IS NULL THEN 1 WHEN {sql} = 0 AND CAST({sql} AS STRING) = '-0.0' THEN 2 ELSE 0 END",
-            sql,
-        ]
-    # Two different texts may be equal in a collation, and Spark may hash them as equal.
-    is_collated = isinstance(kind, st.StringType) and "collate" in kind.simpleString()
-    return [f"{sql} IS NULL", f"CAST({sql} AS BINARY)" if is_collated else sql]
-
-
-def _marks(sql: str, kind: st.DataType, marks: str) -> str:
-    """Compute the marks of an array's leaves only if one of them may be null or zero, because an array may be an embedding."""
-    if not isinstance(kind, st.NumericType):
-        return marks
-    has_neither = f"array_contains({sql}, CAST(0 AS {kind.simpleString()})) = false"  # null if an element is null
-    return f"IF({has_neither}, 0L, {marks})"
-
-
-def _entries(kind: st.MapType) -> st.ArrayType:
-    return st.ArrayType(st.StructType([st.StructField("key", kind.keyType), st.StructField("value", kind.valueType)]))
-
-
-def _parts(kind: st.DataType) -> list[st.DataType]:
-    """Return the types directly inside a nested type."""
-    if isinstance(kind, st.StructType):
-        return [field.dataType for field in kind]
-    if isinstance(kind, st.MapType):
-        return [kind.keyType, kind.valueType]
-    return [kind.elementType] if isinstance(kind, st.ArrayType) else []
-
-
-def _has(wanted: type[st.DataType], kind: st.DataType) -> bool:
-    return isinstance(kind, wanted) or any(_has(wanted, part) for part in _parts(kind))
 
 
 def _may_hold_instants(kind: st.DataType) -> bool:
     """Whether the text of a nested value may contain a timestamp. Spark shows timestamps in the session's time zone."""
     is_shown_in_a_zone = isinstance(kind, st.TimestampType) or kind.typeName() == "variant"
-    return is_shown_in_a_zone or any(map(_may_hold_instants, _parts(kind)))
+    return is_shown_in_a_zone or any(map(_may_hold_instants, parts(kind)))
 
 
 def _arrow_field(field: st.StructField) -> pa.Field[Any]:
     # A type that PySpark cannot convert must not stop a query whose sinks do not use the column. PySpark converts a variant to a
     # struct of bytes, which a sink could take for the user's own struct.
-    kind = (_arrow_type(field.dataType) if _can_be_hashed(field.dataType) else None) or pa.null()
+    kind = (_arrow_type(field.dataType) if can_be_hashed(field.dataType) else None) or pa.null()
     return pa.field(field.name, kind, metadata={TYPE_NAME: field.dataType.simpleString()})
 
 

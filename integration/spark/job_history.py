@@ -116,8 +116,7 @@ class JobHistory:
 
     def before(self, rdd: int) -> Moment:
         """Return the last recorded moment before the RDD was created. No job before that moment has computed the RDD."""
-        moments = self._moments  # another thread may replace the list
-        return moments[bisect_right(moments, rdd, key=lambda moment: moment.rdd) - 1]
+        return self._moment_before(rdd, lambda moment: moment.rdd)
 
     def set_back_ms(self) -> float:
         """Return by how much the driver's clock was set back since this history began."""
@@ -250,8 +249,11 @@ class JobHistory:
 
     def _before_job(self, number: int) -> Moment:
         """Return the last recorded moment before Spark assigned the job's number."""
+        return self._moment_before(number, lambda moment: moment.job)
+
+    def _moment_before(self, number: int, of: Callable[[Moment], int]) -> Moment:
         moments = self._moments  # another thread may replace the list
-        return moments[bisect_right(moments, number, key=lambda moment: moment.job) - 1]
+        return moments[bisect_right(moments, number, key=of) - 1]
 
 
 def _has_skipped(job: Job | None, found: Mapping[int, Sequence[StageAttempt]]) -> bool:

@@ -145,8 +145,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         version = version_of(scan_start)
         try:
             states = self._look(handles, version, durable=True)
-            if SliceState.UNANSWERED in states.values():
-                self._block_unanswered()
+            self._block_unanswered(states)
             return {handle: self._judge(handle, states[handle], version) for handle in handles}
         except self._client.failures as error:
             self._block(self.reason(error))
@@ -208,11 +207,11 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             self._apply_some(self._to_repeat(states), version)
         if not self._blockers:  # otherwise, the last slice could complete a batch with missing rows
             self._apply_some(todo, version)
-        if SliceState.UNANSWERED in states.values():
-            self._block_unanswered()
+        self._block_unanswered(states)
 
-    def _block_unanswered(self) -> None:
-        self._block(f"some slices cannot be read: {self.reason(self._unanswered)}")
+    def _block_unanswered(self, states: Mapping[StagedHandleT, SliceState]) -> None:
+        if SliceState.UNANSWERED in states.values():
+            self._block(f"some slices cannot be read: {self.reason(self._unanswered)}")
 
     def _apply_some(self, handles: Sequence[StagedHandleT], version: int) -> None:
         with contextlib.closing(self._apply_each(handles, version)) as applied:

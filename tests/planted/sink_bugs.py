@@ -345,16 +345,16 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a struct is hashed as it is, and its nulls are skipped",
         9,
-        "integration/spark/frame.py",
+        "integration/spark/row_hash.py",
         "    if isinstance(kind, st.StructType):\n        if is_ambiguous(kind):",
-        "    if isinstance(kind, st.StructType) and _has(st.MapType, kind):\n        if is_ambiguous(kind):",
+        "    if isinstance(kind, st.StructType) and has(st.MapType, kind):\n        if is_ambiguous(kind):",
         model=False,
         protocol="tests/live/test_spark_direct_frame.py -k different_checksums",
     ),
     one_edit(
         "an array is hashed without the places of its nulls",
         9,
-        "integration/spark/frame.py",
+        "integration/spark/row_hash.py",
         '            elements = [sql, _marks(sql, kind.elementType, f"xxhash64(transform({sql}, {name} -> {element[0]}))")]\n',
         "            elements = [sql]\n",
         model=False,
@@ -363,7 +363,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a checksum ignores a zero's sign",
         9,
-        "integration/spark/frame.py",
+        "integration/spark/row_hash.py",
         "WHEN {sql} = 0 AND CAST({sql} AS STRING) = '-0.0' THEN 2 ",
         "",
         model=False,
@@ -372,7 +372,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a map is hashed as text, and its binary keys by their address",
         9,
-        "integration/spark/frame.py",
+        "integration/spark/row_hash.py",
         '        sql, kind = f"map_entries({sql})", _entries(kind)\n',
         '        return [f"TO_JSON({sql})"]\n',
         model=False,

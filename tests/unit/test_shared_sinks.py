@@ -53,6 +53,23 @@ def ended(cluster: Cluster, sink: str) -> list[str]:
     return [name for name, one in cluster.world.store(sink).transactions.items() if one.state == "aborted"]
 
 
+def succeed(stores: Cluster, *sinks: str, files: Files) -> None:
+    """Let another query end the first one, and die when its batch 0 is decided, but not visible."""
+    query = stores.start(*sinks, files=files, settings=ending(QUERY_ID))
+    die_at(stores, query, "driver.decided", 0, query_id=OTHER)
+
+
+def leaving(stores: Cluster, sink: str) -> Callable[..., None]:
+    """A recovery during which a sink's store goes away."""
+    recover = Participants.recover
+
+    def leave_and_recover(*arguments: Any) -> None:
+        stores.world.store(sink).unreachable = True
+        recover(*arguments)
+
+    return leave_and_recover
+
+
 # -- the new query already uses one of the ended query's sinks -----------------------------------------------------------
 
 
@@ -187,7 +204,7 @@ def test_a_table_proves_an_older_decision_before_a_newer_one_is_committed(
 ) -> None:
     """Seen: nothing showed any longer whether the older decision's rows were visible, although the start could prove it."""
     stores.start(older, "l").run(0, 1)
-    die_at(stores, stores.start(newer, "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, newer, "l", files=new)
     if is_interrupted:
         last = stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER))
         die_at(stores, last, "driver.recovered", 0, query_id=THIRD)
@@ -200,7 +217,7 @@ def test_a_query_that_returns_need_not_prove_its_own_batch_after_its_successors(
 ) -> None:
     """Seen: after one failure, each start said that it could not prove the query's own batch in time."""
     stores.start("a", "l").run(0, 1)
-    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, "b", "l", files=new)
     settings = passing(AddSink("b"), EndQuery(OTHER))
     die_at(stores, stores.start("a", "b", "l", settings=settings), "driver.recovered", 2)
     stores.start("a", "b", "l", settings=settings).run(2)
@@ -230,7 +247,7 @@ def test_a_table_keeps_the_proof_of_a_batch_while_an_older_one_is_unproven(
 ) -> None:
     """Seen: the newer decision was committed, and nothing could prove the older one any longer."""
     stores.start("a", "l").run(0, 1)
-    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, "b", "l", files=new)
     commit, failing = OwnedCommitter.commit, [True]
 
     def fail_once(committer: OwnedCommitter, handles: Any, scan_start: Any) -> Any:
@@ -276,7 +293,7 @@ def test_a_table_keeps_the_proof_of_a_batch_that_is_unproven_in_another_sink(
 ) -> None:
     """Seen: the newer decision was committed in the table. The next start then advised to insert rows that were visible."""
     stores.start(older, "s", "l").run(0, 1)
-    die_at(stores, stores.start(newer, "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, newer, "l", files=new)
     with monkeypatch.context() as patched:
         patched.setattr(OwnedCommitter, "commit", unprovable("s", 1))
         with pytest.raises(CommitBlockedError):
@@ -289,7 +306,7 @@ def test_a_table_keeps_the_proof_of_a_batch_that_is_unproven_in_another_sink(
 def test_a_query_that_returns_too_late_for_its_lost_rows_says_so(stores: Cluster, new: LocalFiles) -> None:
     """A table that shows a newer batch can no longer publish an older one. Seen: each start asked for another restart."""
     killed(stores, "a", "l")
-    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, "b", "l", files=new)
     settings = passing(AddSink("b"), EndQuery(OTHER))
     for _ in range(2):
         with pytest.raises(InDoubtError, match="another query has decided later batches in the sinks") as late:
@@ -306,11 +323,10 @@ def test_a_query_that_returns_to_a_store_that_fails_need_not_give_up_its_batch(
 ) -> None:
     """The store proves every decision, so only its failure hides the proof, and not the other query's newer decision."""
     killed(stores, "a", "s")
-    die_at(stores, stores.start("b", "s", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, "b", "s", files=new)
     settings = passing(AddSink("b"), EndQuery(OTHER))
-    die_at(
-        stores, stores.start("a", "b", "s", settings=settings), "driver.decided", 1
-    )  # the lost rows are written again
+    returning = stores.start("a", "b", "s", settings=settings)
+    die_at(stores, returning, "driver.decided", 1)  # the lost rows are written again
     with monkeypatch.context() as patched:
         patched.setattr(OwnedCommitter, "commit", lambda _, handles, __: dict.fromkeys(handles, Evidence.UNKNOWN))
         patched.setattr(OwnedCommitter, "blockers", lambda _: ["sink 's': its server is away"])
@@ -330,7 +346,7 @@ def test_the_error_for_a_lost_batch_gives_up_no_batch_that_waits_for_it(
     die_at(
         stores, query, "driver.decided", 1
     )  # the next query's start ends its transactions in "l", which it does not know
-    die_at(stores, stores.start(newer, "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, newer, "l", files=new)
     with pytest.raises(InDoubtError) as lost:
         stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
     assert advised(lost.value).overrides.abandoned == {Abandon(1, QUERY_ID, ("l",))}
@@ -343,7 +359,7 @@ def test_the_error_for_a_batch_that_waits_names_the_cause_and_gives_up_only_the_
     older: str, newer: str, stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores.start(older, "l").run(0, 1)
-    die_at(stores, stores.start(newer, "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, newer, "l", files=new)
     commit = OwnedCommitter.commit
 
     def fail(committer: OwnedCommitter, handles: Any, scan_start: Any) -> Any:
@@ -376,7 +392,7 @@ def test_a_query_that_returns_can_give_up_its_batch_in_one_sink(
 ) -> None:
     """Seen: the next start refused with the same advice, because another query's batch still waited for this batch."""
     stores.start("a", "s", "l").run(0, 1)
-    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, "b", "l", files=new)
     monkeypatch.setattr(OwnedCommitter, "commit", unprovable("s", 1))
     monkeypatch.setattr(OwnedCommitter, "blockers", lambda one: ["the markers are gone"] if one.name == "s" else [])
     with pytest.raises(CommitBlockedError, match="the markers are gone") as blocked:
@@ -391,7 +407,7 @@ def test_a_table_keeps_the_proof_of_a_batch_whose_log_could_not_be_closed(
     older: str, newer: str, stores: Cluster, new: LocalFiles, newest: LocalFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stores.start(older, "l").run(0, 1)
-    die_at(stores, stores.start(newer, "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, newer, "l", files=new)
     with monkeypatch.context() as patched:
         patched.setattr(OwnLog, "append", not_closing(QUERY_ID))
         with pytest.raises(RetriableError, match="the log is away"):
@@ -416,7 +432,7 @@ def test_a_batch_can_be_given_up_in_one_sink_and_proven_in_a_table(
 ) -> None:
     """Seen: after the user had followed the first error, the second one advised to insert rows that were visible."""
     stores.start(older, "l").run(*range(last + 1))
-    die_at(stores, stores.start(newer, "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, newer, "l", files=new)
     lose(stores, older, last)
     with pytest.raises(InDoubtError) as lost:
         stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
@@ -441,7 +457,7 @@ def test_a_batch_can_be_given_up_in_one_sink_and_proven_in_a_table(
 def test_a_sink_that_was_proven_stays_proven_after_a_repair_in_another_sink(stores: Cluster, new: LocalFiles) -> None:
     """Seen: the table proved the batch, then the other query's newer batch, and then nothing about the first any longer."""
     stores.start("a", "l").run(0, 1)
-    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, "b", "l", files=new)
     lose(stores, "a", 1)
     stores.start("a", "b", "l", settings=passing(AddSink("b"), EndQuery(OTHER))).run(1, 2)
     assert shown(stores, "a") == sorted(all_rows(0, 1, 2))
@@ -449,7 +465,7 @@ def test_a_sink_that_was_proven_stays_proven_after_a_repair_in_another_sink(stor
 
 
 def test_a_store_that_fails_during_a_repair_does_not_count_as_proven(stores: Cluster) -> None:
-    """The store may have been restored since the start has proven its transactions. Seen: the query went on without rows."""
+    """The store may have been restored after the start had proven its transactions. Seen: the query went on without rows."""
     stores.start("a", "s").run(0, 1)
     lose(stores, "a", 1)
 
@@ -472,7 +488,7 @@ def test_a_staged_batch_is_published_although_its_override_is_still_in_the_code(
     query = stores.start("a", "l", staging=True)
     query.run(0)
     die_at(stores, query, "driver.committed", 1)
-    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, "b", "l", files=new)
     lose(stores, "a", 1)
     settings = passing(AddSink("b"), EndQuery(OTHER), Abandon(1, QUERY_ID, ("a",)))
     stores.start("a", "b", "l", settings=settings, staging=True).run(2)
@@ -485,7 +501,7 @@ def test_a_batch_that_waits_is_not_given_up_untried(
 ) -> None:
     """Seen: an override that stayed in the code gave up rows that the next start would have committed."""
     stores.start("a", "s", "l").run(0, 1)
-    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, "b", "l", files=new)
     given_up = passing(EndQuery(QUERY_ID), EndQuery(OTHER), Abandon(0, OTHER))
     with monkeypatch.context() as patched:
         patched.setattr(OwnedCommitter, "commit", unprovable("s", 1))
@@ -501,7 +517,7 @@ def test_a_batch_that_spark_has_passed_is_proven_before_a_newer_one(
 ) -> None:
     """No replay can write its lost rows again. Seen: after the first error, the second one advised to insert visible rows."""
     stores.start("a", "l").run(0, 1)
-    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, "b", "l", files=new)
     lose(stores, "a", 1)
     if is_adopting:
         start, files = (0, THIRD), newest
@@ -520,16 +536,10 @@ def test_a_batch_that_could_not_be_tried_is_not_given_up(
 ) -> None:
     """Seen: the newer batch was committed, and the older one's proof in the table was lost, because another sink was away."""
     stores.start("a", "s", "l").run(0, 1)
-    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, "b", "l", files=new)
     given_up = passing(EndQuery(QUERY_ID), EndQuery(OTHER), Abandon(1, QUERY_ID, ("s",)))
-    recover = Participants.recover
-
-    def fail_and_recover(*arguments: Any) -> None:
-        stores.world.store("s").unreachable = True
-        recover(*arguments)
-
     with monkeypatch.context() as patched:
-        patched.setattr(Participants, "recover", fail_and_recover)
+        patched.setattr(Participants, "recover", leaving(stores, "s"))
         with pytest.raises((CommitBlockedError, RetriableError)):
             stores.start("a", "b", "s", "l", files=newest, settings=given_up).run(0, query_id=THIRD)
     stores.world.store("s").unreachable = False
@@ -581,7 +591,7 @@ def test_the_error_for_a_batch_that_waits_in_one_sink_says_what_blocks_it_in_ano
 ) -> None:
     """Seen: the error named only the older batch, and said that no data was lost."""
     stores.start("a", "l").run(0, 1)
-    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, "b", "l", files=new)
     store, commit = stores.world.store("b"), OwnedCommitter.commit
     if is_lost:
         store.expire()
@@ -606,7 +616,7 @@ def test_batches_that_wait_for_each_other_can_be_given_up(
 ) -> None:
     """A store that was restored from a backup may show the opposite order. The error then named no way to continue."""
     stores.start("a", "l").run(0, 1)
-    die_at(stores, stores.start("b", "l", files=new, settings=ending(QUERY_ID)), "driver.decided", 0, query_id=OTHER)
+    succeed(stores, "b", "l", files=new)
     monkeypatch.setattr(LastDecision, "must_be_closed_before", lambda one, other, _: one is not other)
     with pytest.raises(CommitBlockedError) as blocked:
         stores.start("a", "b", "l", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
@@ -639,13 +649,7 @@ def test_a_store_that_fails_does_not_delay_the_batches_in_other_stores(
     """Seen: the other query's decided transactions stayed open, and would have expired."""
     killed(stores, "a", "s")
     killed(stores, "b", query_id=OTHER, files=new)
-    recover = Participants.recover
-
-    def fail_and_recover(*arguments: Any) -> None:
-        stores.world.store("s").unreachable = True
-        recover(*arguments)
-
-    monkeypatch.setattr(Participants, "recover", fail_and_recover)
+    monkeypatch.setattr(Participants, "recover", leaving(stores, "s"))
     with pytest.raises((CommitBlockedError, RetriableError)):
         stores.start("a", "b", "s", files=newest, settings=ending(QUERY_ID, OTHER)).run(0, query_id=THIRD)
     assert shown(stores, "b") == all_rows(0, 1)
