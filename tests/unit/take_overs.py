@@ -242,16 +242,16 @@ class History:
     def _react(self, one: Owner, error: TwoPhaseCommitError) -> None:
         text = str(error)
         if isinstance(error, (CommitBlockedError, InDoubtError)):
-            self._require_all_tried(one)
+            self._require_all_tried(one, text)
         silent = [store for store in self.world.stores.values() if store.unreachable]
         for store in silent:
             store.unreachable = False
         if silent:
             return  # the user fixes the cause, and restarts the query
         if isinstance(error, CommitBlockedError):
-            self._excuse(error.transactions)
+            self._give_up(error.transactions)
         elif isinstance(error, InDoubtError):
-            self._excuse([*error.lost, *error.unknown])
+            self._give_up([*error.lost, *error.unknown])
         elif not isinstance(error, RefusedStartError) or error.case in {"lost decision", "older copy", "older store"}:
             raise error
         elif error.case == "ended query" and not one.is_replaced:
@@ -263,16 +263,38 @@ class History:
             self._make_visible(one, text)
         self._override(one, text)
 
-    def _require_all_tried(self, one: Owner) -> None:
-        """A start has raised this error. It must have tried to commit every decision in the logs of its sinks."""
+    def _require_all_tried(self, one: Owner, text: str) -> None:
+        """A start has raised this error. It must have tried to commit every decision in the logs of its sinks.
+
+        In a sink, a decision may wait for an older one that the error names.
+        """
         logs = [OwnLog(self.world.logs[name]) for name in sorted(one.sinks) if name in LOGGED]
-        for log in [*logs, RegisterLog(one.files)]:
-            decision = fold(log.inspect()).decision
-            tasks = () if decision is None else decision.tasks
-            for sink, handle in [item for task in tasks for item in task.handles.items()]:
-                store, name = self.world.store(sink), handle["transaction"]
-                if sink in one.sinks and not store.unreachable and name in store.pending():
-                    raise BrokenError(f"the start has not tried to commit {name}")
+        last = [fold(log.inspect()).decision for log in [*logs, RegisterLog(one.files)]]
+        decisions = {
+            (sink, task.handles[sink]["transaction"]): decision
+            for decision in last
+            if decision is not None
+            for task in decision.tasks
+            for sink in task.handles
+        }
+        for (sink, name), decision in decisions.items():
+            store = self.world.store(sink)
+            if sink not in one.sinks or store.unreachable or name not in store.pending():
+                continue
+            epoch = store.transactions[name].driver_epoch
+            awaited = [
+                f"batch {older.batch_id} of query {older.query_id}"
+                for (other, of_older), older in decisions.items()
+                if other == sink and older is not decision and store.transactions[of_older].driver_epoch < epoch
+            ]
+            if not any(older in text for older in awaited):
+                raise BrokenError(f"the start has not tried to commit {name}")
+
+    def _give_up(self, transactions: Sequence[str]) -> None:
+        """The user passes the error's override. The start must have tried to commit all of these transactions."""
+        if untried := {*transactions} & {name for store in self.world.stores.values() for name in store.pending()}:
+            raise BrokenError(f"the error gives up what can still be committed: {untried}")
+        self._excuse(transactions)
 
     def _excuse(self, transactions: Sequence[str]) -> None:
         self._say(f"  the user gives up {list(transactions)}")
