@@ -21,6 +21,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import types as st
 
+from twopc.integration.spark.built_ins import functions_in
 from twopc.integration.spark.offers import quoted
 
 if TYPE_CHECKING:
@@ -120,6 +121,12 @@ def spent_bytes(batches: Iterable[pa.RecordBatch]) -> float:
     return sum(
         _LEAST_BYTES * batch.num_columns * batch.num_rows + sum(map(_bytes_in, batch.columns)) for batch in batches
     )
+
+
+def functions_of_size(schema: st.StructType) -> frozenset[str]:
+    """Return the names of the SQL functions that compute a row's size in bytes."""
+    text = "COALESCE(OCTET_LENGTH("  # a sink may take a column of any type as text
+    return functions_in(f"{text} {_bytes_of_row(schema)}")
 
 
 def _class(jvm: Any, name: str) -> Any:

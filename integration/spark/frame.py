@@ -12,6 +12,8 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_type
 
 from twopc.errors import SchemaError
+from twopc.integration.spark.budget import functions_of_size
+from twopc.integration.spark.built_ins import functions_in
 from twopc.integration.spark.offers import offers, quoted
 from twopc.integration.spark.plan_partitions import PARTITION_SQL
 from twopc.integration.spark.row_hash import can_be_hashed, has, hash_arguments, parts
@@ -108,10 +110,18 @@ class Rows:
         """Return the DataFrame with the columns that the sinks use, the checksum, and further columns."""
         # Without the alias, `c`.`id` would be a column id of a table c, if there is one, and not a field of the struct c.
         has_structs = any(has(st.StructType, column.kind) for column in self.columns)
-        return (self.base.alias(_ALIAS) if has_structs else self.base).selectExpr(
-            *(f"{column.in_form} AS `{index}`" for index, column in enumerate(self.columns)),
-            f"{self._checksum} AS {CHECKSUM}",
-            *further,
+        return (self.base.alias(_ALIAS) if has_structs else self.base).selectExpr(*self._expressions, *further)
+
+    @property
+    def _expressions(self) -> list[str]:
+        columns = (f"{column.in_form} AS `{index}`" for index, column in enumerate(self.columns))
+        return [*columns, f"{self._checksum} AS {CHECKSUM}"]
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """The names of the SQL functions that compute the rows in this form, for the tasks or for the driver."""
+        return frozenset().union(
+            *map(functions_in, [*self._expressions, PARTITION_SQL]), functions_of_size(self.source.schema)
         )
 
     def for_driver(self) -> tuple[DataFrame, Callable[[list[pa.RecordBatch]], list[pa.RecordBatch]]]:

@@ -10,6 +10,7 @@ from twopc.coordinator import Coordinator
 from twopc.errors import CheckpointExpiredError
 from twopc.integration.history.writer import writer_for
 from twopc.integration.spark import checkpoint
+from twopc.integration.spark.built_ins import BuiltIns
 from twopc.integration.spark.direct import BatchInput, Direct, Way
 from twopc.integration.spark.former_writers import require_adoptable, warn_of_adoption
 from twopc.integration.spark.frame import arrange
@@ -70,6 +71,7 @@ class RunWriter:
         self._coordinator: Coordinator | None = None
         self._checkpoints: Checkpoints | None = None
         self._direct = Direct(options.write_by)
+        self._built_ins = BuiltIns()
         self._last_batch: Batch | None = None
         self._last_allowed: int | None = None  #: see require_taken_over()
 
@@ -169,7 +171,7 @@ class RunWriter:
 
     def _arrange(self, one: SinkFrame, *, is_repeated: bool) -> Rows:
         letters = self._options.dead_letter
-        return arrange(
+        rows = arrange(
             one.name,
             # A retry uses a new plan, because Spark keeps a failed broadcast in the old plan and would raise its error
             # again.
@@ -178,6 +180,8 @@ class RunWriter:
             select=self._options.select,
             dead_letter=None if letters is None else letters.name,
         )
+        self._built_ins.require(one.frame.sparkSession, rows.functions)
+        return rows
 
     def _input_of(self, batch: Batch) -> BatchInput:
         last = self._last_batch
