@@ -436,8 +436,9 @@ class ChangedHandle:
     bucket: str
 
 
+@pytest.mark.parametrize(("query_id", "batch_id", "ends"), [(QUERY_ID, 1, set()), (OTHER, 0, {QUERY_ID})])
 def test_a_start_that_cannot_decode_the_last_decisions_handles_is_refused_and_fences_no_driver(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    query_id: str, batch_id: int, ends: set[str], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = cluster.start()
     running.run(0)
@@ -447,7 +448,7 @@ def test_a_start_that_cannot_decode_the_last_decisions_handles_is_refused_and_fe
             ConfigurationError,
             match=r"sink 'fake' cannot read its handles for batch 0.*missing required field `bucket`",
         ):
-            cluster.start().run(1)
+            cluster.start(settings=Settings(overrides=Overrides(end_query_ids=ends))).run(batch_id, query_id=query_id)
     running.run(1)
     assert cluster.store.visible() == all_rows(0, 1)
 
