@@ -5,7 +5,8 @@ Spark writes ``commits/N`` after the offsets and the state (version N + 1) of ba
 By then, the batch is visible in every sink, unless the user's function swallows the toolkit's errors. So a copy also
 needs a decision for batch N. The files up to batch N form a consistent copy, even while Spark adds more files. Spark
 deletes files that are ``minBatchesToRetain`` batches old. If Spark deletes a file from batch N before the file is
-copied, the copy starts again.
+copied, the copy starts again. A RocksDB snapshot refers to files that Spark deletes before the snapshot itself. So a copied
+snapshot proves nothing about these files, and the copy is checked for each of them.
 
 Source logs (``sources/``) are copied completely. If a source log has an entry beyond batch N, the copy looks as if
 Spark had died before planning batch N + 1.
@@ -29,6 +30,7 @@ from twopc.integration.local_paths import local_path
 from twopc.integration.operate.checkpoint import numbers, read_checkpoint
 from twopc.integration.operate.durable import copy, whole_directory, write
 from twopc.integration.operate.manifest import NAME, TREE, Manifest, Position, Savepoint, directory_name
+from twopc.integration.operate.rocksdb import files_of
 from twopc.integration.spark.checkpoint import query_id, source_offsets
 from twopc.integration.spark.former_writers import last_expected
 from twopc.integration.state_files import version_of
@@ -85,6 +87,7 @@ def create_savepoint(
     """
     checkpoint, directory = local_path(checkpoint), local_path(directory)
     found = read_checkpoint(checkpoint)
+    vanished = ""
     for _ in range(_TRIES):
         # The positions are read first, so the newest finished batch may be ahead of them.
         positions = _positions(sinks)
@@ -97,6 +100,7 @@ def create_savepoint(
         try:
             return _copy(directory, found, finished, positions, is_periodic=is_periodic)
         except _VanishedError as error:
+            vanished = str(error)
             logger.warning(
                 "the copy of batch %d is incomplete, because Spark has since deleted %s. Trying a later batch",
                 finished,
@@ -105,8 +109,9 @@ def create_savepoint(
         except OSError as error:
             raise ConfigurationError(f"the savepoint cannot be written: {error}. No partial copy is left") from error
     raise RetriableError(
-        f"{checkpoint}: Spark deleted files before they could be copied. No savepoint was taken. Stop the query, or "
-        "raise its option spark.sql.streaming.minBatchesToRetain"
+        f"{checkpoint}: Spark deleted files before they could be copied, most recently {vanished}. No savepoint was taken. Stop "
+        "the query, or raise its option spark.sql.streaming.minBatchesToRetain. If the query was already stopped, its "
+        "checkpoint is damaged: restore these files from a backup"
     )
 
 
@@ -219,7 +224,7 @@ def _copy(
                 copied[name] = copy(checkpoint / name, unfinished / TREE / name)
             except FileNotFoundError:
                 vanished.append(name)
-        _require_whole(copied.keys(), vanished, batch)
+        _require_whole(copied.keys(), vanished, batch, unfinished / TREE)
         if offsets is None:
             raise _VanishedError(f"offsets/{batch}")
         manifest = Manifest(
@@ -271,8 +276,11 @@ def _version(name: str) -> tuple[int, str] | None:
     return version_of(name.rpartition("/")[2].removesuffix(".crc")) if name.startswith("state/") else None
 
 
-def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int) -> None:
-    """Check that the copy contains every file that a restart after the batch reads."""
+def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int, tree: Path) -> None:
+    """Check that the copy contains every file that a restart after the batch reads.
+
+    A restart reads only the newest snapshot in each directory, and the changes after it.
+    """
     needed = {"metadata", f"offsets/{batch}", f"commits/{batch}"} | ({f"offsets/{batch - 1}"} if batch else set())
     if missing := sorted(needed - names):
         raise _VanishedError(", ".join(missing))
@@ -287,10 +295,13 @@ def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int)
         version = _version(name)
         is_old = version is not None and version[0] < bases[directory]
         is_old |= directory in {"offsets", "commits"} and int(file) < batch - 1
-        # These are RocksDB files of deleted versions. Spark keeps the newest snapshot's files as long as the snapshot
-        # itself.
+        # These may be RocksDB files of deleted versions. Those that the newest snapshot needs are required below.
         is_old |= directory.startswith("state/") and version is None
         # These files of the toolkit are only for people to read; a restored query starts with new files.
         is_old |= name.startswith("twopc/")
         if not is_old and not file.endswith(".crc"):
             raise _VanishedError(name)
+    for name in sorted(names):
+        is_base = _version(name) == (bases[name.rpartition("/")[0]], "zip") and name.endswith(".zip")
+        if is_base and (missing := sorted(files_of(tree / name, name) - names)):
+            raise _VanishedError(", ".join(missing))

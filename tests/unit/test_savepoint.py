@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -175,6 +176,90 @@ def test_a_savepoint_ends_with_an_error_if_spark_always_deletes_files_before_the
 
     while_copying(monkeypatch, delete)
     with pytest.raises(RetriableError, match="before they could be copied"):
+        create_savepoint(checkpoint, tmp_path / "kept")
+    assert not list((tmp_path / "kept").iterdir())
+
+
+# -- RocksDB's own files, which Spark deletes before the versions that refer to them ------------------------------------
+
+_ROCKSDB = "state/2/0"
+_SST, _LOG = f"{_ROCKSDB}/SSTs/000007-0a1b.sst", f"{_ROCKSDB}/logs/000008-0a1b.log"
+
+
+def add_snapshot(checkpoint: Path, version: int, *, sst: str = _SST, log: str | None = _LOG, name: str = "") -> Path:
+    """Add a snapshot as Spark does: first RocksDB's own files, and then the zip file that refers to them."""
+    facts: dict[str, Any] = {
+        "sstFiles": [{"localFileName": "000007.sst", "dfsSstFileName": Path(sst).name, "sizeBytes": 4}],
+        "numKeys": 1,
+    }
+    put(checkpoint / sst, "rows")
+    if log is not None:  # Spark leaves out an empty list of these files
+        put(checkpoint / log, "rows")
+        facts["logFiles"] = [{"localFileName": "000008.log", "dfsLogFileName": Path(log).name, "sizeBytes": 4}]
+    found = checkpoint / _ROCKSDB / (name or f"{version}.zip")
+    with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as stream:
+        stream.writestr("OPTIONS-000005", "x")
+        stream.writestr("metadata", f"v1\n{json.dumps(facts)}")
+    return found
+
+
+@pytest.mark.parametrize("lost", [_SST, _LOG])
+@pytest.mark.parametrize("when", ["before the list", "after the list"])
+@pytest.mark.parametrize("name", ["4.zip", "4_0a-1b.zip"])
+def test_a_savepoint_begins_again_if_spark_deletes_the_files_of_the_copied_rocksdb_snapshot(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str, when: str, name: str
+) -> None:
+    """Spark deletes these files first, so the snapshot that refers to them may still have been copied."""
+    snapshot = add_snapshot(checkpoint, 4, name=name)
+    if when == "before the list":
+        (checkpoint / lost).unlink()
+
+    def query_goes_on(file: str) -> None:
+        if file == "offsets/2" and snapshot.exists():  # the snapshot is copied, but its files are not
+            (checkpoint / lost).unlink(missing_ok=True)
+            snapshot.unlink()
+            put(checkpoint / "commits/4", "v1\n{}")
+            add_snapshot(checkpoint, 5, sst=f"{_ROCKSDB}/SSTs/000009-2c.sst", log=None)
+
+    while_copying(monkeypatch, query_goes_on)
+    found = create_savepoint(checkpoint, tmp_path / "kept")
+    assert found.manifest.batch_id == 4
+    assert {f"{_ROCKSDB}/5.zip", f"{_ROCKSDB}/SSTs/000009-2c.sst"} <= found.manifest.files.keys()
+
+
+def test_a_savepoint_does_not_need_the_rocksdb_files_of_older_snapshots(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = f"{_ROCKSDB}/SSTs/000001-9f.sst"
+    add_snapshot(checkpoint, 2, sst=old)
+    add_snapshot(checkpoint, 4)
+    while_copying(monkeypatch, lambda file: file == "offsets/2" and (checkpoint / old).unlink())
+    found = create_savepoint(checkpoint, tmp_path / "kept")
+    assert found.manifest.batch_id == 3
+    assert {f"{_ROCKSDB}/2.zip", f"{_ROCKSDB}/4.zip", _SST, _LOG} <= found.manifest.files.keys()
+    assert old not in found.manifest.files
+
+
+def test_a_checkpoint_that_lacks_a_rocksdb_file_gives_no_savepoint(checkpoint: Path, tmp_path: Path) -> None:
+    add_snapshot(checkpoint, 4)
+    (checkpoint / _SST).unlink()
+    with pytest.raises(RetriableError, match=f"before they could be copied, most recently {_SST}.*is damaged"):
+        create_savepoint(checkpoint, tmp_path / "kept")
+    assert not list((tmp_path / "kept").iterdir())
+
+
+@pytest.mark.parametrize("harm", ["torn", "no metadata", "v2", "not JSON", "no files"])
+def test_a_rocksdb_snapshot_whose_files_are_unknown_gives_no_savepoint(
+    checkpoint: Path, tmp_path: Path, harm: str
+) -> None:
+    snapshot = add_snapshot(checkpoint, 4)
+    if harm == "torn":
+        snapshot.write_bytes(snapshot.read_bytes()[:-30])
+    else:
+        texts = {"v2": 'v2\n{"sstFiles":[]}', "not JSON": "v1\nx", "no files": "v1\n{}"}
+        with zipfile.ZipFile(snapshot, "w") as stream:
+            stream.writestr("metadata" if harm in texts else "x", texts.get(harm, ""))
+    with pytest.raises(ConfigurationError, match=rf"{_ROCKSDB}/4\.zip.*No savepoint was taken"):
         create_savepoint(checkpoint, tmp_path / "kept")
     assert not list((tmp_path / "kept").iterdir())
 
