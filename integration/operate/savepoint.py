@@ -29,6 +29,7 @@ from twopc.integration.history.writer import DIRECTORY as HISTORY
 from twopc.integration.local_paths import local_path
 from twopc.integration.operate.checkpoint import numbers, read_checkpoint
 from twopc.integration.operate.durable import copy, whole_directory, write
+from twopc.integration.operate.listing import files_in
 from twopc.integration.operate.manifest import NAME, TREE, Manifest, Position, Savepoint, directory_name
 from twopc.integration.operate.rocksdb import files_of
 from twopc.integration.spark.checkpoint import query_id, source_offsets
@@ -41,7 +42,7 @@ from twopc.register_reader import RegisterReader
 from twopc.sealed import seal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from collections.abc import Set as AbstractSet
 
     from twopc.integration.operate.checkpoint import CheckpointState
@@ -81,7 +82,7 @@ def create_savepoint(
 
     Raises:
         ConfigurationError: the checkpoint does not exist or has no finished batch, Spark has finished batches that are not
-            decided, or a file cannot be read or written.
+            decided, a directory in the checkpoint is a symbolic link, or a file cannot be read or written.
         RetriableError: the query deletes its files faster than this function copies them.
         TwoPhaseCommitError: no broker responds.
     """
@@ -248,17 +249,11 @@ def _wanted(checkpoint: Path, batch: int) -> list[str]:
 
     The state versions come first, because they refer to RocksDB files that are older than the versions.
     """
-    versions = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is not None]
-    others = [name for name in _names(checkpoint) if _belongs(name, batch) and _version(name) is None]
+    versions = [
+        name for name in files_in(checkpoint, _LEFT_OUT) if _belongs(name, batch) and _version(name) is not None
+    ]
+    others = [name for name in files_in(checkpoint, _LEFT_OUT) if _belongs(name, batch) and _version(name) is None]
     return [*versions, *others]
-
-
-def _names(checkpoint: Path) -> Iterator[str]:
-    """List every file whose name does not begin with a dot. A dot marks Hadoop checksums and unfinished files."""
-    for path in sorted(checkpoint.rglob("*")):
-        name = path.relative_to(checkpoint)
-        if not any(part.startswith(".") for part in name.parts) and path.is_file():
-            yield name.as_posix()
 
 
 def _belongs(name: str, batch: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -233,7 +234,12 @@ def test_a_savepoint_does_not_need_the_rocksdb_files_of_older_snapshots(
     old = f"{_ROCKSDB}/SSTs/000001-9f.sst"
     add_snapshot(checkpoint, 2, sst=old)
     add_snapshot(checkpoint, 4)
-    while_copying(monkeypatch, lambda file: file == "offsets/2" and (checkpoint / old).unlink())
+
+    def delete(file: str) -> None:
+        if file == "offsets/2":
+            (checkpoint / old).unlink()
+
+    while_copying(monkeypatch, delete)
     found = create_savepoint(checkpoint, tmp_path / "kept")
     assert found.manifest.batch_id == 3
     assert {f"{_ROCKSDB}/2.zip", f"{_ROCKSDB}/4.zip", _SST, _LOG} <= found.manifest.files.keys()
@@ -260,6 +266,59 @@ def test_a_rocksdb_snapshot_whose_files_are_unknown_gives_no_savepoint(
         with zipfile.ZipFile(snapshot, "w") as stream:
             stream.writestr("metadata" if harm in texts else "x", texts.get(harm, ""))
     with pytest.raises(ConfigurationError, match=rf"{_ROCKSDB}/4\.zip.*No savepoint was taken"):
+        create_savepoint(checkpoint, tmp_path / "kept")
+    assert not list((tmp_path / "kept").iterdir())
+
+
+# -- directories that a list of the checkpoint's files would lack -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "is_dangling"),
+    [
+        ("state", False),
+        ("sources", False),
+        ("state/0/0", False),
+        ("offsets", False),
+        ("twopc", False),
+        ("sources", True),
+    ],
+)
+def test_a_checkpoint_with_a_link_to_a_directory_gives_no_savepoint(
+    checkpoint: Path, tmp_path: Path, name: str, *, is_dangling: bool
+) -> None:
+    (checkpoint / name).rename(tmp_path / "elsewhere")
+    (checkpoint / name).symlink_to(tmp_path / ("nowhere" if is_dangling else "elsewhere"))
+    with pytest.raises(ConfigurationError, match=rf"checkpoint/{name} is a symbolic link.*No savepoint was taken"):
+        create_savepoint(checkpoint, tmp_path / "kept")
+    assert not list((tmp_path / "kept").iterdir())
+
+
+def test_links_that_hide_nothing_are_allowed(checkpoint: Path, tmp_path: Path) -> None:
+    """The checkpoint itself may be a link, a savepoint needs no staged rows, and a link to a file is copied as a file."""
+    (checkpoint / "twopc/staging").rename(tmp_path / "staging")
+    (checkpoint / "twopc/staging").symlink_to(tmp_path / "staging")
+    (checkpoint / "state/0/0/4.delta").rename(tmp_path / "4.delta")
+    (checkpoint / "state/0/0/4.delta").symlink_to(tmp_path / "4.delta")
+    (tmp_path / "link").symlink_to(checkpoint)
+    found = create_savepoint(tmp_path / "link", tmp_path / "kept")
+    assert {"state/0/0/4.delta", "sources/0/0"} <= found.manifest.files.keys()
+    assert not any(name.startswith("twopc/staging") for name in found.manifest.files)
+    assert not (found.path / TREE / "state/0/0/4.delta").is_symlink()
+
+
+def test_a_directory_that_this_user_may_not_read_gives_no_savepoint(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scandir = os.scandir
+
+    def refused(path: str | Path | int) -> Any:
+        if str(path) == str(checkpoint / "state/1/0"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(ConfigurationError, match=r"Permission denied.*state/1/0.*No savepoint was taken"):
         create_savepoint(checkpoint, tmp_path / "kept")
     assert not list((tmp_path / "kept").iterdir())
 
