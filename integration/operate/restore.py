@@ -19,6 +19,7 @@ from twopc.integration.operate.manifest import TREE, Savepoint, check, choose, r
 from twopc.integration.operate.observe import observe
 from twopc.integration.operate.savepoint import missing_batches
 from twopc.integration.spark.former_writers import NOTE, Note
+from twopc.registers import RegisterLog
 from twopc.sealed import seal
 
 if TYPE_CHECKING:
@@ -72,6 +73,36 @@ class Restored(NamedTuple):
         previous = self.savepoint.manifest.query_id
         return f"override=[AdoptQuery({self.query_id!r}), EndQuery({previous!r})]"
 
+    @property
+    def to_check(self) -> str | None:
+        """What must be true before a start with :attr:`settings`, and how to check it; None if the start checks it itself.
+
+        The start completes the old query's last decided batch if it can read the decision. It cannot do so if the decision is
+        in the old checkpoint, or in the ledger of a sink that the new query does not have. Usually, that batch is visible,
+        because Spark has finished the savepoint's batch. But Spark also finishes it if the user's function swallows errors.
+        """
+        old = self.savepoint.manifest
+        is_in_checkpoint = old.log == RegisterLog.name
+        affected = sorted(name for name, facts in old.sinks.items() if is_in_checkpoint or "ledger" not in facts)
+        if not affected:
+            return None
+        sinks = f"sink{'' if len(affected) == 1 else 's'} {' and '.join(map(repr, affected))}"
+        why = (
+            "because the new query cannot read the old query's decisions. A start with EndQuery therefore deletes rows"
+            if is_in_checkpoint
+            else "unless the new query has all sinks of the old query. Otherwise, a start with EndQuery loses rows"
+        )
+        return (
+            f"Before you end the old query, check that batch {old.batch_id} is visible in {sinks}, {why} that are decided but "
+            "not visible yet, which exist if the foreachBatch function has swallowed an error. Stop the old query, and run "
+            f"`twopc status {old.taken_from} --sinks MODULE:NAME` with all of its sinks. For each sink without a ledger, the "
+            f"command must report that batch {old.batch_id}, or a later batch, is decided and published. For each Kafka sink, it "
+            "must report that all decided rows are visible. The exit status does not show this. If the command reports anything "
+            "else, fix the function, and start the old query again until it has processed a batch, because it then publishes "
+            "its last decided batch first. Stop it, check again, and take a new savepoint. If the old checkpoint is lost, look "
+            f"for the rows of batch {old.batch_id} in the output"
+        )
+
     def facts(self) -> dict[str, Any]:
         """Return the facts as a JSON object."""
         return {
@@ -81,12 +112,13 @@ class Restored(NamedTuple):
             "savepoint": str(self.savepoint.path),
             "batch_id": self.savepoint.manifest.batch_id,
             "settings": self.settings,
+            "to_check": self.to_check,
             "repeated": [one._asdict() for one in self.repeated],
         }
 
 
 def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[KafkaSink] = ()) -> Restored:
-    """Create a new checkpoint from a savepoint. Start the new query with :attr:`Restored.settings`.
+    """Create a new checkpoint from a savepoint. Check :attr:`Restored.to_check`. Then start with :attr:`Restored.settings`.
 
     Args:
         savepoint: a savepoint, or a directory of savepoints, of which the newest good one is used.

@@ -82,6 +82,8 @@ def restore(savepoint: Path, checkpoint: Path, connection: Connection) -> Answer
             "The output of every batch that was decided after the savepoint will be duplicated. To see which batches "
             "these are, add --bootstrap-servers."
         )
+    if done.to_check is not None:
+        lines.append(f"{done.to_check}.")
     lines += [
         (
             f"To replace the old query permanently, use exactly_once(…, {done.settings}) when you start the new query for "

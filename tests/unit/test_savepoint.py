@@ -19,7 +19,8 @@ import pytest
 from msgspec import structs
 
 from tests.live.operate.support import command
-from tests.unit.fake_sink import QUERY_ID, Cluster
+from tests.unit.coordinator_support import OTHER, die_at
+from tests.unit.fake_sink import QUERY_ID, Cluster, all_rows
 from tests.unit.savepoint_support import saving
 from twopc.errors import ConfigurationError, RetriableError
 from twopc.files import LocalFiles
@@ -647,6 +648,50 @@ def test_the_commands_take_and_restore_savepoints(checkpoint: Path, tmp_path: Pa
     )
     assert command("savepoint", "restore", str(tmp_path / "none"), str(tmp_path / "x")).status == 2
     assert command("savepoint", "create", str(tmp_path / "none"), str(tmp_path / "x")).status == 2
+
+
+@pytest.mark.parametrize(
+    ("log", "sinks", "checked"),
+    [
+        ("l", ["kafka"], None),
+        ("registers", ["redis"], "batch 3 is visible in sink 'redis', because"),
+        ("l", ["kafka", "redis"], "batch 3 is visible in sink 'redis', unless the new query has all sinks"),
+        ("registers", ["kafka", "redis"], "batch 3 is visible in sinks 'kafka' and 'redis', because"),
+    ],
+)
+def test_restore_says_what_to_check_before_the_old_query_is_ended(
+    checkpoint: Path, tmp_path: Path, log: str, sinks: list[str], checked: str | None
+) -> None:
+    """The decisions that are in the old checkpoint, or in the ledger of a sink that is left out, are lost to the new query."""
+    taken = create_savepoint(checkpoint, tmp_path / "kept")
+    facts = {sink: {"ledger": "l", "cluster": "c"} if sink == "kafka" else {"table": sink} for sink in sinks}
+    (taken.path / "manifest.json").write_bytes(seal(structs.replace(taken.manifest, log=log, sinks=facts)))
+    shown = command("savepoint", "restore", str(taken.path), str(tmp_path / "new"))
+    assert shown.status == 0, shown.error
+    to_check = command("savepoint", "restore", str(taken.path), str(tmp_path / "newer"), "--json").facts["to_check"]
+    if checked is None:
+        assert "Before you" not in shown.out and to_check is None
+        return
+    assert shown.out.index(checked) < shown.out.index("EndQuery('old')")
+    assert f"`twopc status {checkpoint} --sinks MODULE:NAME`" in shown.out and "decided and published" in shown.out
+    assert to_check in shown.out
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_a_batch_that_is_only_decided_is_lost_unless_it_is_published_before_the_old_query_is_ended(
+    cluster: Cluster, tmp_path: Path, *, is_checked: bool
+) -> None:
+    """This is why `restore` says what to check. The old query's function swallowed the error of batch 1."""
+    query = cluster.start()
+    query.run(0)
+    die_at(cluster, query, "driver.decided", 1)
+    if is_checked:
+        cluster.start().run(2)
+    resumed = 3 if is_checked else 2
+    overrides = Overrides(adopt_query_id=OTHER, end_query_ids=frozenset({QUERY_ID}))
+    new = cluster.start(settings=Settings(overrides=overrides), files=LocalFiles(tmp_path / "new"))
+    new.run(resumed, query_id=OTHER)
+    assert cluster.store.visible() == (all_rows(0, 1, 2, 3) if is_checked else all_rows(0, 2))
 
 
 def test_a_user_without_permission_receives_a_one_line_error(checkpoint: Path, tmp_path: Path) -> None:
