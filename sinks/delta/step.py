@@ -99,7 +99,8 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         if str(table.metadata().id) != self.view.table_id:
             raise failure
         if now != (self._before.pointer if self._before else None):
-            self._forget(record.pointer)  # another commit has moved the pointer, so this record never takes effect
+            # The record stays, because an earlier try may have taken effect. Then the other driver's record names this one as its
+            # predecessor. If the try was refused, a later start deletes the record.
             raise OvertakenError(f"another driver has moved the sink's pointer: {shortened(str(failure))}")
         self._table = table
         return False

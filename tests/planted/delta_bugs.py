@@ -181,6 +181,14 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         f"{_RESTORED} -k missing_from_the_log",
     ),
     _bug(
+        "a driver that was replaced deletes its record although its commit may have taken effect",
+        "step.py",
+        '            raise OvertakenError(f"another driver has moved the sink',
+        "            self._forget(record.pointer)\n"
+        '            raise OvertakenError(f"another driver has moved the sink',
+        f"{_RESTORED} -k without_a_response",
+    ),
+    _bug(
         "a start deletes a record although a crash may bring its pointer back",
         "record.py",
         ">> _RANDOM_BITS < pointer >> _RANDOM_BITS",

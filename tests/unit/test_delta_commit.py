@@ -112,7 +112,7 @@ def test_a_tables_pointer_only_increases(shop: Shop) -> None:
 # -- lost responses and late commits -------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_a_successor_refuses_leaves_no_record(shop: Shop) -> None:
+def test_a_start_deletes_the_record_of_a_commit_that_a_successor_refused(shop: Shop) -> None:
     loser = Driver(shop.sink)
     scan_start = loser.begin()
     handle = prepare(loser, shop.sink, 1, 2)
@@ -123,7 +123,9 @@ def test_a_commit_that_a_successor_refuses_leaves_no_record(shop: Shop) -> None:
 
     with next_commits(overtaken), pytest.raises(FencedError):
         loser.committer.commit([handle], scan_start)
-    assert len(shop.records()) == 2
+    for left in (3, 3, 2):  # the refused commit's record is as old as that of the successor's start
+        assert len(shop.records()) == left
+        Driver(shop.sink)
 
 
 def test_a_driver_replaced_between_its_check_and_its_commit_adds_nothing(shop: Shop) -> None:

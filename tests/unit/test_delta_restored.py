@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.delta_support import Shop
+from tests.unit.delta_support import Shop, next_commits
 from tests.unit.lake_support import evidence, prepare
-from twopc import CheckpointExpiredError, ConfigurationError
+from twopc import CheckpointExpiredError, ConfigurationError, FencedError
 from twopc.attempt import Evidence
 from twopc.testing.contract.drivers import Driver, close_opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -42,6 +42,24 @@ def test_a_start_whose_commit_is_missing_from_the_log_is_repeated(shop: Shop) ->
     Driver(shop.sink)
     (shop.path / "_delta_log" / f"{shop.commits():020}.json").unlink()
     Driver(shop.sink)
+    assert shop.values() == [1, 2]
+
+
+def test_the_record_of_a_commit_without_a_response_stays_although_a_successor_has_moved_the_pointer(shop: Shop) -> None:
+    """The commit may have taken effect, so its record is the successor's previous record."""
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+
+    def overtaken(send: Callable[[], None]) -> None:
+        send()
+        Driver(shop.sink)
+        raise shop.refused("no response")
+
+    with next_commits(overtaken), pytest.raises(FencedError):
+        driver.committer.commit([handle], scan_start)
+    (shop.path / "_delta_log" / f"{shop.commits():020}.json").unlink()
+    assert Driver(shop.sink).committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
     assert shop.values() == [1, 2]
 
 
