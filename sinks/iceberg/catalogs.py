@@ -44,9 +44,20 @@ def logs_in_readably(catalog: Mapping[str, Any]) -> bool:
     return bool(_LOGINS & catalog.keys()) and any(map(is_readable, uris))
 
 
+def without_sql_login(catalog: Mapping[str, Any]) -> str:
+    """Return a catalog's URI. If it is an SQL URI, omit the user and the password, which may contain ``/``, ``?`` and ``#``."""
+    uri = str(catalog.get("uri", ""))
+    found = _SQL.fullmatch(uri) if _is_sql(uri, str(catalog.get("type", "")).lower()) else None
+    return f"{uri[: found.start(1)]}{uri[found.end(1) :]}" if found and found[1] else uri
+
+
+def _is_sql(uri: str, kind: str) -> bool:
+    return kind == "sql" or uri.startswith(("sqlite", "postgresql"))
+
+
 def _is_readable_by_its_client(uri: str, kind: str) -> bool:
     """Return whether the client finds the host and the port. Otherwise, its error may quote a part of the password."""
-    if kind == "sql" or uri.startswith(("sqlite", "postgresql")):
+    if _is_sql(uri, kind):
         return "://" not in uri or _SQL.fullmatch(uri) is not None
     try:
         return urlsplit(uri).port != 0 if uri.lower().startswith("http") else True

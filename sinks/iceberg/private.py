@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import FileSelector, FileType
-from pyiceberg.catalog import _ENV_CONFIG
+from pyiceberg.catalog import _ENV_CONFIG, PY_CATALOG_IMPL, TYPE, URI, load_catalog
 from pyiceberg.catalog.rest import SIGV4_MAX_RETRIES, SNAPSHOT_LOADING_MODE, RestCatalog
 from pyiceberg.catalog.rest.auth import OAuth2AuthManager, OAuth2TokenProvider
 from pyiceberg.io.pyarrow import (
@@ -28,6 +28,7 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.schema import sanitize_column_names
 from pyiceberg.types import UUIDType
+from pyiceberg.utils.config import merge_config
 from requests import Session
 
 from twopc.sinks.iceberg.properties import METRICS, PARQUET_CODEC, parquet_codec
@@ -46,11 +47,44 @@ if TYPE_CHECKING:
 _MODEL: Final = ParquetFormatModel()
 _FIELD_ID: Final = PYARROW_PARQUET_FIELD_ID_KEY
 _TIMEOUT_MS: Final = "twopc.timeout-ms"
+_NAME: Final = "name"
+_USUAL_NAME: Final = "default"
 
 
 def configured(catalog: str) -> Mapping[str, Any]:
     """Return a catalog's properties from the environment and from pyiceberg's configuration file."""
     return _ENV_CONFIG.get_catalog_config(catalog) or {}
+
+
+def whole(catalog: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge the properties that a user has passed with those that are :func:`configured`, as pyiceberg does.
+
+    Whatever depends on a catalog's properties must use this result, because a user may pass no more than the catalog's name.
+    """
+    found = {key: value for key, value in configured(catalog.get(_NAME, _USUAL_NAME)).items() if key != _NAME}
+    return merge_config(found, dict(catalog))
+
+
+def open_catalog(catalog: Mapping[str, Any], timeout_ms: int) -> Catalog:
+    """Open the catalog to which these properties lead. If it is a REST catalog, limit the time of each of its requests.
+
+    pyiceberg must not load :class:`TimedRestCatalog` as a user-defined class, because such a class does not receive the
+    properties that are only :func:`configured`.
+    """
+    given = dict(catalog)
+    name = given.pop(_NAME, _USUAL_NAME)
+    properties = {key: value for key, value in whole(catalog).items() if key != _NAME}
+    if given.get(PY_CATALOG_IMPL) or not _is_rest(properties):
+        return load_catalog(name, **given)
+    # The driver itself repeats a failed request. Without this setting, pyiceberg would repeat a signed request 10
+    # times.
+    return TimedRestCatalog(name, **{SIGV4_MAX_RETRIES: "0", **properties, _TIMEOUT_MS: str(timeout_ms)})
+
+
+def _is_rest(properties: Mapping[str, Any]) -> bool:
+    """Return whether pyiceberg would open a REST catalog for these properties. Without a URI, it would open none."""
+    kind, uri = properties.get(TYPE), str(properties.get(URI) or "")
+    return uri != "" and (str(kind).lower() == "rest" if kind else uri.startswith("http"))
 
 
 class ParquetFile:
@@ -230,15 +264,3 @@ def _limit(session: Session, timeout_ms: int) -> None:
         return send(request, **options)
 
     session.send = limited  # type: ignore[method-assign]
-
-
-def timed(properties: Mapping[str, Any], timeout_ms: int) -> dict[str, Any]:
-    """If a catalog is a REST catalog, add a request time limit to its properties."""
-    kind = properties.get("type", "" if "py-catalog-impl" in properties else str(properties.get("uri", ""))[:4])
-    if kind not in {"rest", "http"}:
-        return dict(properties)
-    kept = {name: value for name, value in properties.items() if name != "type"}
-    # The driver itself repeats a failed request. Without this setting, pyiceberg would repeat a signed request 10
-    # times.
-    kept = {SIGV4_MAX_RETRIES: "0", **kept}
-    return {**kept, "py-catalog-impl": f"{__name__}.{TimedRestCatalog.__name__}", _TIMEOUT_MS: str(timeout_ms)}

@@ -6,13 +6,14 @@ import contextlib
 import logging
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from twopc.errors import ConfigurationError
 from twopc.sinks.arguments import Arguments
 from twopc.sinks.fresh import fresh
 from twopc.sinks.iceberg.catalogs import logs_in_readably, objections
 from twopc.sinks.iceberg.objections import find_objections
+from twopc.sinks.iceberg.private import whole
 from twopc.sinks.iceberg.rows import fit_rows
 from twopc.sinks.iceberg.store import Store
 from twopc.sinks.lake.errors import explaining
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_OUTSIDE: Final = "the environment (PYICEBERG_CATALOG__…) or .pyiceberg.yaml"
 _TABLE: Final = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 
 
@@ -49,9 +51,13 @@ class IcebergSettings(Arguments):
             "catalog",
             "pass the pyiceberg properties for the catalog, such as {'type': 'rest', 'uri': 'https://…'}",
         )
+        self._require(isinstance(self.catalog.get("name", ""), str), "catalog", "the value of 'name' must be a string")
         for objection in objections(self.catalog):
             self._refuse("catalog", objection)
-        if logs_in_readably(self.catalog):
+        properties = self._whole()
+        for objection in objections(properties):
+            self._refuse("catalog", f"pyiceberg adds properties from {_OUTSIDE}. With these properties, {objection}")
+        if logs_in_readably(properties):
             logger.warning(
                 "sink %r: the catalog's uri begins with http://, so others on the network can read the token or the credential "
                 "that the sink sends to the catalog. Use https://",
@@ -71,6 +77,12 @@ class IcebergSettings(Arguments):
         """
         for objection in find_objections(table.metadata):
             raise ConfigurationError(f"sink {self.name!r}: table {self.table} {objection}. Nothing was written")
+
+    def _whole(self) -> Mapping[str, Any]:
+        try:
+            return whole(self.catalog)
+        except ValueError as error:  # pyiceberg shows only names
+            self._refuse("catalog", f"pyiceberg cannot read the properties in {_OUTSIDE}: {error}. Correct them")
 
 
 @fresh

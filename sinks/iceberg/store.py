@@ -5,11 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from pyiceberg.catalog import load_catalog
-
 from twopc.redaction import secrets_in
 from twopc.sinks.iceberg.errors import translated
-from twopc.sinks.iceberg.private import configured, delete_old_metadata, limit_time, load_all_snapshots, timed
+from twopc.sinks.iceberg.private import delete_old_metadata, limit_time, load_all_snapshots, open_catalog, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +21,8 @@ class Store:
     """Accesses a table in a catalog.
 
     Args:
-        properties: the pyiceberg properties for the catalog; ``name`` is the catalog's name.
+        properties: the pyiceberg properties for the catalog; ``name`` is the catalog's name. pyiceberg takes the others from the
+            environment or from its configuration file.
         table: ``namespace.table``.
         timeout_ms: how long one request to the catalog may take.
     """
@@ -62,11 +61,10 @@ class Store:
 
     def _opened(self) -> Catalog:
         if self._catalog is None:
-            properties = timed(self._properties, self._timeout_ms)
-            translated.redacted.add(secrets_in({**configured(properties.get("name", "default")), **properties}))
+            translated.redacted.add(secrets_in(whole(self._properties)))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # pyiceberg triggers warnings in its own dependencies
-                self._catalog = load_catalog(properties.pop("name", "default"), **properties)
+                self._catalog = open_catalog(self._properties, self._timeout_ms)
             limit_time(self._catalog, self._timeout_ms)
             load_all_snapshots(self._catalog)
         return self._catalog

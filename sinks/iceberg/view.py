@@ -8,6 +8,7 @@ from twopc.sinks.iceberg.data_files import NewFiles
 from twopc.sinks.iceberg.files import TableFiles
 from twopc.sinks.iceberg.handle import IcebergHandle
 from twopc.sinks.iceberg.layout import entrance, root
+from twopc.sinks.iceberg.private import whole
 from twopc.sinks.iceberg.record import read_tag
 from twopc.sinks.iceberg.rows import fit_rows
 from twopc.sinks.lake.published import Published
@@ -53,7 +54,7 @@ class IcebergView:
     def root(self, sink_id: str) -> str:
         """See :class:`View`."""
         settings = self._settings
-        return root(self.table.metadata, settings.name, sink_id, entrance(settings.catalog, settings.table))
+        return root(self.table.metadata, settings.name, sink_id, entrance(whole(settings.catalog), settings.table))
 
     def require_supported(self) -> None:
         """See :class:`View`."""

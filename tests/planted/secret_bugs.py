@@ -130,9 +130,23 @@ SECRET_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "secrets from pyiceberg's own configuration are shown",
         "sinks/iceberg/store.py",
-        'secrets_in({**configured(properties.get("name", "default")), **properties})',
-        "secrets_in(properties)",
-        "unit/test_secret_settings.py -k environment",
+        "secrets_in(whole(self._properties))",
+        "secrets_in(self._properties)",
+        "unit/test_secret_settings.py -k a_secret_from_the_environment",
+    ),
+    _bug(
+        "a catalog's token with a line break in the environment reaches the client",
+        "sinks/iceberg/settings.py",
+        "        for objection in objections(properties):\n",
+        "        for objection in ():\n",
+        "unit/test_secret_settings.py -k in_the_environment_are_checked",
+    ),
+    _bug(
+        "a login of a catalog in the environment is sent without encryption, and no warning says so",
+        "sinks/iceberg/settings.py",
+        "        if logs_in_readably(properties):\n",
+        "        if logs_in_readably(self.catalog):\n",
+        "unit/test_secret_settings.py -k readable_login",
     ),
     _bug(
         "Delta: every message shows a key in the table's URI",

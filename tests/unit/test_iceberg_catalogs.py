@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OTHER = "query-b"
+#: pyiceberg's own configuration, which it has read when it was imported.
+OUTSIDE = "twopc.sinks.iceberg.private._ENV_CONFIG.config"
 ENDING = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))
 
 
@@ -99,6 +101,26 @@ def test_two_queries_with_the_same_sink_name_keep_their_rows(
     first.run(6)
     assert shop.values() == all_rows(*range(7))
     assert second.values() == sorted([*all_rows(*known), *all_rows(0, 1, 2)])
+
+
+def test_two_catalogs_in_the_environment_have_different_directories(
+    shop: Shop, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each query passes nothing but the catalog's name, and the environments of their machines differ."""
+    second = Second(shop, tmp_path, kind)
+
+    def query(properties: dict[str, str], table: str, directory: str, query_id: str = QUERY_ID) -> Query:
+        name = properties["name"]
+        monkeypatch.setattr(OUTSIDE, {"catalog": {name: without_name(properties)}})
+        sink = IcebergSink(name="orders", catalog={"name": name}, table=table, timeout_ms=2_000)
+        return Query(Case(sink, numbers, shop.values), tmp_path / directory, query_id=query_id)
+
+    query(shop.warehouse.properties, TABLE, "first").run(0, 1)
+    query(shop.warehouse.properties, TABLE, "first").run(2, 3)
+    query(second.properties, second.name, "second", OTHER).run(0, 1)
+    query(shop.warehouse.properties, TABLE, "first").run(4)
+    assert shop.values() == all_rows(*range(5))
+    assert second.values() == all_rows(0, 1)
 
 
 def test_a_second_query_is_refused_until_the_user_says_that_the_first_one_has_ended(
@@ -172,10 +194,75 @@ def test_a_table_renamed_after_the_decision_blocks_with_an_error_that_identifies
     assert shop.values() == [1]
 
 
-def test_only_properties_that_distinguish_catalogs_determine_the_directory() -> None:
+POSTGRES = {"type": "sql", "name": "prod", "uri": "postgresql://me:old@db/catalog?timeout=1", "token": "a"}
+REST = {"type": "rest", "uri": "https://me:old@catalog/api", "warehouse": "w", "credential": "id:old"}
+OF_ODD_PASSWORD = {"type": "sql", "uri": "postgresql+psycopg://me:o/l?d#@db/catalog"}
+
+
+@pytest.mark.parametrize(
+    ("catalog", "same"),
+    [
+        (POSTGRES, {"uri": "postgresql://me:new@db/catalog?timeout=2", "token": "b"}),
+        (POSTGRES, {"uri": "postgresql://db/catalog?user=me&password=new&sslmode=require&sslcert=c.pem"}),
+        (POSTGRES, {"uri": "postgresql://me:old@db/catalog?options=-c%20statement_timeout%3D60000"}),
+        (OF_ODD_PASSWORD, {"uri": "postgresql+psycopg://me:n?e/w#@db/catalog"}),
+        (OF_ODD_PASSWORD, {"uri": "postgresql+psycopg://db/catalog"}),
+        (
+            {"uri": "postgresql:///catalog?host=a&port=1"},
+            {"uri": "postgresql:///catalog?connect_timeout=1&port=1&host=a"},
+        ),
+        (REST, {"uri": "https://catalog/api", "credential": "id:new", "header.authorization": "new"}),
+        ({"type": "glue"}, {"glue.access-key-id": "b", "client.session-token": "b", "client.role-arn": "b"}),
+    ],
+    ids=str,
+)
+def test_only_properties_that_distinguish_catalogs_determine_the_directory(
+    catalog: dict[str, str], same: dict[str, str]
+) -> None:
     """A password that changes must not hide the files of failed attempts from the sweep."""
-    given = {"type": "sql", "name": "prod", "uri": "postgresql://me:old@db/catalog?timeout=1", "token": "a"}
-    same = {**given, "uri": "postgresql://me:new@db/catalog?timeout=2", "token": "b"}
-    assert entrance(given, TABLE) == entrance(same, TABLE)
-    others = [{**given, "uri": "postgresql://me:old@db/second"}, {**given, "name": "test"}, {**given, "warehouse": "w"}]
-    assert len({entrance(given, TABLE), entrance(given, "shop.b"), *(entrance(one, TABLE) for one in others)}) == 5
+    assert entrance(catalog, TABLE) == entrance({**catalog, **same}, TABLE)
+    assert entrance(catalog, TABLE) != entrance(catalog, "shop.b")
+
+
+@pytest.mark.parametrize(
+    ("catalog", "others"),
+    [
+        (POSTGRES, [{"uri": "postgresql://me:old@db/second"}, {"name": "test"}, {"warehouse": "w"}]),
+        (
+            {"uri": "postgresql:///catalog"},
+            [
+                {"uri": f"postgresql:///catalog?{query}"}
+                for query in (
+                    "host=a",
+                    "host=b",
+                    "host=a&port=1",
+                    "service=a",
+                    "options=-csearch_path%3Da",
+                    "options=-c%20statement_timeout%3D1%20--search-path%3Da%5C%20b",
+                    "options=-c%20SEARCH_PATH%3Da%5C%20c",
+                )
+            ],
+        ),
+        (OF_ODD_PASSWORD, [{"uri": "postgresql+psycopg://me:o/l?d#@test/catalog"}]),
+        ({"uri": "sqlite:////data/a#1"}, [{"uri": "sqlite:////data/a#2"}]),
+        (REST, [{"uri": "https://test/api"}, {"prefix": "p"}, {"warehouse": "v"}, {"header.Polaris-Realm": "test"}]),
+        ({"type": "dynamodb"}, [{"table-name": "a"}, {"table-name": "b"}, {"dynamodb.profile-name": "b"}]),
+        ({"type": "glue"}, [{"glue.profile-name": "a"}, {"client.profile-name": "a"}, {"glue.endpoint": "a"}]),
+        ({"type": "bigquery"}, [{"gcp.bigquery.project-id": "a"}, {"gcp.bigquery.location": "a"}]),
+    ],
+    ids=str,
+)
+def test_catalogs_that_properties_distinguish_have_different_directories(
+    catalog: dict[str, str], others: list[dict[str, str]]
+) -> None:
+    found = [entrance(one, TABLE) for one in (catalog, *({**catalog, **other} for other in others))]
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("catalog", "known"),
+    [(POSTGRES, "48d37931"), (REST, "3d8c3c24"), ({"type": "glue", "glue.id": "1"}, "39c0caac")],
+)
+def test_the_directory_of_a_catalog_stays_the_same_in_later_versions(catalog: dict[str, str], known: str) -> None:
+    """Otherwise, an upgrade would hide the files of failed attempts from the sweep."""
+    assert entrance(catalog, TABLE) == known

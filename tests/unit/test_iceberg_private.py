@@ -28,7 +28,7 @@ from requests.adapters import HTTPAdapter
 from tests.unit.iceberg_support import TAG, Shop
 from twopc import IcebergSink, UnavailableError
 from twopc.sinks.iceberg.files import TableFiles
-from twopc.sinks.iceberg.private import ParquetFile, _TimedTokens
+from twopc.sinks.iceberg.private import ParquetFile, _TimedTokens, whole
 from twopc.sinks.lake.errors import StoreError
 from twopc.testing.contract.drivers import Driver, close_opened
 
@@ -184,10 +184,16 @@ def _mount_signing(catalog: RestCatalog, session: Session) -> None:
 OAUTH2 = {"client_id": "id", "client_secret": "secret", "expires_in": 60}
 
 
+#: pyiceberg's own configuration, which it has read when it was imported.
+OUTSIDE = "twopc.sinks.iceberg.private._ENV_CONFIG.config"
+
+
+@pytest.mark.parametrize("given", ["all", "only the uri", "nothing"])
 @pytest.mark.parametrize(
     "kind",
     [
         {"type": "rest"},
+        {"type": "REST"},
         {},
         {"type": "rest", "rest.sigv4-enabled": "true"},
         {"type": "rest", "credential": "id:secret"},
@@ -197,16 +203,41 @@ OAUTH2 = {"client_id": "id", "client_secret": "secret", "expires_in": 60}
 )
 @pytest.mark.timeout(30)
 def test_a_rest_catalog_that_does_not_respond_is_not_waited_for(
-    kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    kind: dict[str, Any], given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """All of its properties, or some of them, may be in the environment."""
     monkeypatch.setattr(RestCatalog, "_init_sigv4", _mount_signing)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
         if "auth" in kind:
             kind = {**kind, "auth": {"type": "oauth2", "oauth2": {**OAUTH2, "token_url": uri}}}
-        sink = IcebergSink(name="orders", catalog={**kind, "uri": uri}, table="shop.orders", timeout_ms=300)
+        properties = {**kind, "uri": uri}
+        catalog = {"all": properties, "only the uri": {"uri": uri}, "nothing": {}}[given]
+        outside = {key: value for key, value in properties.items() if key not in catalog}
+        monkeypatch.setattr(OUTSIDE, {"catalog": {"lake": outside}})
+        sink = IcebergSink(name="orders", catalog={**catalog, "name": "lake"}, table="shop.orders", timeout_ms=300)
         with pytest.raises(UnavailableError, match=r"loading table shop.orders: .*Read timed out"):
             Driver(sink)
+
+
+@pytest.mark.parametrize("kind", [{"type": "rest"}, {}], ids=str)
+def test_properties_in_the_environment_complete_those_that_are_passed(
+    kind: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def respond(request: BaseHTTPRequestHandler) -> tuple[int, Any]:
+        asked.append((request.path, request.headers["Authorization"]))
+        return 404, {"error": {"message": "no catalog", "type": "NotFoundException", "code": 404}}
+
+    outside = {"type": "rest", "uri": "http://127.0.0.1:1", "token": "t1", "warehouse": "theirs", "s3.region": "eu"}
+    monkeypatch.setattr(OUTSIDE, {"catalog": {"lake": outside}})
+    with _answering(respond) as uri:
+        catalog = {**kind, "name": "lake", "uri": uri, "warehouse": "ours"}
+        with pytest.raises(StoreError, match="no catalog"):
+            IcebergSink(name="orders", catalog=catalog, table="shop.orders").store().load()
+    assert asked == [("/v1/config?warehouse=ours", "Bearer t1")]
+    assert whole(catalog) == {**outside, **catalog}
 
 
 @pytest.mark.parametrize("answer", [{"access_token": "t1", "expires_in": 3600}, {"access_token": "t1"}], ids=str)

@@ -56,6 +56,8 @@ def delta(uri: str = "s3://bucket/t", **options: str) -> DeltaSink:
     return DeltaSink(name="s", table_uri=uri, storage_options=options, timeout_ms=1_000)
 
 
+#: pyiceberg's own configuration, which it has read when it was imported.
+OUTSIDE = "twopc.sinks.iceberg.private._ENV_CONFIG.config"
 LINE = f"{CANARY}\n"
 NUL = f"{CANARY}\0"
 SENTINELS: dict[str, Any] = {"sentinels": (("h", 1),), "service": "s"}
@@ -186,7 +188,7 @@ def test_no_error_of_a_catalogs_client_shows_a_secret(catalog: dict[str, str], m
         error = RuntimeError(f"cannot send {CANARY!r}")
         raise ValueError(f"Invalid header value b'Bearer {CANARY}\\n'") from error
 
-    monkeypatch.setattr("twopc.sinks.iceberg.store.load_catalog", refuse)
+    monkeypatch.setattr("twopc.sinks.iceberg.store.open_catalog", refuse)
     committer = iceberg(**catalog).create_committer()
     with pytest.raises(TwoPhaseCommitError, match="Invalid header value b'Bearer …") as raised:
         committer.binding()
@@ -198,13 +200,40 @@ def test_no_error_of_a_catalogs_client_shows_a_secret_from_the_environment(monke
     def refuse(*_: object, **__: object) -> None:
         raise ValueError(f"Invalid header value b'Bearer {CANARY}\\n'")
 
-    monkeypatch.setattr("twopc.sinks.iceberg.private._ENV_CONFIG.config", {"catalog": {"env": {"token": LINE}}})
-    monkeypatch.setattr("twopc.sinks.iceberg.store.load_catalog", refuse)
+    monkeypatch.setattr(OUTSIDE, {"catalog": {"env": {"token": CANARY}}})
+    monkeypatch.setattr("twopc.sinks.iceberg.store.open_catalog", refuse)
     committer = iceberg(name="env").create_committer()
     with pytest.raises(TwoPhaseCommitError, match="Invalid header value") as raised:
         committer.binding()
     assert CANARY not in "".join(traceback.format_exception(raised.value))
     committer.close()
+
+
+@pytest.mark.parametrize(
+    ("outside", "words"),
+    [
+        ({"token": LINE}, "'token' contains a line"),
+        ({"header.x-key": LINE}, r"'header\.x-key' contains a line"),
+        ({"auth": {"type": "basic", "basic": {"password": NUL}}}, r"'auth\.basic\.password' contains a NUL"),
+        ({"uri": f"postgresql://u:{CANARY}"}, "port in 'uri' is not valid"),
+        ({"type": "in-memory"}, "an in-memory catalog exists in only one process"),
+    ],
+    ids=str,
+)
+def test_properties_of_a_catalog_in_the_environment_are_checked(
+    outside: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OUTSIDE, {"catalog": {"env": outside}})
+    with pytest.raises(ConfigurationError, match=rf"catalog=…\).*PYICEBERG_CATALOG__.*{words}") as refused:
+        IcebergSink(name="s", catalog={"name": "env"}, table=TABLE)
+    assert CANARY not in "".join(traceback.format_exception(refused.value))
+
+
+def test_an_environment_that_pyiceberg_cannot_read_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OUTSIDE, {"catalog": CANARY})
+    with pytest.raises(ConfigurationError, match=r"PYICEBERG_CATALOG__.*needs to be an object: env\. Correct") as refused:
+        IcebergSink(name="s", catalog={"name": "env"}, table=TABLE)
+    assert CANARY not in "".join(traceback.format_exception(refused.value))
 
 
 def test_no_error_of_deltalake_shows_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +254,7 @@ def test_a_masked_error_has_the_meaning_of_its_words(monkeypatch: pytest.MonkeyP
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError('(psycopg2.errors.UndefinedTable) relation "iceberg_tables" does not exist')
 
-    monkeypatch.setattr("twopc.sinks.iceberg.store.load_catalog", refuse)
+    monkeypatch.setattr("twopc.sinks.iceberg.store.open_catalog", refuse)
     committer = iceberg(type="sql", uri="postgresql+psycopg2://iceberg:iceberg@db/iceberg").create_committer()
     with pytest.raises(ConfigurationError, match=r'relation "…_tables" .* does not contain an Iceberg catalog'):
         committer.binding()
@@ -244,6 +273,16 @@ def test_a_masked_refusal_of_postgresql_has_the_meaning_of_its_words(monkeypatch
 
 
 HTTP = "http://login.example/token"
+
+
+def test_a_readable_login_in_the_environment_causes_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(OUTSIDE, {"catalog": {"env": {"token": CANARY}}})
+    with caplog.at_level(logging.WARNING):
+        iceberg(uri=HTTP, name="env")
+    assert "others on the network can read" in caplog.text
+    assert CANARY not in caplog.text
 
 
 @pytest.mark.parametrize(
