@@ -107,7 +107,6 @@ def test_two_catalogs_in_the_environment_have_different_directories(
     shop: Shop, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each query passes nothing but the catalog's name, and the environments of their machines differ."""
-    second = Second(shop, tmp_path, kind)
 
     def query(properties: dict[str, str], table: str, directory: str, query_id: str = QUERY_ID) -> Query:
         name = properties["name"]
@@ -116,11 +115,12 @@ def test_two_catalogs_in_the_environment_have_different_directories(
         return Query(Case(sink, numbers, shop.values), tmp_path / directory, query_id=query_id)
 
     query(shop.warehouse.properties, TABLE, "first").run(0, 1)
+    second = Second(shop, tmp_path, kind)
     query(shop.warehouse.properties, TABLE, "first").run(2, 3)
-    query(second.properties, second.name, "second", OTHER).run(0, 1)
+    query(second.properties, second.name, "second", OTHER).run(0, 1, settings=ENDING)
     query(shop.warehouse.properties, TABLE, "first").run(4)
     assert shop.values() == all_rows(*range(5))
-    assert second.values() == all_rows(0, 1)
+    assert second.values() == sorted([*all_rows(0, 1), *all_rows(0, 1)])
 
 
 def test_a_second_query_is_refused_until_the_user_says_that_the_first_one_has_ended(

@@ -231,7 +231,9 @@ def test_properties_of_a_catalog_in_the_environment_are_checked(
 
 def test_an_environment_that_pyiceberg_cannot_read_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OUTSIDE, {"catalog": CANARY})
-    with pytest.raises(ConfigurationError, match=r"PYICEBERG_CATALOG__.*needs to be an object: env\. Correct") as refused:
+    with pytest.raises(
+        ConfigurationError, match=r"PYICEBERG_CATALOG__.*needs to be an object: env\. Correct"
+    ) as refused:
         IcebergSink(name="s", catalog={"name": "env"}, table=TABLE)
     assert CANARY not in "".join(traceback.format_exception(refused.value))
 
