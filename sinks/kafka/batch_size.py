@@ -3,9 +3,9 @@
 Unlike the Java client, librdkafka never splits such batches.
 
 The limit applies to a whole batch. A topic that accepts 64 kB may therefore reject five hundred small records with the same
-key. A process reads each topic's limit once per run. If the process has no permission to read the limit, or if the
-limit is lowered while the query runs, a broker may reject a batch. The process then sends smaller batches in the next
-attempt.
+key. A process reads each topic's limit once per run. If it cannot read the limit, it sends batches as small as those of the Java
+client. If the limit is lowered while the query runs, a broker rejects one attempt, and the next attempt reads the limit again.
+Nothing else may be left to the next attempt: an error ends the Python process of Spark's task, which forgets what it has learned.
 
 Sources: ``batch.size`` in librdkafka's CONFIGURATION.md; ``analyzeAndValidateRecords`` and ``append`` in Kafka's
 ``UnifiedLog.scala``.
@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError
 
-from twopc.errors import BadRecordError, RetriableError
-from twopc.sinks.kafka.topic_settings import settings_of_topics
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError
+from twopc.sinks.kafka.topic_settings import BATCH_LIMITS, settings_of_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
+
+    import pyarrow as pa
 
     from twopc.errors import TwoPhaseCommitError
     from twopc.sinks.kafka.settings import KafkaSettings, Place
@@ -33,8 +35,9 @@ if TYPE_CHECKING:
 _DEFAULT: Final = 1_000_000
 #: The Java default. If Spark's own sink can write to a topic with its defaults, the topic accepts batches of this size.
 _CAUTIOUS: Final = 16_384
-#: The settings that limit a topic's batches. The segment size is a limit because a batch must fit in one segment.
-_LIMITS: Final = ("max.message.bytes", "segment.bytes")
+#: What Kafka adds to a batch (61 bytes), and the most that it adds to a record's columns, in addition to their Arrow offsets.
+_BATCH_BYTES: Final = 61
+_RECORD_BYTES: Final = 36
 #: The broker's errors for a batch that is too large.
 _REFUSALS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
@@ -47,14 +50,20 @@ class BatchSize:
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self._chosen = int(settings.client_options.get("batch.size", _DEFAULT))
+        given = settings.client_options.get("batch.size")
+        self._chosen = int(given or _DEFAULT)
+        self._cautious = int(given or _CAUTIOUS)
         self._limits: dict[str, Limit | None] = {}
         self._lock = threading.Lock()
 
     @property
     def bytes(self) -> int:
-        """The smaller of two sizes in bytes: the user's setting, and the lowest known limit of a topic."""
-        return min([self._chosen, *(limit for limit, _ in filter(None, self._limits.values()))])
+        """The user's setting or the lowest known limit of a topic, whichever is smaller, in bytes.
+
+        A limit that could not be read counts as the batch size of the Java client, unless the user has set one.
+        """
+        limits = self._limits.values()
+        return min([self._chosen, *(limit[0] if limit else self._cautious for limit in limits)])
 
     def limit_of(self, topic: str) -> int:
         """Return the size in bytes of the largest batch that a topic accepts, as far as it is known."""
@@ -73,14 +82,6 @@ class BatchSize:
         """Add a suitable batch size to a producer's options."""
         return {**config, "batch.size": str(self.bytes)} if self.bytes < self._chosen else dict(config)
 
-    def too_small_for(self, topics: Collection[str], sent_bytes: int) -> RetriableError | None:
-        """Build an error if a topic's limit is less than ``sent_bytes``, a running producer's batch size.
-
-        Otherwise, return None.
-        """
-        small = [topic for topic in topics if (limit := self._limits.get(topic)) and limit[0] < sent_bytes]
-        return RetriableError("; ".join(map(self._lowered, small))) if small else None
-
     def refusal(
         self, error: KafkaError, topic: str, sent_bytes: int, largest: int, doing: str
     ) -> TwoPhaseCommitError | None:
@@ -89,7 +90,7 @@ class BatchSize:
         Args:
             error: the error in the delivery report.
             topic: the topic to which the batch was sent.
-            sent_bytes: the producer's ``batch.size``.
+            sent_bytes: the size in bytes of the largest batch that the producer sends.
             largest: the size in bytes of the largest row's key and value.
             doing: a description of the failed action, for the message.
         """
@@ -97,40 +98,49 @@ class BatchSize:
             return None
         with self._lock:
             self._limits |= _ask(self._settings, [topic])
-            known = self._limits.get(topic)
-            if known is None and sent_bytes > _CAUTIOUS:
-                self._limits[topic] = (_CAUTIOUS, "")
-        text = f"{doing}: {error.str()} ({error.name()})"
-        if self.bytes < sent_bytes:
-            return RetriableError(f"{text}: {self._lowered(topic)}")
-        takes = f"{known[1]}={known[0]}" if known and known[1] else "this principal has no permission to read the limit"
+        limit = self._limits.get(topic)
+        text, has = (
+            f"{doing}: {error.str()} ({error.name()})",
+            f"This task's largest row has {largest} bytes of key and value",
+        )
+        if limit is not None and limit[0] < sent_bytes:
+            return RetriableError(
+                f"{text}: the topic {topic} accepts batches of at most {limit[0]} bytes ({limit[1]}). The next attempt will "
+                "use this limit"
+            )
+        if limit is None and _BATCH_BYTES + _RECORD_BYTES + largest < sent_bytes:
+            return ConfigurationError(
+                f"{text}: the sink sent batches of up to {sent_bytes} bytes, but the topic {topic} accepts only smaller "
+                f"batches, and the sink cannot read its limit. {has}. None of this attempt's rows are or will be visible. Allow "
+                f"DescribeConfigs on the topic {topic}, or set kafka.batch.size to the topic's max.message.bytes or less, and "
+                "restart the query"
+            )
+        takes = f"{limit[1]}={limit[0]}" if limit else "this principal has no permission to read the limit"
         return BadRecordError(
-            f"{text}: a record is larger than the topic {topic} accepts ({takes}). The key and value of this task's "
-            f"largest row take up {largest} bytes. Increase the topic's max.message.bytes, or make the record smaller"
+            f"{text}: a record is larger than the topic {topic} accepts ({takes}). {has}. Increase the topic's "
+            "max.message.bytes, or make the record smaller"
         )
 
-    def _lowered(self, topic: str) -> str:
-        limit, setting = self._limits[topic] or (0, "")
-        if setting:
-            return (
-                f"the topic {topic} accepts batches of at most {limit} bytes ({setting}). The next attempt will use "
-                "this limit"
-            )
-        return (
-            f"the topic {topic} accepts only smaller batches, and its limit could not be read. The next attempt will "
-            f"send at most {limit} bytes in a batch. To avoid this failure in the future, allow DescribeConfigs on the "
-            f"topic {topic}, or set kafka.batch.size"
-        )
+
+def pieces(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Divide rows into pieces of at most ``most_bytes`` in a Kafka batch. A larger row is a piece of its own."""
+    start = 0
+    while start < rows.num_rows:
+        count = rows.num_rows - start
+        while count > 1 and _BATCH_BYTES + _RECORD_BYTES * count + rows.slice(start, count).nbytes > most_bytes:
+            count //= 2
+        yield rows.slice(start, count)
+        start += count
 
 
 def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | None]:
-    """Read each topic's limit, the lowest of the settings in ``_LIMITS``. Without permission to read them, the limit is None.
+    """Read each topic's limit, the lowest of the settings in ``BATCH_LIMITS``.
 
-    The result omits topics that do not exist yet.
+    Without permission to read them, the limit is None. The result omits topics that do not exist yet.
     """
     found = settings_of_topics(settings, topics)
     return {
-        topic: min((int(entries[name]), name) for name in _LIMITS if name in entries) if entries else None
+        topic: min((int(entries[name]), name) for name in BATCH_LIMITS if name in entries) if entries else None
         for topic, entries in found.items()
     }
 

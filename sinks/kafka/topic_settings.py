@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from twopc.sinks.kafka.settings import KafkaSettings
 
+#: The settings that limit a topic's batches. The segment size is a limit because a batch must fit in one segment.
+BATCH_LIMITS: Final = ("max.message.bytes", "segment.bytes")
 _REQUEST_S: Final = 5.0
 
 

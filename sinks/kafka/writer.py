@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from twopc.counted import counted
 from twopc.errors import CheckpointExpiredError, ConfigurationError, RetriableError, UnavailableError
 from twopc.sinks.kafka.acknowledged import flush_all
-from twopc.sinks.kafka.batch_size import batch_size_of
+from twopc.sinks.kafka.batch_size import batch_size_of, pieces
 from twopc.sinks.kafka.columns import require_exact, texts_of
 from twopc.sinks.kafka.errors import (
     SLOW_DELIVERY,
@@ -76,7 +76,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._ledger = settings.ledger
         self._timeout_s = settings.timeout_ms / 1000
         self._ready: ReadyProducer | None = None
-        self._sent_bytes = 0  # the producer's batch.size
+        self._sent_bytes = 0  # the size of the largest batch that the producer sends
+        self._in_pieces = False  # whether the writer itself must keep batches that small
         self._ends_at = task.ends_at
         self._rows = 0
         self._largest = 0
@@ -118,10 +119,14 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._dated = "timestamp" in rows.schema.names
         at_once = _OBJECTS if ready.native is None else _STRUCTURES
         for start in range(0, rows.num_rows, at_once):
-            records = records_of(ready, self._topic, rows.slice(start, at_once))
-            self._largest = max(self._largest, records.largest)
-            self._enqueue_all(ready, records)
-            self._serve(ready, 0)
+            some = rows.slice(start, at_once)
+            for piece in pieces(some, self._sent_bytes) if self._in_pieces else [some]:
+                records = records_of(ready, self._topic, piece)
+                self._largest = max(self._largest, records.largest)
+                self._enqueue_all(ready, records)
+                self._serve(ready, 0)
+                if self._in_pieces:
+                    self._flush(ready)  # so that no batch has records from two pieces
 
     def letter_max_bytes(self) -> int:
         """See :class:`SinkWriter`. A dead letter must stay within the client's limit and, alone in a batch, its topic's limit."""
@@ -174,7 +179,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
     def _fit_batches(self, rows: pa.RecordBatch) -> Sequence[str]:
         """Make sure that the rows' topics, which are returned, accept the producer's batches.
 
-        Before the first row, replace the producer if needed.
+        Before the first row, replace the producer if needed. After that, all rows must be in the same transaction, so the writer
+        gives the producer no more rows at a time than fit in a batch.
         """
         if self._topic is not None:
             return [self._topic]
@@ -189,12 +195,12 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         topics = texts_of(column.drop_null().unique())
         self._require_topics([*topics, *([None] if column.null_count else [])])
         self._batch_size.learn(topics)
-        too_small = self._batch_size.too_small_for(topics, self._sent_bytes)
-        if too_small is not None:
+        if self._batch_size.bytes < self._sent_bytes:
             if self._rows:
-                raise too_small
-            self.abort()
-            self.begin_transaction()
+                self._in_pieces, self._sent_bytes = True, self._batch_size.bytes
+            else:
+                self.abort()
+                self.begin_transaction()
         return topics
 
     def _enqueue_all(self, ready: ReadyProducer, records: Records) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.live.pipeline import create_topic
 from tests.live.ways import BOTH, Way
 from tests.reader import records
-from twopc.errors import BadRecordError, RetriableError
+from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 
 if TYPE_CHECKING:
     from tests.live.services import KafkaService
@@ -65,17 +65,30 @@ def test_no_batch_is_larger_than_its_topic_accepts_even_if_the_rows_choose_the_t
 
 
 @BOTH
-def test_the_limit_of_a_topic_named_only_by_later_rows_makes_the_next_attempt_send_smaller_batches(
+def test_the_batches_of_a_topic_named_only_by_later_rows_also_fit_it(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    """Seen: each attempt failed, because the next process of the task knew nothing of what the last one had learned."""
+    way = Way(kafka, monkeypatch, native=native, topic=False)
+    small, smaller = picky(way, 1), picky(way, 2, {"max.message.bytes": "20000"})
+    batches = [rows(300, topic=pa.array([way.topics[number]] * 300, pa.string())) for number in (0, 1, 2, 1, 0)]
+    way.write(batches)
+    for number, topic in enumerate([way.topics[0], small, smaller]):
+        given = [one for one in batches if one.column("topic")[0].as_py() == way.topics[number]]
+        assert values(way, topic) == Counter(value for one in given for value in one.column("value").to_pylist())
+
+
+@BOTH
+def test_a_record_that_is_too_large_for_a_topic_named_by_later_rows_is_refused_with_both_sizes(
     kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
 ) -> None:
     way = Way(kafka, monkeypatch, native=native, topic=False)
-    topic = picky(way, 1)
-    given = [rows(topic=pa.array([way.topics[number]] * 500, pa.string())) for number in (0, 1)]
-    kind, text = way.error(given)
-    assert kind is RetriableError
-    assert f"NAME-1 accepts batches of at most {LIMIT} bytes (max.message.bytes)" in text
-    way.write(given)
-    assert values(way, topic) == Counter(given[1].column("value").to_pylist())
+    picky(way, 1)
+    later = rows(3, size=70_000, topic=pa.array([way.topics[1]] * 3, pa.string()))
+    kind, text = way.error([rows(5, topic=pa.array([way.topics[0]] * 5, pa.string())), later])
+    assert kind is BadRecordError
+    assert f"max.message.bytes={LIMIT}" in text
+    assert "70001 bytes" in text
 
 
 @BOTH
@@ -94,19 +107,58 @@ def test_a_limit_lowered_while_the_query_runs_makes_the_next_attempt_send_smalle
     assert values(way, topic) >= Counter(given.column("value").to_pylist())
 
 
-@BOTH
-def test_a_refusal_makes_the_next_attempt_send_smaller_batches_if_reading_the_limit_is_not_allowed(
-    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
-) -> None:
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No topic's limit can be read."""
     monkeypatch.setattr("twopc.sinks.kafka.batch_size._ask", lambda _settings, topics: dict.fromkeys(topics))
-    way = Way(kafka, monkeypatch, native=native)
-    topic = picky(way)
+
+
+@BOTH
+@pytest.mark.usefixtures("unreadable")
+@pytest.mark.parametrize("topic", [True, False])
+def test_batches_are_as_small_as_those_of_the_java_client_if_reading_the_limit_is_not_allowed(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, topic: bool, native: bool
+) -> None:
+    """Seen: each attempt sent large batches again, because each had a new process."""
+    way = Way(kafka, monkeypatch, native=native, topic=topic)
+    picky(way)
+    given = rows() if topic else rows(topic=pa.array([way.topics[0]] * 500, pa.string()))
+    way.write([given])
+    assert values(way, way.topics[0]) == Counter(given.column("value").to_pylist())
+
+
+@BOTH
+@pytest.mark.usefixtures("unreadable")
+@pytest.mark.parametrize(("size", "limit"), [(None, 10_000), (500_000, LIMIT)])
+def test_a_batch_size_that_the_topic_refuses_is_named_if_reading_the_limit_is_not_allowed(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, size: int | None, limit: int, *, native: bool
+) -> None:
+    """Seen: a small record was blamed."""
+    options = {} if size is None else {"kafka.batch.size": str(size)}
+    way = Way(kafka, monkeypatch, native=native, options=options)
+    picky(way, config={"max.message.bytes": str(limit)})
     given = rows()
     kind, text = way.error([given])
-    assert kind is RetriableError
-    assert "allow DescribeConfigs on the topic NAME-0, or set kafka.batch.size" in text
-    way.write([given])
-    assert values(way, topic) == Counter(given.column("value").to_pylist())
+    assert kind is ConfigurationError
+    assert f"the sink sent batches of up to {size or 16_384} bytes, but the topic NAME-0 accepts only smaller" in text
+    assert f"largest row has {ROW_BYTES + 1} bytes of key and value" in text
+    assert "Allow DescribeConfigs on the topic NAME-0, or set kafka.batch.size" in text
+    cured = Way(kafka, monkeypatch, native=native, options={"kafka.batch.size": str(limit)})
+    topic = picky(cured, config={"max.message.bytes": str(limit)})
+    cured.write([given])
+    assert values(cured, topic) == Counter(given.column("value").to_pylist())
+
+
+@BOTH
+@pytest.mark.usefixtures("unreadable")
+def test_a_record_that_is_too_large_is_blamed_although_reading_the_limit_is_not_allowed(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, *, native: bool
+) -> None:
+    way = Way(kafka, monkeypatch, native=native)
+    picky(way)
+    kind, text = way.error([rows(1, size=70_000)])
+    assert kind is BadRecordError
+    assert "this principal has no permission to read the limit" in text
 
 
 @BOTH

@@ -141,3 +141,17 @@ def test_a_broker_that_does_not_know_a_new_ledger_yet_is_asked_again_for_its_par
     answers = iter([unknown, known])
     admin: Any = SimpleNamespace(list_topics=lambda *_, **__: SimpleNamespace(topics={"t": next(answers)}))
     assert LedgerTopic(admin, "t", timeout_ms=TIMEOUT_MS).marker_partitions() == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["max.message.bytes", "segment.bytes"])
+def test_each_setting_that_limits_the_ledgers_batches_counts(name: str) -> None:
+    """Seen: a ledger with small segments refused every large decision, and the error advised to raise another setting."""
+    answer: Future[Any] = Future()
+    admin: Any = SimpleNamespace(describe_configs=lambda *_, **__: {"t": answer})
+    ledger = LedgerTopic(admin, "t", timeout_ms=TIMEOUT_MS)
+    answer.set_result({name: SimpleNamespace(value="40000")})
+    assert ledger.batch_limit() == 40_000
+    answer = Future()
+    answer.set_result({name: SimpleNamespace(value="9000")})
+    with pytest.raises(ConfigurationError, match=rf"the ledger t has {name}=9000, which is too small"):
+        ledger.batch_limit()
