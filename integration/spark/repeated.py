@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 _SHOWN_CHARACTERS: Final = 200
 #: The number of columns that Spark shows for a part of a plan.
 _SHOWN_COLUMNS: Final = 8
+_ALL_COLUMNS: Final = 10_000
 #: The leaves of a plan that produce the same rows each time, or that :func:`_causes` examines separately: the batch,
 #: checkpointed and cached rows, and rows that the plan itself contains.
 _FIXED: Final = re.compile(r"RDD$|^(InMemoryRelation|LocalRelation|Range|OneRowRelation|CommandResult)$")
@@ -40,6 +41,10 @@ _FIXED: Final = re.compile(r"RDD$|^(InMemoryRelation|LocalRelation|Range|OneRowR
 _ROWS: Final = frozenset({"LocalRelation", "Range", "OneRowRelation", "CommandResult", "CTERelationRef"})
 #: The nodes whose rows depend on the order of their input.
 _ORDERED: Final = frozenset({"Window", "GlobalLimit", "Offset", "Tail", "Sample"})
+#: The nodes that keep the first of several rows with equal keys.
+_DEDUPLICATING: Final = frozenset({"Deduplicate", "DeduplicateWithinWatermark"})
+#: Spark calls these aggregates deterministic, but the order of rows decides between equal candidates.
+_TIES: Final = re.compile(r"\b(max_by|min_by|mode)\(")
 
 
 class Repeated:
@@ -156,8 +161,10 @@ def _may_change(node: Any) -> bool:
     name = str(node.nodeName())
     if node.children().isEmpty():
         return not node.isStreaming() and not _FIXED.search(name)
-    if name == "Deduplicate":  # a comparison of all columns drops only identical rows
+    if name in _DEDUPLICATING:  # a comparison of all columns drops only identical rows
         return bool(node.keys().size() < node.output().size())
+    if name == "Aggregate":
+        return _TIES.search(str(node.simpleString(_ALL_COLUMNS))) is not None
     return name in _ORDERED and str(node.maxRows()) != "Some(0)"
 
 
