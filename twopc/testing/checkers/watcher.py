@@ -90,6 +90,12 @@ class Watcher:
         """
         deadline = time.monotonic() + within_s
         ends = self._stable_ends()
+        while (
+            min(ends.values()) < 0 and time.monotonic() < deadline
+        ):  # a partition whose broker has just returned has no leader yet
+            self._is_over.wait(_POLL_S)
+            ends = self._stable_ends()
+        assert min(ends.values()) >= 0, f"a broker did not respond within {within_s:g} s: {ends}"
         with self._moved:
             done = self._moved.wait_for(
                 lambda: self._error or all(self._reached[partition] >= end for partition, end in ends.items()),
@@ -109,9 +115,9 @@ class Watcher:
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=_ANSWER_TIMEOUT_S,
         )
-        ends = {where.partition: future.result().offset for where, future in asked.items()}
-        assert min(ends.values()) >= 0, f"a broker did not respond: {ends}"  # reported as -1
-        return ends
+        return {
+            where.partition: future.result().offset for where, future in asked.items()
+        }  # negative without an answer
 
     def _watch(self) -> None:
         try:
