@@ -23,7 +23,7 @@ _SAME_S: Final = 5.0
 def ended_by_signals() -> Iterator[None]:
     """On SIGTERM, and when the terminal closes, raise an exception, as Ctrl-C does, so that all cleanup code runs.
 
-    Python may call a signal handler inside a C extension. confluent-kafka's extension replaces the handler's exception, so that
+    Python may call a signal handler inside a C extension. confluent-kafka's extension replaces the handler's exception, so
     Ctrl-C becomes a TypeError or a SystemError. So after a signal, an unknown exception is treated as the signal's own. A
     signal that the process ignores, as after ``nohup``, stays ignored.
     """

@@ -82,7 +82,7 @@ class DecisionLog(ABC):
         Raises:
             FencedError: a newer driver owns the log; nothing was written.
             RetriableError: nothing was written.
-            FatalError: nothing was written, and this driver can write nothing more.
+            FatalError: nothing was written, and this driver can no longer write.
             DecisionInDoubtError: no response arrived, so the records may or may not be in the log (rule 12). Do not decide again.
         """
 

@@ -111,7 +111,7 @@ def require_decided(setup: Setup, view: LogView, batch: Batch, outcome: Outcome,
     """Refuse the start if a sink shows rows whose decision is missing from the log that the sinks provide.
 
     Only a log that has lost acknowledged records lacks such a decision. The check follows this driver's sweep, so an older
-    driver can decide and commit nothing more, and no open transaction hides what is visible. ``outcome`` is the outcome of the
+    driver can no longer decide or commit, and no open transaction hides what is visible. ``outcome`` is the outcome of the
     log's last decision, and ``is_abandoned`` says whether the user abandons the rest of that decision.
 
     Returns:

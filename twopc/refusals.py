@@ -109,7 +109,7 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} contains no record of the earlier batches. If another writer wrote "
             f"them, that writer must not have begun batch {at}, because this sink will write all of batch {at}. To make sure, "
-            "start that writer again, and stop it when no batch is unfinished (the newest files in offsets/ and commits/ then "
+            "start that writer again, and stop it when every batch is finished (the newest files in offsets/ and commits/ then "
             "have the same number). These numbers prove nothing in real-time mode, with trigger(continuous=…) or with "
             "asyncProgressTrackingEnabled. In these cases, let that writer first finish a batch without these modes "
             "(docs/migration.md). If the output is in Kafka, this sink can also take over a half-written batch "

@@ -8,7 +8,7 @@ log. A driver that finds its next register occupied is fenced and stops. Two rul
   register contains exactly the driver's bytes, the write succeeded. However, if the directory could not be synced, the
   bytes prove nothing, because the file's name may vanish in a power failure. A driver reads records, but acts on them
   only after its own record is in the directory and synced.
-* While a driver is paused, other drivers may write *and delete* its next register, so that the register looks free.
+* While a driver is paused, other drivers may write *and delete* its next register, so the register looks free.
   A truncation record is durable before any register is deleted, and the newest register is never deleted. Therefore,
   after a driver has written a register, it reads all newer registers. If one of them records a truncation that covers
   the new register, the driver removes that register.

@@ -58,7 +58,7 @@ def recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
 def _is_all_proven(setup: Setup, error: Exception) -> bool:
     """Whether a start that fails with this error leaves no decided transaction open."""
     if isinstance(error, RefusedStartError):
-        # If the checkpoint is older than the sink, this query has decided no transaction that could expire. If a decision is
+        # If the checkpoint is older than the sink, this query has not decided any transaction that could expire. If a decision is
         # lost, all decided transactions before it are proven.
         return error.case in {Position.UNADOPTED.value, LOST_DECISION}
     # A query without a binding has decided nothing.

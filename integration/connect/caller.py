@@ -8,7 +8,7 @@ excludes the caller. The rules are:
 - The caller reads the batch's columns.
 - Spark starts a process before it starts that process's query, so a run that was already active at that time is not the
   caller.
-- The caller waits until the call returns, so a run that ends a trigger before then is not the caller.
+- The caller waits until the call returns, so a run that finishes a trigger before then is not the caller.
 """
 
 from __future__ import annotations

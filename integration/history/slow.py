@@ -151,7 +151,7 @@ def _large_state(window: Window) -> Evidence | None:
 def _state_share(one: Checkpoint, state: tuple[StateSize, ...]) -> float:
     """Estimate the state commit's share of the checkpoint's time.
 
-    If all tasks run in parallel, the share is at least a task's commit time, divided by the time of the prepare phase. If the
+    If all tasks run in parallel, the share is at least a task's commit time divided by the duration of the prepare phase. If the
     tasks run one after another, the share is the time that a task waits for the commit, divided by the task's time. A short
     commit ends before a task's Python process is ready, so no task waits.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _CHECK: Final = "clock"
 #: Times are rounded to milliseconds, so a smaller difference is not reported. A hand-over of a half-written batch tolerates a
-#: minute. If no batch is unfinished, a cut-over tolerates nothing, and its error names the clocks as a possible cause.
+#: minute. If every batch is finished, a cut-over tolerates nothing, and its error names the clocks as a possible cause.
 _TOLERATED_MS: Final = 1_000
 
 

@@ -89,8 +89,8 @@ def cutover(  # noqa: PLR0913 - command-line options
         bool,
         _batch(
             "--other-writers",
-            help="Expect records that are not in the batch, because other programs also write to the output. Such a "
-            "record must not be identical to a row of the batch, and must not have the same --key as such a row.",
+            help="Expect records that are not in the batch, because other programs also write to the output. These "
+            "records must not be identical to a row of the batch, or have the same --key as one.",
         ),
     ] = False,
     ledger_topic: _Ledger = None,

@@ -159,7 +159,7 @@ def last_batch(files: Files) -> tuple[int, bool]:
 
 def _incomplete(files: Files, what: str) -> ConfigurationError:
     return ConfigurationError(
-        f"{files.location}: {what}. Either files are missing, or asyncProgressTrackingEnabled is set, so that Spark "
+        f"{files.location}: {what}. Either files are missing, or asyncProgressTrackingEnabled is set, in which case Spark "
         f"records only some batches. Nothing was done. Restore the files. Or, if the option is set: {ASYNCHRONOUS}. Then run "
         "this command again"
     )
@@ -183,7 +183,7 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
         raise ConfigurationError(
             f"the new query stores its decisions in a ledger that is not on the Kafka cluster {sink.bootstrap_servers}. So "
             f"it is unknown whether that query has decided batch {batch_id}. Nothing was done. Start the query that ran "
-            "last, wait until no batch is unfinished, and stop it. Then run `twopc migrate rollback`, and then this "
+            "last, wait until every batch is finished, and stop it. Then run `twopc migrate rollback`, and then this "
             "command again"
         ) from error
     if decided is None or decided < batch_id:

@@ -36,7 +36,7 @@ class Sinks(NamedTuple):
 
 
 def decided_by(query_id: str, sink: KafkaSink, sinks: Iterable[object]) -> int | None:
-    """Return the last batch that the query has decided. Return None if the query has decided no batch.
+    """Return the last batch that the query has decided. Return None if the query has not decided any batch.
 
     Args:
         query_id: the query.

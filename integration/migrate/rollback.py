@@ -32,7 +32,7 @@ class WayBack:
 
     Attributes:
         handover: the hand-over that is now in effect.
-        decided: the last batch that the transactional sink has made visible; None if it has made no batch visible, or if the
+        decided: the last batch that the transactional sink has made visible; None if it has not made any batch visible, or if the
             query was not fenced.
         not_reached: the query's sinks that the command cannot reach. If there are any, the command has not fenced the query.
     """
@@ -104,7 +104,7 @@ def _not_reached(what: Sequence[str], batch_id: int, sink: KafkaSink) -> Configu
         f"batch {batch_id} is unfinished. The query also uses {' and '.join(what)}, but this command connects only to the "
         f"Kafka cluster {sink.bootstrap_servers}, so it cannot complete the batch. Nothing was done. Start the "
         "transactional query again with trigger(availableNow=True), and wait until that query ends on its own. After that, "
-        "no batch is unfinished. Run this command again, and start the old query. If the transactional query refuses "
+        "every batch is finished. Run this command again, and start the old query. If the transactional query refuses "
         "to start because an earlier rollback has returned the checkpoint to the old sink, that query has not decided the batch. "
         "In that case, start the old query"
     )

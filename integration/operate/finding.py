@@ -42,7 +42,7 @@ def of_another_query(mine: str, what: str, owner: str, *, is_ended: bool) -> Adv
         mine: the checkpoint's query.
         what: what shows the owner: the sink, or its ledger.
         owner: the query that owns the sink.
-        is_ended: whether ``owner`` has replaced the checkpoint's query, so that this query must not run again.
+        is_ended: whether ``owner`` has replaced the checkpoint's query, so this query must not run again.
     """
     anchor = "the-start-is-refused"
     if is_ended:

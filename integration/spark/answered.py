@@ -35,7 +35,7 @@ def answered(batch_id: int, *, then: str) -> Iterator[None]:
             raise  # under Spark Connect, the process ends
         release(error)
         raise DecisionInDoubtError(
-            f"batch {batch_id}: the code that the batch called raised {type(error).__name__}({error}), which is not an "
+            f"batch {batch_id}: code that ran for the batch raised {type(error).__name__}({error}), which is not an "
             f"Exception. Spark would wait for this call forever, so the query stops. {then}. The log contains the traceback. "
             "If the code is yours (a function, an interceptor, a sink), raise an Exception instead of calling sys.exit()"
         ) from error

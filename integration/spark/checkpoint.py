@@ -71,7 +71,7 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
             "of the batch. No part of the batch was written. Possible causes: (1) The query sets "
             ".option('asyncProgressTrackingEnabled', …). With this option, Spark records offsets only for some batches. "
             "Remove the option. If another sink has already run with this option, that sink must finish first: "
-            "docs/migration.md#do-you-need-to-migrate. (2) The checkpoint is not this query's. Pass this query's "
+            "docs/migration.md#do-you-need-to-migrate. (2) The checkpoint does not belong to this query. Pass this query's "
             "checkpoint. After either change, restart"
         )
     return Batch(

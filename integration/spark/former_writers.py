@@ -66,7 +66,7 @@ def last_former_batch(own: Files, query_id: str) -> int | None:
 
 
 def last_expected(log: str, decided: int | None, *, bound: str | None, former: int | None) -> int | None:
-    """Return the last batch that the query may have finished; None if the log does not tell.
+    """Return the last batch that the query may have finished; None if the log does not show it.
 
     Args:
         log: the name of a decision log. The log is not open for another query.

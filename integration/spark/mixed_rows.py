@@ -89,7 +89,7 @@ def judge(
 def in_several(jobs: Iterable[Job]) -> set[int]:
     """Return the stages that several of the jobs share.
 
-    Such jobs ran at the same time, because a later job's stages have new numbers.
+    Jobs that share a stage ran at the same time, because a later job's stages have new numbers.
     """
     stages = Counter(stage for job in jobs for stage in job.stages)
     return {stage for stage, count in stages.items() if count > 1}

@@ -1,6 +1,6 @@
 """Check the jobs that may have computed a broadcast table, or a subquery's result, for a batch before an attempt began.
 
-Spark runs such a job when it plans the batch, or for the user's own code. It does not report for which plan it runs the job.
+Spark runs these jobs when it plans the batch, or for the user's own code. It does not report which plan a job is for.
 So every other job since Spark planned the batch counts.
 """
 

@@ -65,7 +65,7 @@ def require_not_overwritten(
         raise ConfigurationError(
             f"{files.location}/offsets/{batch_id} may not contain the offsets that this run has planned. Another driver "
             "could have overwritten them, or the location could be a copy of the query's checkpoint. This version of Spark "
-            f"does not show the running query's offsets ({error}). This run has written no part of the batch. Use a Spark "
+            f"does not show the running query's offsets ({error}). This run has not written any part of the batch. Use a Spark "
             "version listed in the documentation. Or use a checkpoint on HDFS, and omit checkpoint_location"
         ) from error
     own = files.location if own_location is None else own_location()
@@ -73,7 +73,7 @@ def require_not_overwritten(
         raise FatalError(
             f"{files.location}/offsets/{batch_id} contains the offsets {written}, but this run planned the "
             f"batch with {running}. The query's checkpoint is {own}, but exactly_once() was given "
-            f"checkpoint_location={files.location!r}. This run has written no part of the batch. If these are two "
+            f"checkpoint_location={files.location!r}. This run has not written any part of the batch. If these are two "
             "directories, one is a copy of the other. Pass the checkpoint of the run that wrote last to "
             ".option('checkpointLocation', …), omit checkpoint_location, and restart. If these are two names of one "
             "directory, another driver has overwritten the offsets. Make sure that only one driver is running, and "
@@ -82,7 +82,7 @@ def require_not_overwritten(
     raise FatalError(
         f"{files.location}/offsets/{batch_id} contains the offsets {written}, but this run planned the "
         f"batch with {running}. So another driver that uses this checkpoint has overwritten the offsets. This run has "
-        "written no part of the batch. Make sure that only one driver is running. Then restart that driver, which will "
+        "not written any part of the batch. Make sure that only one driver is running. Then restart that driver, which will "
         "use the offsets in the checkpoint"
     )
 

@@ -7,7 +7,7 @@ The check only warns, because Spark also marks harmless expressions as non-deter
 (``monotonically_increasing_id()``) and random ids within one part.
 
 Spark considers a plan deterministic even if it reads a table again or depends on the order of rows, such as
-``row_number()`` among equal rows. The check also warns about such plans. It cannot know whether the table changes, or
+``row_number()`` among equal rows. The check also warns about such plans. It cannot tell whether the table changes, or
 whether rows are equal.
 """
 

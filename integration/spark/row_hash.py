@@ -81,5 +81,5 @@ def parts(kind: st.DataType) -> list[st.DataType]:
 
 
 def has(wanted: type[st.DataType], kind: st.DataType) -> bool:
-    """Whether a type is of the wanted class, or contains a type of this class."""
+    """Whether ``kind`` is an instance of ``wanted``, or contains one."""
     return isinstance(kind, wanted) or any(has(wanted, part) for part in parts(kind))

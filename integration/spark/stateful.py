@@ -115,7 +115,7 @@ def _unfit_format(batch_id: int, state_format: int) -> ConfigurationError:
     return ConfigurationError(
         f"batch {batch_id} belongs to a query that keeps state, and {STATE_FORMAT} is {state_format}. If a batch is evaluated "
         "twice in this format, Spark keeps the state of the first evaluation, but the rows come from the last one. Then the "
-        f"state may not match the rows. This run has written no part of the batch. Set {STATE_FORMAT} to 1, and restart the "
+        f"state may not match the rows. This run has not written any part of the batch. Set {STATE_FORMAT} to 1, and restart the "
         "query. If Spark cannot read the checkpoint's state with this setting, use a new checkpoint that begins at the "
         "offsets after the last visible batch (see docs/migration.md). Otherwise, rows may be written twice"
     )
@@ -274,7 +274,8 @@ def incomplete(
     return ConfigurationError(
         f"Spark has evaluated all rows of batch {batch_id}, but {missing}, so the next batch cannot start. {risk}. "
         + (
-            "A job over the sinks' rows failed partway, so the tasks of several jobs do not show whether the state is "
+            "A job over the sinks' rows failed partway, and some of its tasks may have written state. So the toolkit "
+            "cannot tell whether the state is "
             "complete. The log shows the cause of that failure. Remove this cause, and restart"
             if is_cut_short
             else f"{cause}, for example because of a join with an empty table. Move that part of the plan into the foreachBatch "

@@ -135,7 +135,7 @@ def check_checkpoint(files: Files, finished: Collection[int], history: History, 
 
 
 def _last_expected(files: Files, of: str, history: History, ledger: str) -> int | None:
-    """Return the last batch that the query may have finished; None if the log's decisions do not tell."""
+    """Return the last batch that the query may have finished; None if the log's decisions do not show it."""
     own, decided = LocalFiles(f"{files.location}/twopc"), history.view.highest_batch_of(of)
     if decided is None and history.view.begin is not None:
         # The log is open for another query, which may have ended this one.

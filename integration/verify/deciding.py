@@ -120,7 +120,7 @@ def log_in_checkpoint(sink: KafkaSink, acquired: Acquired, facts: QueryFacts) ->
         given = "" if facts.own is None else f" The given checkpoint belongs to query {facts.query_id}."
         raise DecisionsElsewhereError(
             f"the decisions of sink {sink.name!r} are in the checkpoint of query {acquired.query_id}, because the sink "
-            f"was added to a query without a Kafka sink.{given} Nothing is damaged, but this command cannot know which "
+            f"was added to a query without a Kafka sink.{given} Nothing is damaged, but this command cannot tell which "
             "transactions are decided. Do not abort any transaction. To let this command read the decisions, "
             f"{GIVE_CHECKPOINT}. If the query is not running, you can also start it. It will commit the decided transactions"
         )
@@ -159,7 +159,7 @@ def find_log(sink: KafkaSink, cluster: str, where: Where, facts: QueryFacts) -> 
     if where.cluster not in {"", cluster}:
         raise DecisionsElsewhereError(
             f"the decisions of sink {sink.name!r} are in {where.log}, on cluster {where.cluster}. The brokers at "
-            f"{sink.bootstrap_servers} belong to cluster {cluster}. Nothing is damaged, but this command cannot know "
+            f"{sink.bootstrap_servers} belong to cluster {cluster}. Nothing is damaged, but this command cannot tell "
             f"which transactions are decided. Do not abort any transaction. {_SINKS}"
         )
     log = replace(sink, ledger_topic=where.log).create_decision_log()

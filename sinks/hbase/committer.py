@@ -191,7 +191,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         return {staging.entry_of_row(result.cell[0].row): "" for result in found}
 
     def _sweep(self, orphans: Mapping[str, str]) -> int:
-        # Removal also closes a slice, so its task can write nothing more.
+        # Removal also closes a slice, so its task can no longer write.
         self._remove(orphans)
         return len(orphans)
 

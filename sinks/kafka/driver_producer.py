@@ -76,7 +76,7 @@ class DriverProducer:
         silence_ms = config.get("socket.timeout.ms", self._lives_ms)
         self._client_log = ClientLog()
         self._identity = Identity(config, self._client_log)
-        self._ended = ""  # why this producer can write no more
+        self._ended = ""  # why this producer can no longer write
         self.repeats = False
         self._using = threading.Lock()
         self._producer = Producer(

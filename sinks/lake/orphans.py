@@ -1,6 +1,6 @@
 """Find the files of transactions that no driver will decide.
 
-The newest decision in the table determines which directories to search, so that the search never finds a committed file. The
+The newest decision in the table determines which directories to search, so the search never finds a committed file. The
 search skips the files of batches and drivers before this decision. The search also skips the files of the decision's own
 batch, unless the caller knows the decision's transactions. Files of batches after the decision were never added to the
 table.

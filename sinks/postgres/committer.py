@@ -213,7 +213,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         """See :class:`FencedCommitter`. Commit the votes first. If the batch has no vote, publish its stages."""
         if votes := votes_of(handles):
             # No driver holds a lock while a vote is committed. So record the decision first. After that, a fenced
-            # driver can do nothing more, and a driver that starts from an older checkpoint sees the decision.
+            # driver can no longer do anything, and a driver that starts from an older checkpoint sees the decision.
             self._record_decision(version)
             for _ in finish_votes(self._database, votes, "COMMIT"):
                 crash_point("driver.committing")

@@ -44,7 +44,7 @@ def test_an_exception_that_py4j_does_not_report_stops_the_query(
         said = query.refused()
     finally:
         crash_points.disarm()
-    assert f"batch 0: the code that the batch called raised {kind.__name__}(as planned)" in said
+    assert f"batch 0: code that ran for the batch raised {kind.__name__}(as planned)" in said
     query.run()
     assert Counter(values(sink)) == Counter(str(row["n"]) for row in BATCHES[0])
 

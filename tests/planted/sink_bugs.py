@@ -2501,7 +2501,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         0,
         "sinks/kafka/batch_size.py",
         "            self._limits |= _ask(self._settings, [topic])\n",
-        "",
+        "            pass\n",
         model=False,
         protocol="tests/live/test_kafka_batches.py -k lowered",
     ),

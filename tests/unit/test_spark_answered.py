@@ -43,7 +43,7 @@ def test_another_function_for_foreach_batch_answers_too(monkeypatch: pytest.Monk
     frame: Any = SimpleNamespace(sparkSession=None)
     found = outcome(lambda: intercepted(print, Leaving())(frame, 7))
     assert isinstance(found, DecisionInDoubtError)
-    assert "batch 7: the code that the batch called raised SystemExit(3)" in str(found)
+    assert "batch 7: code that ran for the batch raised SystemExit(3)" in str(found)
 
 
 def test_a_process_that_ends_with_its_main_thread_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
