@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from twopc.errors import ConfigurationError
-from twopc.integration.spark.handed_over import FORMAT, NAME, REMEDY
+from twopc.integration.spark.handed_over import FORMAT, REMEDY, file_of, newest_number
 from twopc.sealed import seal, unseal_file
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Handovers:
         Raises:
             ConfigurationError: the file cannot be read.
         """
-        number = self._number()
+        number = newest_number(self._files)
         return self._read(number) if number else None
 
     def add(self, handover: Handover) -> str:
@@ -123,28 +123,18 @@ class Handovers:
         Raises:
             ConfigurationError: another process is adding a hand-over.
         """
-        number = self._number()
+        number = newest_number(self._files)
         if number and self._read(number) == handover:
             return self._path(number)
-        if not self._files.put_if_absent(_name(number + 1), seal(handover)):
+        if not self._files.put_if_absent(file_of(number + 1), seal(handover)):
             raise ConfigurationError(
                 f"another process has just written {self._path(number + 1)}. Nothing was done. Run the command again"
             )
         return self._path(number + 1)
 
-    def _number(self) -> int:
-        last = max((int(found[1]) for name in self._files.names("") if (found := NAME.fullmatch(name))), default=0)
-        while self._files.read(_name(last + 1)) is not None:  # an object store's listing may omit a new file
-            last += 1
-        return last
-
     def _read(self, number: int) -> Handover:
-        data = self._files.read(_name(number)) or b""
+        data = self._files.read(file_of(number)) or b""
         return unseal_file(self._path(number), data, Handover, of_format=FORMAT, remedy=REMEDY)
 
     def _path(self, number: int) -> str:
-        return f"{self._files.location}/{_name(number)}"
-
-
-def _name(number: int) -> str:
-    return f"handover-{number:06d}.json"
+        return f"{self._files.location}/{file_of(number)}"

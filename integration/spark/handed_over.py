@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from twopc.files import Files
 
 #: The names of the files that record hand-overs; the newest file is in effect.
-NAME: Final = re.compile(r"handover-(\d+)\.json")
+_NAME: Final = re.compile(r"handover-(\d+)\.json")
 #: The format number of these files; any other format is rejected.
 FORMAT: Final = 1
 #: The remedy for a damaged file.
@@ -94,12 +94,25 @@ def newest_handover(files: Files) -> tuple[str, HandoverFacts] | None:
     Raises:
         ConfigurationError: the file cannot be read.
     """
-    by_number = {int(found[1]): name for name in files.names("") if (found := NAME.fullmatch(name))}
-    if not by_number:
+    number = newest_number(files)
+    if not number:
         return None
-    newest = by_number[max(by_number)]
-    where = f"{files.location}/{newest}"
-    return where, unseal_file(where, files.read(newest) or b"", HandoverFacts, of_format=FORMAT, remedy=REMEDY)
+    name = file_of(number)
+    where = f"{files.location}/{name}"
+    return where, unseal_file(where, files.read(name) or b"", HandoverFacts, of_format=FORMAT, remedy=REMEDY)
+
+
+def newest_number(files: Files) -> int:
+    """Return the number of the hand-over in effect; 0 if no hand-over was recorded."""
+    last = max((int(found[1]) for name in files.names("") if (found := _NAME.fullmatch(name))), default=0)
+    while files.read(file_of(last + 1)) is not None:  # an object store's listing may omit a new file
+        last += 1
+    return last
+
+
+def file_of(number: int) -> str:
+    """Return the name of a hand-over's file."""
+    return f"handover-{number:06d}.json"
 
 
 def require_taken_over(files: Files, batch: Batch, decided: Callable[[], int | None]) -> int | None:

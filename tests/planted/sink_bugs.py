@@ -1719,6 +1719,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         whole="tests/live/migrate/test_rollback.py -k without_a_rollback",
     ),
     one_edit(
+        "a hand-over that is not yet listed is not in effect",
+        0,
+        "integration/spark/handed_over.py",
+        "    while files.read(file_of(last + 1)) is not None:",
+        "    while False:",
+        model=False,
+        protocol="tests/unit/test_spark_handed_over.py -k listed",
+    ),
+    one_edit(
         "a checkpoint that was given back is written to",
         0,
         "integration/spark/handed_over.py",

@@ -28,6 +28,14 @@ def unread() -> int | None:
     raise AssertionError("a start without a rollback must not read the log twice")
 
 
+class NeverLists(LocalFiles):
+    """An object store may behave like this for a while: a file can be read, but no listing contains it."""
+
+    def names(self, directory: str) -> list[str]:
+        del directory
+        return []
+
+
 def files_with(root: Path, *handovers: dict[str, Any]) -> LocalFiles:
     files = LocalFiles(root)
     for facts in handovers:
@@ -131,3 +139,19 @@ def test_an_interceptor_may_change_the_rows_only_before_take_over_compares_them(
     pass_through([Copies(), TakesOver(), Passes()], batch, written.append)
     pass_through([Passes(), Copies()], batch, written.append)
     assert written == [["the rest of", ["rows"]], ["rows"]]
+
+
+def test_a_handover_that_is_not_yet_listed_is_in_force(tmp_path: Path) -> None:
+    handovers = Handovers(NeverLists(tmp_path))
+    for batch_id in range(3):
+        handovers.add(Handover(query_id="q", batch_id=batch_id, offsets=(), kind=Kind.NOTHING))
+    newest = handovers.newest()
+    assert newest is not None
+    assert newest.batch_id == 2
+
+
+def test_a_batch_is_refused_although_its_handover_is_not_yet_listed(tmp_path: Path) -> None:
+    """Seen: the query wrote the whole batch, and the other sink had written some of its rows before."""
+    files_with(tmp_path, {"kind": Kind.REST})
+    with pytest.raises(ConfigurationError, match="another sink began to write batch 7"):
+        require_taken_over(NeverLists(tmp_path), batch(7), unread)

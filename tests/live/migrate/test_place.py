@@ -11,10 +11,8 @@ from typer.testing import CliRunner
 from tests.live.migrate.support import OldPipeline
 from tests.live.migrate.test_cutover import write_half_of_batch_1
 from twopc.errors import ConfigurationError
-from twopc.files import LocalFiles
 from twopc.integration.cli import app
 from twopc.integration.migrate import TakeOver
-from twopc.integration.migrate.handover import Handover, Handovers, Kind
 from twopc.integration.spark import InterceptedBatch, exactly_once
 from twopc.sinks.kafka import KafkaSink
 
@@ -27,23 +25,6 @@ if TYPE_CHECKING:
     from twopc.integration.services.old_kafka import LocalOldKafka
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")]
-
-
-class NeverLists(LocalFiles):
-    """An object store may behave like this for a while: a file can be read, but no listing contains it."""
-
-    def names(self, directory: str) -> list[str]:
-        del directory
-        return []
-
-
-def test_a_handover_that_is_not_yet_listed_is_in_force(tmp_path: Path) -> None:
-    handovers = Handovers(NeverLists(tmp_path))
-    for batch_id in range(3):
-        handovers.add(Handover(query_id="q", batch_id=batch_id, offsets=(), kind=Kind.NOTHING))
-    newest = handovers.newest()
-    assert newest is not None
-    assert newest.batch_id == 2
 
 
 def test_a_missing_directory_is_reported() -> None:
