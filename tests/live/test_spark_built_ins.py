@@ -74,7 +74,7 @@ def test_the_check_covers_every_function_that_measures_a_row(
     assert {"aggregate", "map_entries"} <= functions_in(" ".join(measured)) <= rows.functions
 
 
-@pytest.mark.skipif(BUILT_IN_FIRST, reason="from 4.2 on, Spark finds its own function first")
+@pytest.mark.skipif(BUILT_IN_FIRST, reason="Spark finds its own function first from 4.2 on")
 @pytest.mark.parametrize("name", ["xxhash64", "spark_partition_id", "OCTET_LENGTH"])
 def test_a_function_that_replaces_one_of_sparks_own_is_refused(
     name: str, spark: SparkSession, kafka: KafkaService, tmp_path: Path
