@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def files_in(checkpoint: Path, left_out: re.Pattern[str]) -> list[str]:
-    """List every file, except what is left out, and what has a name that begins with a dot.
+    """List every file that is not left out, and whose path has no name that begins with a dot.
 
     A dot marks Hadoop's checksums and unfinished files. A directory or file that vanishes meanwhile is missing from the list.
 
     Args:
         checkpoint: the checkpoint.
-        left_out: matches the beginning of each name that the copy does not need. A directory's name ends with a slash.
+        left_out: matches each name that the copy does not need, followed by a slash.
 
     Raises:
         ConfigurationError: a directory cannot be read, or is a symbolic link. Python does not descend into such a link, because

@@ -94,12 +94,12 @@ class Restored(NamedTuple):
         )
         return (
             f"Before you end the old query, check that batch {old.batch_id} is visible in {sinks}, {why} that are decided but "
-            "not visible yet, which exist if the foreachBatch function has swallowed an error. Stop the old query, and run "
-            f"`twopc status {old.taken_from} --sinks MODULE:NAME` with all of its sinks. For each sink without a ledger, the "
-            f"command must report that batch {old.batch_id}, or a later batch, is decided and published. For each Kafka sink, it "
-            "must report that all decided rows are visible. The exit status does not show this. If the command reports anything "
-            "else, fix the function, and start the old query again until it has processed a batch, because it then publishes "
-            "its last decided batch first. Stop it, check again, and take a new savepoint. If the old checkpoint is lost, look "
+            "not visible yet. A batch can be in this state if the foreachBatch function has swallowed an error. Stop the old "
+            f"query, and run `twopc status {old.taken_from} --sinks MODULE:NAME` with all of its sinks. For each sink without "
+            f"a ledger, the command must report that batch {old.batch_id}, or a later batch, is decided and published. For each "
+            "Kafka sink, it must report that all decided rows are visible. The exit status does not show this. If the command "
+            "reports anything else, fix the function, and start the old query again. Let it process a batch, because it publishes its "
+            "last decided batch before that. Stop it, check again, and take a new savepoint. If the old checkpoint is lost, look "
             f"for the rows of batch {old.batch_id} in the output"
         )
 

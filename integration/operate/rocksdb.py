@@ -49,6 +49,7 @@ def files_of(snapshot: Path, name: str) -> set[str]:
     """
     try:
         found = _metadata(snapshot)
+    # What `zipfile` and `msgspec` raise for a damaged or unknown file.
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError) as error:
         raise ConfigurationError(
             f"{name} does not say which RocksDB files it needs ({error}), so the copy might lack some of them. No savepoint was "

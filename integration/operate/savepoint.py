@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 _TRIES: Final = 5
 _SNAPSHOTS: Final = frozenset({"snapshot", "zip"})
 #: This toolkit's files that a copy does not need: staged rows, requests to a running query, and the record of its alerts.
-_LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request|alerts\.json$)")
+_LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request|alerts\.json/)")
 
 #: What to do if the finished batch is not decided: if earlier batches of the query were decided, and if none was decided.
 _SOME_DECIDED: Final = (
@@ -249,16 +249,11 @@ def _wanted(checkpoint: Path, batch: int) -> list[str]:
 
     The state versions come first, because they refer to RocksDB files that are older than the versions.
     """
-    versions = [
-        name for name in files_in(checkpoint, _LEFT_OUT) if _belongs(name, batch) and _version(name) is not None
-    ]
-    others = [name for name in files_in(checkpoint, _LEFT_OUT) if _belongs(name, batch) and _version(name) is None]
-    return [*versions, *others]
+    wanted = [name for name in files_in(checkpoint, _LEFT_OUT) if _belongs(name, batch)]
+    return sorted(wanted, key=lambda name: _version(name) is None)
 
 
 def _belongs(name: str, batch: int) -> bool:
-    if _LEFT_OUT.match(name):
-        return False
     directory, _, file = name.rpartition("/")
     if directory in {"offsets", "commits"}:
         return file.isdigit() and int(file) <= batch

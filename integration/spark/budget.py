@@ -125,8 +125,8 @@ def spent_bytes(batches: Iterable[pa.RecordBatch]) -> float:
 
 def functions_of_size(schema: st.StructType) -> frozenset[str]:
     """Return the names of the SQL functions that compute a row's size in bytes."""
-    text = "COALESCE(OCTET_LENGTH("  # a sink may take a column of any type as text
-    return functions_in(f"{text} {_bytes_of_row(schema)}")
+    text = _bytes_of("", st.StringType())  # a sink may take a column of any type as text
+    return functions_in(f"{text} + {_bytes_of_row(schema)}")
 
 
 def _class(jvm: Any, name: str) -> Any:

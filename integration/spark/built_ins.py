@@ -1,7 +1,7 @@
 """Check that the SQL functions in the toolkit's expressions are Spark's own functions.
 
 ``spark.udf.register("transform", …)`` gives a temporary function the name of a built-in function. Then Spark calls the temporary
-function wherever SQL contains this name. Up to Spark 4.1, no name in SQL always means the built-in function (SPARK-54807).
+function wherever SQL contains this name. Up to Spark 4.1, SQL has no other name for the built-in function (SPARK-54807).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError
 
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
-from twopc.sinks.kafka.topic_settings import BATCH_LIMITS, settings_of_topics
+from twopc.sinks.kafka.topic_settings import batch_limit, settings_of_topics
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from twopc.errors import TwoPhaseCommitError
     from twopc.sinks.kafka.settings import KafkaSettings, Place
+    from twopc.sinks.kafka.topic_settings import Limit
 
 #: The librdkafka default.
 _DEFAULT: Final = 1_000_000
@@ -40,9 +41,6 @@ _BATCH_BYTES: Final = 61
 _RECORD_BYTES: Final = 36
 #: The broker's errors for a batch that is too large.
 _REFUSALS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
-
-#: A topic's limit, and the name of the setting that imposes it.
-Limit = tuple[int, str]
 
 
 class BatchSize:
@@ -99,10 +97,8 @@ class BatchSize:
         with self._lock:
             self._limits |= _ask(self._settings, [topic])
         limit = self._limits.get(topic)
-        text, has = (
-            f"{doing}: {error.str()} ({error.name()})",
-            f"This task's largest row has {largest} bytes of key and value",
-        )
+        text = f"{doing}: {error.str()} ({error.name()})"
+        has = f"This task's largest row has {largest} bytes of key and value"
         if limit is not None and limit[0] < sent_bytes:
             return RetriableError(
                 f"{text}: the topic {topic} accepts batches of at most {limit[0]} bytes ({limit[1]}). The next attempt will "
@@ -134,15 +130,12 @@ def pieces(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | None]:
-    """Read each topic's limit, the lowest of the settings in ``BATCH_LIMITS``.
+    """Read each topic's limit.
 
     Without permission to read them, the limit is None. The result omits topics that do not exist yet.
     """
     found = settings_of_topics(settings, topics)
-    return {
-        topic: min((int(entries[name]), name) for name in BATCH_LIMITS if name in entries) if entries else None
-        for topic, entries in found.items()
-    }
+    return {topic: batch_limit(entries or {}) for topic, entries in found.items()}
 
 
 #: The cache has a limit because a process outlives many queries. The limit is much higher than the number of sinks in a

@@ -21,7 +21,7 @@ from twopc.errors import ConfigurationError, RetriableError, TwoPhaseCommitError
 from twopc.retry import retrying
 from twopc.sinks.kafka.asking import ask, is_unavailable, request_s
 from twopc.sinks.kafka.errors import error_of, is_retriable, on_topic, translate, translated
-from twopc.sinks.kafka.topic_settings import BATCH_LIMITS
+from twopc.sinks.kafka.topic_settings import batch_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -176,15 +176,13 @@ class LedgerTopic:
 
         Reject a limit that is too small for markers.
         """
-        found = self._settings(self._name)
-        limits = {name: int(found.get(name) or _DEFAULT_BATCH_LIMIT) for name in BATCH_LIMITS}
-        name = min(limits, key=lambda one: limits[one])
-        if limits[name] < _LOWEST_BATCH_LIMIT:
+        limit, name = batch_limit(self._settings(self._name)) or (_DEFAULT_BATCH_LIMIT, "")
+        if limit < _LOWEST_BATCH_LIMIT:
             raise ConfigurationError(
-                f"the ledger {self._name} has {name}={limits[name]}, which is too small for its records. Set "
+                f"the ledger {self._name} has {name}={limit}, which is too small for its records. Set "
                 f"{_LOWEST_BATCH_LIMIT} or more"
             )
-        return limits[name]
+        return limit
 
     def _find_id(self) -> str:
         found = describe(self._admin, self._name, timeout_ms=self._timeout_s * 1000)

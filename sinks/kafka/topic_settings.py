@@ -12,13 +12,22 @@ from twopc.sinks.kafka.client_log import client_logger
 from twopc.sinks.kafka.oauth import require_token
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from twopc.sinks.kafka.settings import KafkaSettings
 
 #: The settings that limit a topic's batches. The segment size is a limit because a batch must fit in one segment.
-BATCH_LIMITS: Final = ("max.message.bytes", "segment.bytes")
+_BATCH_LIMITS: Final = ("max.message.bytes", "segment.bytes")
 _REQUEST_S: Final = 5.0
+
+#: The size in bytes of the largest batch that a topic accepts, and the name of the setting that imposes this limit.
+Limit = tuple[int, str]
+
+
+def batch_limit(settings: Mapping[str, str | None]) -> Limit | None:
+    """Return the limit of a topic with these settings; None if they contain no limit."""
+    found = ((int(value), name) for name in _BATCH_LIMITS if (value := settings.get(name)))
+    return min(found, default=None)
 
 
 def settings_of_topics(settings: KafkaSettings, topics: Collection[str]) -> dict[str, dict[str, str] | None]:

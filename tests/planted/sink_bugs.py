@@ -2481,9 +2481,9 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "the ledger's segment size does not count as a limit of its batches",
         0,
-        "sinks/kafka/ledger_topic.py",
-        " for name in BATCH_LIMITS}",
-        " for name in BATCH_LIMITS[:1]}",
+        "sinks/kafka/topic_settings.py",
+        " for name in _BATCH_LIMITS if ",
+        " for name in _BATCH_LIMITS[:1] if ",
         model=False,
         protocol="tests/unit/test_kafka_asking.py -k limits_the_ledgers",
     ),

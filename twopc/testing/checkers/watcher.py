@@ -90,9 +90,8 @@ class Watcher:
         """
         deadline = time.monotonic() + within_s
         ends = self._stable_ends()
-        while (
-            min(ends.values()) < 0 and time.monotonic() < deadline
-        ):  # a partition whose broker has just returned has no leader yet
+        # A partition whose broker has just returned has no leader yet.
+        while min(ends.values()) < 0 and time.monotonic() < deadline:
             self._is_over.wait(_POLL_S)
             ends = self._stable_ends()
         assert min(ends.values()) >= 0, f"a broker did not respond within {within_s:g} s: {ends}"
@@ -115,9 +114,8 @@ class Watcher:
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=_ANSWER_TIMEOUT_S,
         )
-        return {
-            where.partition: future.result().offset for where, future in asked.items()
-        }  # negative without an answer
+        # A broker that does not respond is reported as a negative offset.
+        return {where.partition: future.result().offset for where, future in asked.items()}
 
     def _watch(self) -> None:
         try:
