@@ -98,9 +98,9 @@ class Restored(NamedTuple):
             f"query, and run `twopc status {old.taken_from} --sinks MODULE:NAME` with all of its sinks. For each sink without "
             f"a ledger, the command must report that batch {old.batch_id}, or a later batch, is decided and published. For each "
             "Kafka sink, it must report that all decided rows are visible. The exit status does not show this. If the command "
-            "reports anything else, fix the function, and start the old query again. Let it process a batch, because it publishes its "
-            "last decided batch before that. Stop it, check again, and take a new savepoint. If the old checkpoint is lost, look "
-            f"for the rows of batch {old.batch_id} in the output"
+            "reports anything else, fix the function, and start the old query again. Let it process a batch, because it "
+            "publishes its last decided batch before that. Stop it, check again, and take a new savepoint. If the old "
+            f"checkpoint is lost, look for the rows of batch {old.batch_id} in the output"
         )
 
     def facts(self) -> dict[str, Any]:
