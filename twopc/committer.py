@@ -106,7 +106,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         return None
 
     def observe(self, decided: Sequence[HandleT], scan_start: JsonObject) -> Observation | None:
-        """Read the state of the sink's store, for ``twopc status``. The caller need not :meth:`acquire` the sink.
+        """Read the state of the sink's store, for ``twopc status``. The caller does not have to :meth:`acquire` the sink.
 
         This method must not change the store.
 
@@ -214,7 +214,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
 
         This method must not raise.
 
-        This method is called when a batch is over. By default, it does nothing.
+        This method is called when a batch is finished. By default, it does nothing.
         """
 
     def orphans_ended(self) -> int:

@@ -127,7 +127,7 @@ def now_ms() -> int:
 def decided(record: Control, version: int, *, is_own: bool = True) -> Control:
     """Return the record with ``version`` as the owner's newest decision. This version never decreases.
 
-    Unless ``is_own`` is true, the owner's query has completed the decision for a query that it replaced.
+    If ``is_own`` is false, the owner's query has completed the decision on behalf of a query that it replaced.
     """
     completed = record.completed if is_own else max(record.completed, version)
     return replace(record, decided=max(record.decided, version), completed=completed)

@@ -78,7 +78,7 @@ class LastDecision:
 
     @property
     def may_be_rewritten(self) -> bool:
-        """Whether only lost rows are left, and the query that starts can perhaps write them again."""
+        """Whether only lost rows are left, and the query that starts may be able to write them again."""
         is_lost = bool(self.left) and all(self.evidence.get(key) is Evidence.ABORTED for key in self.left)
         return is_lost and (self.is_replayed or self.may_be_staged)
 
@@ -86,7 +86,7 @@ class LastDecision:
     def is_abandoned(self) -> bool:
         """Whether the user gives up all that is left of the decision. The start must have tried to commit it.
 
-        A batch that can perhaps be written again completely is judged later.
+        A batch that may still be written again completely is judged later.
         """
         is_whole = self.may_be_staged or len(self.left) == len(self.handles)
         is_judged_later = self.may_be_rewritten and is_whole

@@ -194,7 +194,7 @@ def _messages(relation: Any, analyzed: str = "") -> Iterator[tuple[Any, int]]:
 
 
 def _uses(message: Any, part: Any, analyzed: str) -> int:
-    """How often a plan uses a part of a message. An SQL query may use a DataFrame argument once, several times, or never."""
+    """How many times a plan uses a part of a message. An SQL query may use a DataFrame argument once, several times, or never."""
     if message.DESCRIPTOR.name == "WithRelations" and part.WhichOneof("rel_type") == "subquery_alias":
         return analyzed.count(f"View (`{part.subquery_alias.alias}`,")
     return 1

@@ -68,7 +68,7 @@ class ConnectQuery:
 
     @property
     def is_active(self) -> bool:
-        """Whether the query runs and nobody has stopped it. False does not mean that the current call is over."""
+        """Whether the query runs and nobody has stopped it. False does not mean that the current call has ended."""
         try:
             return bool(self._remote.isActive)
         except Exception:  # noqa: BLE001 - the server has ended, or has forgotten the session

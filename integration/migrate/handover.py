@@ -11,8 +11,8 @@ these bounds. :class:`twopc.integration.migrate.TakeOver` comes before the new s
 records within the bounds, as multisets, and passes the remaining rows to the new sink. Every other batch passes unchanged.
 
 The protocol itself stays the same. The bounds are fixed before the new sink writes its first row. So no row from
-the new sink ever lies within the bounds, and every replay of batch N passes the same rows to the new sink. To
-``exactly_once``, batch N simply contains fewer rows.
+the new sink ever lies within the bounds, and every replay of batch N passes the same rows to the new sink.
+``exactly_once`` simply sees a batch N with fewer rows.
 
 The bounds come from ``offsets/N``, where Spark also records when it planned the batch. At that time, every row of batch N - 1
 had been acknowledged, and no row of batch N had been sent. ``exact`` is the offset of the first record from that time or later.

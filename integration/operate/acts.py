@@ -150,7 +150,7 @@ def require_decisions_read(state: SinkState, wanted: Sequence[OpenTransaction], 
             "correctly. If the sink uses another ledger, add --ledger-topic, or pass the query's checkpoint"
         )
         raise ForbiddenError(
-            f"this command may not know every decision of sink {state.sink!r}, so {counted(len(unread), 'transaction')} may "
+            f"this command may not have seen every decision of sink {state.sink!r}, so {counted(len(unread), 'transaction')} may "
             "already have been decided. If you abort a decided transaction, its rows are lost, and readers may see "
             f"only part of its batch. --force alone is therefore not enough. Nothing was done. Cause: {problem}. If "
             "you have compared the output with the source, and you accept that these rows may be lost, add "

@@ -2,7 +2,7 @@
 
 In each partition, the oldest open transaction holds readers back. A DescribeProducers request returns this
 transaction's producer. The command may be unable to find the producer's transactional id. Then it must not claim that the
-transaction is about to end, because a hanging transaction (KIP-664) never ends by itself.
+transaction is about to end, because a hanging transaction (KIP-664) never ends on its own.
 """
 
 from __future__ import annotations

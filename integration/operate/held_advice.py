@@ -72,7 +72,7 @@ def _of_unnamed(why: Unnamed, found: Sequence[HeldPartition]) -> Advice:
         who = (
             f"producer {first.producer_id} has an open transaction there. Either this principal may not see the "
             "transaction, its coordinator did not respond, or no coordinator knows the transaction. In the last case, the "
-            "transaction hangs, and never ends by itself"
+            "transaction hangs, and never ends on its own"
         )
         action = (
             "Allow Describe on the transactional ids of the programs that write to the topic. Check again when every broker "

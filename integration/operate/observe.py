@@ -71,7 +71,7 @@ class SinkState:
         is_elsewhere: whether the only problem is that the command cannot reach the decision log, which is on another cluster or
             in a checkpoint that the user has not passed. In that case, nothing is damaged.
         checkpoint: the checkpoint that contains the decisions; empty if they are in a ledger, or cannot be read.
-        query_id: the query for which the log is open.
+        query_id: the query that the log is open for.
         driver: the newest driver's host and process.
         driver_epoch: the newest driver's epoch.
         producer_id: the id of the producer that may decide. This producer owns the drivers' transactional id.
@@ -84,7 +84,7 @@ class SinkState:
         proofs: the evidence for every decided transaction in the last batch, and for every earlier transaction that is not
             visible.
         staged: whether the last batch's rows are staged.
-        held: the partitions in which readers cannot reach the end.
+        held: the partitions that readers cannot read to the end.
         is_complete: False if a broker did not list its open transactions, or if no coordinator described one of them. Then
             the sink may have open transactions that are not in ``transactions``.
         history: the decisions in the log; None if the log cannot be read.

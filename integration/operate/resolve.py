@@ -46,7 +46,7 @@ _NEXT: Final = {
         "will publish these rows from the staging area."
     ),
     Step.REPAIR: (
-        "Start the query in the version in which it decided the batch. If the replay yields the decided rows, the query "
+        "Start the version of the query that decided the batch. If the replay yields the decided rows, the query "
         "writes the lost rows again. Otherwise, the query stops in doubt."
     ),
     Step.IN_DOUBT: (

@@ -1,6 +1,6 @@
 """Define the steps of the two-phase trial.
 
-Each step uses the stand-in as a query uses its sink, and reports how the brokers responded.
+Each step uses the stand-in the way a query uses its sink, and reports how the brokers responded.
 """
 
 from __future__ import annotations

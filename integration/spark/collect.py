@@ -43,7 +43,7 @@ def collect(
         cancel: ends the DataFrame's jobs. This function calls ``cancel`` as soon as the limit is exceeded.
 
     Returns:
-        the rows; None if their size exceeds the limit, or if Spark cannot limit the tasks although it should. With a budget,
+        the rows; None if their size exceeds the limit, or if ``budget`` cannot be applied to the tasks. With a budget,
         no task has sent more than the limit plus one row. Without a budget, this process has dropped the rows over the limit,
         and only Spark's own limit applies to the other processes.
 

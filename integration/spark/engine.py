@@ -258,7 +258,7 @@ class SparkEngine:
 
 def _expired(work: Work, limit: _Limit, late: Sequence[TaskReport], why: str = "") -> CheckpointExpiredError:
     return CheckpointExpiredError(
-        f"batch {work.batch.batch_id} was cancelled: its tasks did not finish within {limit.timeout_ms:.0f} ms. No part of this "
+        f"batch {work.batch.batch_id} was canceled: its tasks did not finish within {limit.timeout_ms:.0f} ms. No part of this "
         f"attempt is visible or decided. Raise the limit: {limit.setting}{why}",
         late=late,
     )
@@ -286,7 +286,7 @@ def _failure(work: Work, limit: _Limit, error: Exception) -> Exception:
 
 @contextlib.contextmanager
 def _recording(pending: Pending) -> Iterator[None]:
-    """If a task fails in the body, record that it declined the checkpoint. An expired checkpoint is recorded as expired."""
+    """If a task fails in the body, record that it declined the checkpoint. An expired checkpoint stays expired."""
     try:
         yield
     except TwoPhaseCommitError:

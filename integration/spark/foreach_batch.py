@@ -55,7 +55,7 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
 
     Args:
         sinks: one or more; every batch becomes visible in all sinks or in no sink.
-        checkpoint_location: the query's ``checkpointLocation``. None means the location of the query that makes the call.
+        checkpoint_location: the query's ``checkpointLocation``. None means the calling query's location.
         checkpoints: timeouts, retries, retention and history of the query's checkpoints.
         dead_letter: a KafkaSink with a topic, for records about bad rows. If one sink can never accept a row, no other
             sink receives the row either. Without a dead-letter sink (None), a bad row stops the query, and no part of

@@ -225,14 +225,14 @@ class JobHistory:
         ]
 
     def examined(self, jobs: Iterable[int]) -> None:
-        """Record that these jobs are over and that their stages are known."""
+        """Record that these jobs have ended and that their stages are known."""
         for number in jobs:
             self._examined.add(number)
             self._last = number if self._last is None else max(number, self._last)
         self._examined.keep_newest(_MAX_RANGES)
 
     def reported(self, number: int, last: int) -> Job | None:
-        """Return a job. Return None if Spark had not begun the job when the run's jobs were over.
+        """Return a job. Return None if Spark had not begun the job when the run's jobs had ended.
 
         Args:
             number: the job.

@@ -44,7 +44,7 @@ def operator_at(node: Any) -> Operator | None:
 
 
 def _stores(node: Any, name: str) -> int:
-    """Return how many stores each task of an operator has."""
+    """Return how many state stores each of an operator's tasks has."""
     has_several = name == _JOIN and int(node.stateFormatVersion()) < _ONE_STORE_SINCE
     return _JOIN_STORES if has_several else 1
 

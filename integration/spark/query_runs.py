@@ -69,7 +69,7 @@ class QueryRun:
     def alone(self, batch_id: int) -> Iterator[None]:
         """Let one call at a time write, in the thread in which Spark called the user's function.
 
-        An interceptor may call ``proceed`` in any thread, and may call it again before the first call is over.
+        An interceptor may call ``proceed`` in any thread, and may call it again before the first call has ended.
 
         Raises:
             ConfigurationError: the call comes from another thread, or an earlier call has not ended.
@@ -144,7 +144,7 @@ class QueryRun:
             return False
         require_visible(passed, visible, writer.other_data, is_same_object=self.writer is writer)
         logger.warning(
-            "batch %d is already visible in %s, and this second call passes the same DataFrames, so the call "
+            "batch %d is already visible in %s, and this second call passes the same DataFrames, so it "
             "writes nothing. No row is lost or duplicated",
             passed.batch_id,
             visible.where,

@@ -22,7 +22,7 @@ class Job(msgspec.Struct, frozen=True):
         skipped: how many of the job's stages Spark skipped; 0 while the job runs.
         ended_ms: when the job ended, in milliseconds since 1970; None while the job runs.
         began_ms: when the job began, in milliseconds since 1970; None if Spark has not recorded the time.
-        has_failed: whether the job failed or was cancelled.
+        has_failed: whether the job failed or was canceled.
     """
 
     job_id: int
@@ -64,7 +64,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def is_skipped(self) -> bool:
-        """Whether Spark skipped the stage in a job that is over."""
+        """Whether Spark skipped the stage in a job that has ended."""
         return self.status == "SKIPPED" and not self.has_run
 
     @property
@@ -161,7 +161,7 @@ class Reports(Protocol):
         """Return a number that is higher than the number of any reported job."""
 
     def retained_jobs(self) -> int:
-        """Return how many jobs Spark's status store contains before it forgets any."""
+        """Return how many jobs Spark's status store can hold before it forgets any."""
 
     def jobs_with_tag(self, tag: str) -> list[Job]:
         """Return the jobs that have the tag."""

@@ -165,7 +165,7 @@ class VisibleCall:
     def is_repeated_by(self, passed: Passed) -> bool:
         """Whether a later call of the same ``exactly_once`` object passes the very same DataFrames to the same sinks.
 
-        An equal plan is not enough, because nothing would report a difference: a table may have changed between the calls.
+        An equal plan is not enough: a table may have changed between the calls, and nothing would report the difference.
         """
         is_same = [self._frames[name]() is frame for name, frame in passed.by_sink.items() if name in self._frames]
         return passed.by_sink.keys() == self._frames.keys() and all(is_same)

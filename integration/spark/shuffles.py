@@ -100,7 +100,7 @@ class Shuffles:
         """Record the start of an attempt. No earlier job has computed the RDDs that the attempt's jobs create.
 
         Raises:
-            FatalError: an earlier attempt mixed rows of two shuffles, and this run would read these rows again.
+            FatalError: an earlier attempt mixed rows of two shuffles, and this run would read the mixed rows again.
         """
         if self._mixed is not None:
             raise FatalError(self._mixed)

@@ -60,7 +60,7 @@ class StatusStore:
         return int(self._scheduler.numTotalJobs())
 
     def retained_jobs(self) -> int:
-        """Return how many jobs the store contains before it forgets any."""
+        """Return how many jobs the store can hold before it forgets any."""
         return int(self._context.getConf().get(RETAINED_JOBS) or RETAINED_BY_DEFAULT)
 
     def jobs_with_tag(self, tag: str) -> list[Job]:

@@ -89,9 +89,9 @@ def _why_missing(one: Decided, description: Description, bounds: Bounds, *, is_l
         if is_last:
             return (
                 Kind.DECIDED_OPEN,
-                "decided but not committed. The query will commit the transaction, at the latest when it next starts",
+                "decided but not committed. The query will commit the transaction when it next starts, if not before",
             )
-        return Kind.DECIDED_LATE, "decided but still open, although later batches were decided"
+        return Kind.DECIDED_LATE, "decided but still open, even though later batches were decided"
     if not is_known(description):
         cause = "does not respond" if description.error == NO_ANSWER else f"reports {description.error}"
         return Kind.DECIDED_UNKNOWN, f"its coordinator {cause}. Check again later"

@@ -57,7 +57,7 @@ class Fence:
         """Read the row, or only the base, the top and these slices.
 
         Reading the complete row takes longer after many batches. Until HBase flushes the table (by default, after an hour), it
-        reads past the columns of all slices of earlier decisions. With 40,000 such slices, it took half a second.
+        still has to skip the columns of all slices of earlier decisions. With 40,000 such slices, a read took half a second.
         """
         if uuids is None:
             read = look(self._table, self._row, family=STATE)

@@ -66,7 +66,7 @@ def find_misfits(column: Any, truncation: Truncation) -> Iterator[tuple[int, str
     """Find numbers whose partition value no manifest can store. Yield each row number, and what the column contains.
 
     Args:
-        column: the column of the table, with the type that it has in a data file.
+        column: the table's column, in its data-file type.
         truncation: the partition field.
     """
     (_, *inner), kind, field = truncation

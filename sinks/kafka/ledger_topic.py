@@ -245,7 +245,7 @@ class LedgerTopic:
     def _id_when_ready(self) -> str:
         known = self._metadata()
         if known.error is not None or not known.partitions or any(p.leader < 0 for p in known.partitions.values()):
-            raise RetriableError(f"not every partition of the ledger {self._name} has a leader yet")
+            raise RetriableError(f"some partitions of the ledger {self._name} do not have a leader yet")
         self._settings(self._name)
         found = self._find_id()
         if found == ABSENT:

@@ -1,6 +1,6 @@
 """Ask about topics, and ask the leaders of partitions which transactions are open there.
 
-A coordinator knows to which partitions a producer wanted to write, but it does not know what the partitions contain now.
+A coordinator knows which partitions a producer wanted to write to, but it does not know what the partitions contain now.
 Like ``twopc.sinks.kafka.transactions``, this module sends each request once.
 
 Source: KIP-664 (DescribeProducers), KIP-516 (topic ids).

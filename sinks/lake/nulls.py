@@ -25,7 +25,7 @@ def nulls(length: int, kind: Any) -> Any:
 
 
 def filled(values: Any, field: pa.Field[Any]) -> Any:
-    """Replace the nulls in a struct's required field. All of these nulls are in null structs, because the values were checked."""
+    """Replace the nulls in a struct's required field. The values have been checked, so these nulls are all in null structs."""
     if field.nullable or not values.null_count:
         return values
     numbers = pc.if_else(values.is_valid(), pa.array(range(len(values)), pa.int64()), len(values))

@@ -105,7 +105,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     ),
     "57": (UnavailableError, "The server terminated the statement or the connection, or is starting or stopping"),
     "P0001": (BadRecordError, "One of the table's triggers or functions rejected a row"),
-    "57014": (UnavailableError, "Raise timeout_ms, unless an operator cancelled the statement"),
+    "57014": (UnavailableError, "Raise timeout_ms, unless an operator canceled the statement"),
     "HYT00": (
         UnavailableError,
         (

@@ -141,7 +141,7 @@ class Constraint:
         columns: the names of the constraint's columns.
         definition: the SQL definition; empty if it was not read (see :func:`twopc.sinks.postgres.table.read_table`).
         is_enforced: whether the server enforces the constraint.
-        is_valid: whether all rows in the table satisfy the constraint. Old rows need not satisfy a NOT VALID constraint.
+        is_valid: whether all rows in the table satisfy the constraint. Old rows may violate a NOT VALID constraint.
         is_inherited: whether a partition inherits the constraint from its parent.
     """
 

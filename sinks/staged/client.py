@@ -189,7 +189,7 @@ class StoreClient(ABC, Generic[CallT]):
 
     @abstractmethod
     def _send(self, server: Any, calls: Sequence[CallT], mine: Sequence[tuple[int, Any]], answers: list[Any]) -> None:
-        """Send calls to one server, and replace their last responses. ``mine`` lists each call's position and place."""
+        """Send calls to one server, and overwrite each call's last response. ``mine`` lists each call's position and place."""
 
     @abstractmethod
     def _recover(self, calls: Sequence[CallT], answers: Sequence[Any]) -> None:
