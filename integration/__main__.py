@@ -13,8 +13,8 @@ def main() -> None:
         app()
     except ModuleNotFoundError as error:
         sys.exit(
-            f"twopc: the {error.name!r} package is not installed. Run: pip install 'spark-twopc[verify]' for `twopc verify` and "
-            "`twopc preflight`, or 'spark-twopc[demo]' for every command"
+            f"twopc: the {error.name!r} package is not installed. Run: pip install 'spark-twopc[verify]', or "
+            "'spark-twopc[demo]' for `twopc demo` and `twopc migrate rehearse`"
         )
 
 

@@ -105,6 +105,14 @@ def status(  # noqa: PLR0913 - command-line options
     timeout: Timeout = 30,
     checkpoint: _Checkpoint = None,
     sinks: _Sinks = None,
+    idle: Annotated[
+        bool,
+        typer.Option(
+            "--idle",
+            help="Before you end the query or delete its data: exit with 1 unless its last batch is proven to be complete "
+            "in every sink.",
+        ),
+    ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Keep checking until you press Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between checks.")] = 5.0,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop --watch after this many seconds.")] = None,
@@ -117,7 +125,8 @@ def status(  # noqa: PLR0913 - command-line options
     The command only reads, and the query may be running or dead. Ages depend on this machine's clock and the brokers' clocks.
 
     Exit status: 0 if there is nothing to do; 1 if you must act; 2 if nothing was examined (no broker, no such checkpoint,
-    wrong usage).
+    wrong usage). A decided batch that is not yet visible is not always urgent, and the query will complete it, so 0 does not
+    prove that the last batch is complete. With --idle, it does.
     """
     if what is None and bootstrap_servers is None:
         raise typer.BadParameter("pass a checkpoint, or add --bootstrap-servers")
@@ -126,11 +135,11 @@ def status(  # noqa: PLR0913 - command-line options
     from twopc.integration.verify.command import Pace  # noqa: PLC0415
 
     connection = _connect(bootstrap_servers, ledger_topic, config, config_file, timeout, sinks)
+    check = partial(command.status, what, connection, checkpoint=checkpoint, is_ending=idle)
     if watch:
-        pace = Pace(is_online=True, every_s=interval, for_s=seconds)
-        done = command.watch(what, connection, pace, checkpoint=checkpoint, as_json=as_json)
+        done = command.watch(check, Pace(is_online=True, every_s=interval, for_s=seconds), as_json=as_json)
     else:
-        done = run("status", lambda: command.status(what, connection, checkpoint=checkpoint), as_json=as_json)
+        done = run("status", check, as_json=as_json)
     raise typer.Exit(done)
 
 

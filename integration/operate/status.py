@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twopc.errors import RetriableError
+from twopc.errors import ConfigurationError, RetriableError
 from twopc.integration.history.reader import HistoryError, read
 from twopc.integration.operate.advice import advise, not_reached, undecided
 from twopc.integration.operate.checkpoint import combined, read_checkpoint
@@ -21,7 +21,7 @@ from twopc.integration.operate.subject import subject_of
 from twopc.progress import utc
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rich.console import Console
 
@@ -73,15 +73,29 @@ def look(what: str | None, connection: Connection, *, checkpoint: Path | None = 
     return Look(after, own, found, subject.strangers, stores, subject.left_out)
 
 
-def status(what: str | None, connection: Connection, *, checkpoint: Path | None = None) -> Answer:
+def status(
+    what: str | None, connection: Connection, *, checkpoint: Path | None = None, is_ending: bool = False
+) -> Answer:
     """Check once and build the result.
 
+    Args:
+        what: a sink's name, or the directory of a checkpoint; None means every sink on the cluster.
+        connection: how to reach the brokers and the sinks.
+        checkpoint: the query's checkpoint, if ``what`` is a sink's name.
+        is_ending: whether the query is to end here. If so, the result is quiet only if the last batch is proven to be
+            complete in every sink.
+
     Raises:
+        ConfigurationError: ``is_ending`` needs a checkpoint.
         TwoPhaseCommitError: the checkpoint does not exist, or no broker responds.
     """
-    seen, own, found, strangers, stores, _ = look(what, connection, checkpoint=checkpoint)
+    looked = look(what, connection, checkpoint=checkpoint)
+    seen, own, found, strangers, stores, _ = looked
+    if is_ending:
+        own = [*own, *_before_the_end(looked)]
     everything = [*own, *(one for _, advice in (*found, *stores) for one in advice)]
-    is_quiet = all(one.urgency is not Urgency.ACT for one in everything)
+    allowed = {Urgency.NONE} if is_ending else {Urgency.NONE, Urgency.WATCH}
+    is_quiet = all(one.urgency in allowed for one in everything)
     facts: dict[str, Any] = {
         "at_ms": int(time.time() * 1000),
         "ok": is_quiet,
@@ -112,7 +126,7 @@ def status(what: str | None, connection: Connection, *, checkpoint: Path | None 
     return Answer(DONE if is_quiet else ATTENTION, facts, show)
 
 
-def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: Path | None, as_json: bool) -> int:
+def watch(check: Callable[[], Answer], pace: Pace, *, as_json: bool) -> int:
     """Check repeatedly, until Ctrl-C or for a given time. Return the exit status of the last check.
 
     If no broker responds, report that, and continue with the next check as usual.
@@ -121,7 +135,7 @@ def watch(what: str | None, connection: Connection, pace: Pace, *, checkpoint: P
 
     def again() -> Answer:
         try:
-            answer = status(what, connection, checkpoint=checkpoint)
+            answer = check()
         except RetriableError as error:
             text = f"{time.strftime('%H:%M:%S')} not checked: {error}"
             return Answer(
@@ -178,6 +192,21 @@ def _of_history(checkpoint: Path) -> Advice | None:
         "change. Then start the query if it is not running."
     )
     return Advice(Urgency.WATCH, what, action, "checkpoints-fail-again-and-again")
+
+
+def _before_the_end(seen: Look) -> Iterator[Advice]:
+    """Say what is missing from the proof that the checkpoint's last batch is complete in every sink."""
+    if seen.checkpoint is None:
+        raise ConfigurationError("--idle needs the query's checkpoint. Pass its directory, or add --checkpoint")
+    planned, finished = seen.checkpoint.planned, seen.checkpoint.finished
+    if planned != finished:
+        what = f"Spark has planned batch {planned}, but has not finished it"
+        yield Advice(Urgency.WATCH, what, "Start the query, and let it finish the batch.", "a-batch-is-being-written")
+    examined = {state.sink for state, _ in seen.sinks} | {store.sink for store, _ in seen.stores}
+    if left := sorted(set(seen.checkpoint.sinks) - examined):
+        what = f"nothing shows whether the last batch is complete in {', '.join(left)}, because this check left out these sinks"
+        action = "Add --bootstrap-servers for Kafka sinks, and --sinks MODULE:NAME for all other sinks."
+        yield Advice(Urgency.WATCH, what, action, "the-stores-of-sinks")
 
 
 def _undecided(compared: CheckpointState, *, has_ledgers: bool) -> Advice | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from twopc import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: A restart recovers the query (``EX_TEMPFAIL`` in ``sysexits.h``).
 RESTART: Final = 75
@@ -16,9 +19,9 @@ DONE: Final = 0
 #: An error that does not come from this toolkit, such as one in the user's code.
 UNKNOWN: Final = 1
 
-_NAME: Final = re.compile(r"twopc\.errors\.(\w+)")
-#: This is only the class's name, because ``twopc.errors`` does not contain the class, and this module does not import the
-#: commands.
+#: A word of a Python traceback that may be a class's full name.
+_NAME: Final = re.compile(r"\w+(?:\.\w+)+")
+#: Only the class's name, because this module does not import the commands.
 _STOPPED: Final = "StoppedWithSavepointError"
 _NEEDS_A_LOOK: Final = (
     errors.BadRecordError,
@@ -47,9 +50,16 @@ def exit_status(error: BaseException) -> int:
     if _STOPPED in f"{kind.__name__} {error}":
         return DONE
     if not isinstance(error, errors.TwoPhaseCommitError):  # Spark's error contains the toolkit's error only as text
-        found = _NAME.search(str(error))
-        kind = getattr(errors, found[1], kind) if found is not None else kind
+        classes = {f"{one.__module__}.{one.__qualname__}": one for one in _classes(errors.TwoPhaseCommitError)}
+        kind = next((classes[name] for name in _NAME.findall(str(error)) if name in classes), kind)
     if not issubclass(kind, errors.TwoPhaseCommitError):
         return UNKNOWN
     needs_user = issubclass(kind, _NEEDS_A_LOOK) and not issubclass(kind, errors.DecisionInDoubtError)
     return LOOK if needs_user else RESTART
+
+
+def _classes(kind: type[BaseException]) -> Iterator[type[BaseException]]:
+    """List a class and all of its subclasses. A sink may define its own, whose module the driver has imported."""
+    yield kind
+    for one in kind.__subclasses__():
+        yield from _classes(one)

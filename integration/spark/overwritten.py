@@ -48,6 +48,7 @@ def require_not_overwritten(
 
     Raises:
         FatalError: the offsets or the times differ.
+        ConfigurationError: they differ, and ``files`` may not be the query's checkpoint.
         ConfigurationError: this version of Spark does not expose the running query's offsets.
     """
     entry = checkpoint.read_entry(files, batch_id)
@@ -70,7 +71,7 @@ def require_not_overwritten(
         ) from error
     own = files.location if own_location is None else own_location()
     if own != files.location:
-        raise FatalError(
+        raise ConfigurationError(
             f"{files.location}/offsets/{batch_id} contains the offsets {written}, but this run planned the "
             f"batch with {running}. The query's checkpoint is {own}, but exactly_once() was given "
             f"checkpoint_location={files.location!r}. This run has not written any part of the batch. If these are two "

@@ -84,6 +84,27 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         "tests/unit/test_status_stores.py",
     ),
     _bug(
+        "--idle accepts a decided batch that is not visible",
+        "integration/operate/status.py",
+        "allowed = {Urgency.NONE} if is_ending else {Urgency.NONE, Urgency.WATCH}",
+        "allowed = {Urgency.NONE, Urgency.WATCH}",
+        "tests/live/stores/test_store_status.py -k idle",
+    ),
+    _bug(
+        "--idle accepts a batch that Spark has not finished",
+        "integration/operate/status.py",
+        "    if planned != finished:\n",
+        "    if planned is None:\n",
+        "tests/live/stores/test_store_status.py -k idle",
+    ),
+    _bug(
+        "--idle accepts sinks that were not examined",
+        "integration/operate/status.py",
+        "sorted(set(seen.checkpoint.sinks) - examined)",
+        "sorted(set(seen.checkpoint.sinks) & examined & set())",
+        "tests/live/operate/test_status.py -k idle",
+    ),
+    _bug(
         "an error of the user's sink is quoted with its password",
         _STORES,
         "could not be observed: {unquoted(error)}",

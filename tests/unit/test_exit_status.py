@@ -11,15 +11,22 @@ import pytest
 import twopc
 from twopc import errors, exit_status
 from twopc.integration import operate
+from twopc.sealed import OtherVersionError
+from twopc.sinks.kafka.ledger_owner import NotTheOwnerError
+from twopc.sinks.kafka.transactions import BrokersTooOldError
 
 _TABLE = (
     (Path(__file__).parents[2] / "docs" / "deployment.md").read_text().partition("| error | ")[2].partition("\n\n")[0]
 )
 
 
-def _status_of(name: str) -> int:
+class OfAUsersSinkError(errors.ConfigurationError):
+    """A class that the toolkit does not know."""
+
+
+def _status_of(name: str, module: str = "twopc.errors") -> int:
     """The error as Spark raises it: the class is lost, and the name is in the text."""
-    text = f"[STREAM_FAILED] Query [id = q] terminated with exception: Traceback …\ntwopc.errors.{name}: batch 3 …\n\nat java …"
+    text = f"[STREAM_FAILED] Query [id = q] terminated with exception: Traceback …\n{module}.{name}: batch 3 …\n\nat java …"
     return exit_status(RuntimeError(text))
 
 
@@ -39,6 +46,13 @@ def test_every_error_has_a_status_which_is_the_same_from_the_object_and_from_spa
     for kind in named:
         error = kind.__new__(kind)
         assert exit_status(error) == _status_of(kind.__name__) in {75, 78}, kind
+
+
+@pytest.mark.parametrize("kind", [OtherVersionError, BrokersTooOldError, NotTheOwnerError, OfAUsersSinkError])
+def test_an_error_of_another_module_has_the_status_of_its_public_class(kind: type[errors.TwoPhaseCommitError]) -> None:
+    error = kind.__new__(kind)
+    expected = exit_status(error)
+    assert expected == _status_of(kind.__name__, kind.__module__) == _status_of(errors.public_class(error).__name__)
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,22 @@ def test_a_checkpoint_alone_says_what_spark_has_done(play: Play) -> None:
     assert "add --bootstrap-servers" in found.facts["advice"][0]["action"]
 
 
+def test_idle_means_that_the_ledger_was_examined_and_shows_the_last_batch(play: Play) -> None:
+    play.driver().process(play.batch(0), Tasks(play, ROWS))
+    alone = command("status", str(spark_files(play, finished=0)), "--idle")
+    assert alone.status == 1 and "this check left out these sinks" in alone.out
+    assert ask(play, "status", str(play.root), "--idle").status == 0
+    crash(play.driver(), play, 1, ROWS, "driver.confirmed")  # undecided: only --idle exits with 1
+    assert ask(play, "status", str(spark_files(play, finished=0, planned=1))).status == 0
+    assert ask(play, "status", str(play.root), "--idle").status == 1
+
+
+def test_idle_needs_a_checkpoint(play: Play) -> None:
+    play.driver().process(play.batch(0), Tasks(play, ROWS))
+    found = ask(play, "status", play.name, "--idle")
+    assert found.status == 2 and "needs the query's checkpoint" in found.error
+
+
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """The status of a query whose decisions are in its checkpoint."""

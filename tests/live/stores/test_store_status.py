@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from tests.live.operate.support import command
 from tests.live.stores.query import Checkpointed
 from tests.live.stores.shops import SHOPS, Shop, postgres
 from twopc import IcebergSink, PostgresSink, RedisSink
@@ -103,6 +104,22 @@ def test_a_decided_but_unpublished_batch_is_reported_until_the_next_start(query:
     assert (len(store["not_published"]), advice) == (2, [("watch", "decided-and-not-published")])
     query.run(1)
     assert query.look()[2] == HEALTHY
+
+
+def test_idle_means_that_the_last_batch_is_finished_and_visible_in_every_sink(query: Checkpointed) -> None:
+    """Without --idle, 0 means only that nothing is urgent."""
+    query.run(0)
+    assert query.status("--idle").status == 0
+    alone = command("status", str(query.root), "--idle")
+    assert alone.status == 1 and "this check left out these sinks" in alone.out
+    for point in ("driver.prepared", "driver.decided"):
+        crash(query, 1, point)
+        assert (query.status().status, query.status("--idle").status) == (0, 1)
+    query.run(1)
+    assert query.status("--idle").status == 0
+    query._write("offsets", 2)
+    unfinished = query.status("--idle")
+    assert unfinished.status == 1 and "Spark has planned batch 2, but has not finished it" in unfinished.out
 
 
 def test_an_undecided_batch_is_distinguished_from_a_decided_one_and_continues(query: Checkpointed, shop: Shop) -> None:
