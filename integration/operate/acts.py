@@ -15,7 +15,7 @@ from twopc.attempt import Claim, Evidence
 from twopc.counted import counted
 from twopc.errors import FatalError
 from twopc.integration.operate.advice import NOT_LISTED
-from twopc.integration.operate.observe import SinkState, history, observe
+from twopc.integration.operate.observe import SinkState, observe
 from twopc.integration.operate.opened import OpenTransaction, Standing
 from twopc.integration.verify.cluster import Cluster
 from twopc.integration.verify.deciding import NOTHING_KNOWN
@@ -169,7 +169,7 @@ def commit(sink: KafkaSink, wanted: Sequence[OpenTransaction], facts: QueryFacts
     ids = {one.identity for one in wanted}
     with closing(Cluster(sink, facts)) as cluster:
         # Read the decisions again, because a commit must match the current decision.
-        found = history(cluster)
+        found = cluster.ledgers().history()
         decided = [one for one in decided_in(found, sink).values() if one.handle.identity in ids and not one.abandoned]
         handles = [one.handle for one in decided]
         starts = [found.batches[one.id].decision.scan_start.get(sink.name, {}) for one in decided]
@@ -259,7 +259,8 @@ def _require_still_undecided(sink: KafkaSink, wanted: Sequence[OpenTransaction],
         ForbiddenError: the driver decided one of the transactions, or another sink stores the decisions.
     """
     with closing(Cluster(sink, facts)) as cluster:
-        found, ledgers, here = history(cluster), cluster.ledgers(), cluster.transactions.cluster_id
+        ledgers, here = cluster.ledgers(), cluster.transactions.cluster_id
+        found = ledgers.history()
         acquired = found.newest
         query_id = acquired.query_id if acquired is not None else (found.last.query_id if found.last else "")
     if not ledgers.is_own or not query_id:

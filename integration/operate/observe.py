@@ -19,12 +19,11 @@ from twopc.integration.verify.cluster import Cluster
 from twopc.integration.verify.deciding import NOTHING_KNOWN, DecisionsElsewhereError
 from twopc.integration.verify.describing import describe, is_known, undescribed
 from twopc.integration.verify.findings import Kind
-from twopc.integration.verify.history import history_of
 from twopc.integration.verify.markers import Markers, missing, wait_for_commits
-from twopc.integration.verify.transactions import check_missing, decided_in, topics_of
+from twopc.integration.verify.transactions import check_missing, decided_in, newest_epoch, topics_of
 from twopc.retry import repeating
 from twopc.sealed import OtherVersionError
-from twopc.sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
+from twopc.sinks.kafka.handle import driver_id, id_prefix
 from twopc.sinks.kafka.settings import LEDGERS
 from twopc.sinks.kafka.transactions import TransactionClient
 
@@ -203,7 +202,7 @@ def _observed(cluster: Cluster) -> SinkState:
     sink, client = cluster.sink, cluster.transactions
     # The transactions of decisions made before now must be visible or open. The log is read again below, so later
     # decisions are not missed.
-    before = history(cluster)
+    before = cluster.ledgers().history()
     required = decided_in(before, sink)
     # A healthy driver commits a few milliseconds after its decision. That delay is not worth reporting.
     _let_commit(cluster, [one for one in required.values() if one.id == before.last])
@@ -219,7 +218,7 @@ def _observed(cluster: Cluster) -> SinkState:
     for tid in {*not_visible} - {*listing.transactional_ids}:
         if described[tid].state == "PrepareAbort":  # the proof shows that the transaction is lost, or may be
             del described[tid]
-    after = history(cluster)
+    after = cluster.ledgers().history()
     decided = decided_in(after, sink)
     newer = [one for uuid, one in decided.items() if uuid not in required]
     _let_commit(cluster, newer)
@@ -264,29 +263,6 @@ def _let_commit(cluster: Cluster, decided: Sequence[Decided]) -> None:
 
     if handles:
         repeating(stop=stop_after_delay(_COMMIT_S), backoff=wait_fixed(0.05))(is_committing)
-
-
-def history(cluster: Cluster) -> History:
-    """Read the decisions.
-
-    Raises:
-        DecisionLogDamagedError: the decisions cannot be trusted.
-    """
-    ledgers = cluster.ledgers()
-    found = history_of(ledgers.deciding, ledgers.own)
-    if found.view.damage is not None:
-        raise DecisionLogDamagedError(found.view.damage)
-    return found
-
-
-def newest_epoch(found: History, decided: Mapping[str, Decided]) -> int:
-    """Find the newest driver's epoch.
-
-    The log may no longer contain the driver's acquisition record, but the driver's transactional ids also contain the
-    epoch.
-    """
-    of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
-    return max([*found.acquisitions, *(number for number in of if number is not None)], default=-1)
 
 
 def _proofs(

@@ -37,7 +37,7 @@ from twopc.integration.spark.former_writers import last_expected
 from twopc.integration.state_files import version_of
 from twopc.integration.verify.cluster import Cluster
 from twopc.integration.verify.deciding import DecisionsElsewhereError
-from twopc.integration.verify.history import history_of
+from twopc.log_view import fold
 from twopc.register_reader import RegisterReader
 from twopc.sealed import seal
 
@@ -206,8 +206,8 @@ def _ledger(sink: KafkaSink) -> tuple[str, LogView, int]:
     """Read the sink's decisions: the log's name, its facts, and the position after its last record."""
     with closing(Cluster(sink)) as cluster:
         ledgers = cluster.ledgers()
-    view = history_of(ledgers.deciding, ledgers.own).view
-    return ledgers.name, view, max((entry.offset + 1 for entry in ledgers.deciding.entries), default=0)
+    end = max((entry.offset + 1 for entry in ledgers.deciding.entries), default=0)
+    return ledgers.name, fold(ledgers.deciding), end
 
 
 def _copy(

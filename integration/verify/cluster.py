@@ -10,6 +10,7 @@ from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError, DecisionLogDamagedError, TwoPhaseCommitError
 from twopc.integration.topic_reader import read_topic
 from twopc.integration.verify.deciding import GIVE_CHECKPOINT, NOTHING_KNOWN, Where, find_log, log_in_checkpoint
+from twopc.integration.verify.history import history_of
 from twopc.log_view import fold
 from twopc.records import LogContents
 from twopc.sinks.kafka.errors import on_ids
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from twopc.integration.verify.deciding import QueryFacts
+    from twopc.integration.verify.history import History
     from twopc.sinks.kafka import KafkaSink
     from twopc.sinks.kafka.decision_log import KafkaDecisionLog
 
@@ -53,6 +55,17 @@ class Ledgers(NamedTuple):
     def is_own(self) -> bool:
         """Whether the sink's own ledger is the decision log."""
         return self.deciding is self.own
+
+    def history(self) -> History:
+        """Arrange the decisions by batch.
+
+        Raises:
+            DecisionLogDamagedError: the decisions cannot be trusted.
+        """
+        found = history_of(self.deciding, self.own)
+        if found.view.damage is not None:
+            raise DecisionLogDamagedError(found.view.damage)
+        return found
 
 
 class Cluster:

@@ -54,6 +54,16 @@ def superseded_in(history: History, sink: KafkaSink) -> dict[str, BatchId]:
     }
 
 
+def newest_epoch(history: History, decided: Mapping[str, Decided]) -> int:
+    """Return the newest driver's epoch, or -1 if it is unknown.
+
+    The log may no longer contain the record of the driver's acquisition, but the driver's transactional ids also contain the
+    epoch.
+    """
+    of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
+    return max([*history.acquisitions, *(number for number in of if number is not None)], default=-1)
+
+
 def topics_of(handle: KafkaHandle, sink: KafkaSink) -> frozenset[str]:
     """Return the output topics that the transaction wrote to."""
     return frozenset(where.rpartition(":")[0] for where in handle.partitions) - {sink.ledger}
@@ -143,7 +153,7 @@ def check_visible(
 def check_open(
     described: Mapping[str, Description], decided: Mapping[str, Decided], *, driver_epoch: int
 ) -> Iterator[Finding]:
-    """Find the sink's open transactions without a decision. ``driver_epoch`` is the current driver's epoch."""
+    """Find the sink's open transactions without a decision. ``driver_epoch`` is the newest driver's epoch."""
     handles = {one.handle.transactional_id: one.handle for one in decided.values()}
     for tid, description in described.items():
         of = driver_epoch_of(tid)

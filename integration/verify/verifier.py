@@ -19,7 +19,6 @@ from twopc.errors import ConfigurationError, DecisionLogDamagedError
 from twopc.integration.verify.checkpoint import check_checkpoint, finished_batches, initial_offsets
 from twopc.integration.verify.describing import describe, undescribed
 from twopc.integration.verify.findings import Finding, Kind
-from twopc.integration.verify.history import Batch, History, history_of
 from twopc.integration.verify.markers import Markers, missing, wait_for_commits
 from twopc.integration.verify.output import Output, RecordChecks
 from twopc.integration.verify.report import Report
@@ -32,17 +31,18 @@ from twopc.integration.verify.transactions import (
     check_visible,
     decided_in,
     given_up,
+    newest_epoch,
     superseded_in,
     topics_of,
 )
 from twopc.sealed import OtherVersionError
-from twopc.sinks.kafka.handle import driver_epoch_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from twopc.files import Files
     from twopc.integration.verify.cluster import Cluster
+    from twopc.integration.verify.history import Batch, History
     from twopc.integration.verify.transactions import Decided
     from twopc.sinks.kafka.reports import Description
 
@@ -120,7 +120,7 @@ class Verifier(AbstractContextManager["Verifier"]):
         findings = [*self._check_ledger(after, ledger, finished)]
         findings += check_missing(still_decided, decided, marker_bounds, before.last)
         findings += check_visible(visible.values(), known, superseded_in(after, sink), after)
-        findings += check_open(described, decided, driver_epoch=_driver_epoch(after, decided))
+        findings += check_open(described, decided, driver_epoch=newest_epoch(after, decided))
         if not listing.complete:
             text = (
                 "a broker did not list its open transactions, so the sink may have open transactions that are not "
@@ -168,10 +168,7 @@ class Verifier(AbstractContextManager["Verifier"]):
 
     def _history(self) -> tuple[History, str]:
         ledgers = self._cluster.ledgers()
-        history = history_of(ledgers.deciding, ledgers.own)
-        if history.view.damage is not None:
-            raise DecisionLogDamagedError(history.view.damage)
-        return history, ledgers.name
+        return ledgers.history(), ledgers.name
 
     def _read_markers(self, before: History, required: Mapping[str, Decided]) -> dict[str, Description]:
         """Read the markers. Return the transactions that were decided before the check and are not visible."""
@@ -210,12 +207,3 @@ class Verifier(AbstractContextManager["Verifier"]):
 def _has_rows(batch: Batch) -> bool:
     """Whether any task in the batch received rows. With a weaker guarantee, no handle says which sink they were for."""
     return any(task.rows for task in batch.decision.tasks)
-
-
-def _driver_epoch(history: History, decided: Mapping[str, Decided]) -> int:
-    """Return the current driver's epoch.
-
-    The record of the driver's acquisition may have been truncated, but the transactional ids show the epoch.
-    """
-    of = (driver_epoch_of(one.handle.transactional_id) for one in decided.values())
-    return max([*history.acquisitions, *(number for number in of if number is not None)], default=-1)
