@@ -13,7 +13,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import ConfigurationError
-from twopc.integration.spark.checkpoint import read_entry
+from twopc.integration.spark.checkpoint import numbers, read_entry
 from twopc.integration.spark.stateful import incomplete
 from twopc.integration.state_files import version_of
 
@@ -50,7 +50,7 @@ class StateFiles:
         """
         version, entry = batch_id + 1, read_entry(self._files, batch_id)
         planned = None if entry is None else entry.state_partitions
-        for operator in self._numbers("state"):
+        for operator in sorted(numbers(self._files, "state")):
             for partition in range(self._partitions(batch_id, operator, planned)):
                 stores = self._stores(f"state/{operator}/{partition}")
                 if not stores or any(version not in versions for versions in stores):
@@ -70,7 +70,7 @@ class StateFiles:
         if planned is not None:
             return planned
         first, second = (f"state/{operator}/{name}" for name in _METADATA)
-        newest = max(self._numbers(second), default=None)
+        newest = max(numbers(self._files, second), default=None)
         content = self._files.read(first if newest is None else f"{second}/{newest}")
         try:
             found = json.loads((content or b"").decode().partition("\n")[2])
@@ -82,9 +82,6 @@ class StateFiles:
                 "all of the state. No part of this batch is decided or visible. Use a Spark version listed in the "
                 "documentation"
             ) from error
-
-    def _numbers(self, directory: str) -> list[int]:
-        return sorted(int(name) for name in self._files.names(directory) if name.isdigit())
 
 
 class ConnectState:

@@ -16,6 +16,7 @@ from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
 from twopc.integration.migrate.output import Tally, bounds_of, has_record_since, tally
 from twopc.integration.migrate.unrecorded import ASYNCHRONOUS, finished_ms, require_all_recorded
 from twopc.integration.spark.checkpoint import (
+    numbers,
     offsets_by_source,
     planning_time_ms,
     query_id,
@@ -139,7 +140,7 @@ def last_batch(files: Files) -> tuple[int, bool]:
         ConfigurationError: more than one batch is unfinished, commits/ is ahead of offsets/, or the batch before the last one is
             not in offsets/. In each case, it is unknown which batches are in the output.
     """
-    offsets, commits = (_numbers(files, directory) for directory in ("offsets", "commits"))
+    offsets, commits = (numbers(files, directory) for directory in ("offsets", "commits"))
     planned, noted = max(offsets, default=-1), max(commits, default=-1)
     if planned not in {noted, noted + 1}:
         raise _incomplete(
@@ -254,10 +255,6 @@ def _ends(topics: dict[str, dict[int, Bounds]]) -> dict[str, dict[int, Bounds]]:
         topic: {number: Bounds(start=at.end, exact=at.end, end=at.end) for number, at in partitions.items()}
         for topic, partitions in topics.items()
     }
-
-
-def _numbers(files: Files, directory: str) -> set[int]:
-    return {int(name) for name in files.names(directory) if name.isdecimal()}
 
 
 def _found(place: Place, handover: Handover, source_records: int | None, tallied: Tally) -> Found:

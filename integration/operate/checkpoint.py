@@ -9,7 +9,7 @@ from twopc.binding import Binding
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.local_paths import local_path
-from twopc.integration.spark.checkpoint import query_id
+from twopc.integration.spark.checkpoint import numbers, query_id
 from twopc.integration.spark.former_writers import last_former_batch
 from twopc.log_view import fold
 from twopc.registers import RegisterLog
@@ -99,8 +99,3 @@ def read_checkpoint(path: Path) -> CheckpointState:
         raise ConfigurationError(
             f"the checkpoint {path} cannot be read: {error}. Check the path and its permissions"
         ) from error
-
-
-def numbers(files: LocalFiles, directory: str) -> set[int]:
-    """List the batches with a file in ``directory``, which is part of the checkpoint."""
-    return {int(name) for name in files.names(directory) if name.isdigit()}

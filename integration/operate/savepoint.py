@@ -27,12 +27,12 @@ from twopc.files import LocalFiles
 from twopc.integration.history.reader import HistoryError, read
 from twopc.integration.history.writer import DIRECTORY as HISTORY
 from twopc.integration.local_paths import local_path
-from twopc.integration.operate.checkpoint import numbers, read_checkpoint
+from twopc.integration.operate.checkpoint import read_checkpoint
 from twopc.integration.operate.durable import copy, whole_directory, write
 from twopc.integration.operate.listing import files_in
 from twopc.integration.operate.manifest import NAME, TREE, Manifest, Position, Savepoint, directory_name
 from twopc.integration.operate.rocksdb import files_of
-from twopc.integration.spark.checkpoint import query_id, source_offsets
+from twopc.integration.spark.checkpoint import numbers, query_id, source_offsets
 from twopc.integration.spark.former_writers import last_expected
 from twopc.integration.state_files import version_of
 from twopc.integration.verify.cluster import Cluster

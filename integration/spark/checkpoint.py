@@ -56,6 +56,11 @@ def query_id(files: Files) -> str:
         return str(json.loads(data.decode().splitlines()[-1])["id"])
 
 
+def numbers(files: Files, directory: str) -> set[int]:
+    """List the numbered files in a directory of the checkpoint. In ``offsets`` and ``commits``, they are the batches."""
+    return {int(name) for name in files.names(directory) if name.isdecimal()}
+
+
 def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
     """Read a batch that Spark has planned. Spark writes a batch's offsets to the checkpoint before it calls ``foreachBatch``.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from twopc.binding import Binding
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
-from twopc.integration.spark.checkpoint import decoding, offsets_by_source, query_id, source_offsets
+from twopc.integration.spark.checkpoint import decoding, numbers, offsets_by_source, query_id, source_offsets
 from twopc.integration.spark.former_writers import last_expected, last_former_batch
 from twopc.integration.verify.deciding import QueryFacts, Where
 from twopc.integration.verify.findings import Finding, Kind
@@ -68,7 +68,7 @@ def finished_batches(files: Files) -> frozenset[int]:
         ConfigurationError: the checkpoint cannot be read.
     """
     with _reading(files):
-        return frozenset(_batches(files, "commits"))
+        return frozenset(numbers(files, "commits"))
 
 
 def bound_ledger(files: Files, sink: str) -> str | None:
@@ -158,7 +158,7 @@ def _check_offsets(files: Files, decided: Mapping[int, Decision]) -> Iterator[Fi
             )
             yield Finding(Kind.OFFSETS_DIFFER, f"batch {batch}", text)
     # Spark deletes old batches, even during this check. So list the remaining batches last.
-    oldest = min(_batches(files, "offsets"), default=0)
+    oldest = min(numbers(files, "offsets"), default=0)
     if absent := [batch for batch in absent if batch >= oldest]:
         text = (
             "these batches were decided, but the checkpoint contains no offsets for them, so the checkpoint is older than "
@@ -178,13 +178,9 @@ def _check_undecided(finished: Collection[int], expected: int) -> Iterator[Findi
 
 def _check_commits(files: Files, decided: Sequence[int]) -> Iterator[Finding]:
     # Spark writes commits/N after the sink's commit, so the file may still be missing only for the last decided batch.
-    commits = _batches(files, "commits")
+    commits = numbers(files, "commits")
     if absent := [batch for batch in decided[:-1] if batch not in commits and batch >= min(commits, default=0)]:
         text = (
             "these batches and later batches were decided, but the checkpoint does not record these batches as finished"
         )
         yield Finding(Kind.COMMIT_MISSING, f"batches {ranges(absent)}", text)
-
-
-def _batches(files: Files, directory: str) -> set[int]:
-    return {int(name) for name in files.names(directory) if name.isdigit()}

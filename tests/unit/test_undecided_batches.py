@@ -20,10 +20,11 @@ from twopc.integration.operate import create_savepoint, restore_savepoint
 from twopc.integration.operate import savepoint as savepoint_module
 from twopc.integration.operate import status as status_module
 from twopc.integration.operate.advice import advise
-from twopc.integration.operate.checkpoint import numbers, read_checkpoint
+from twopc.integration.operate.checkpoint import read_checkpoint
 from twopc.integration.operate.finding import Urgency
 from twopc.integration.operate.observe import SinkState
 from twopc.integration.operate.subject import Connection
+from twopc.integration.spark.checkpoint import numbers
 from twopc.integration.spark.former_writers import Note
 from twopc.integration.verify.checkpoint import check_checkpoint, finished_batches
 from twopc.integration.verify.findings import Kind as FindingKind
