@@ -96,11 +96,13 @@ class Entry(NamedTuple):
         by_source: each source's name or number, and its offset as Spark wrote it, in a stable order.
         times: the batch's times; None if the file does not contain them.
         state_partitions: the number of partitions of each stateful operator; None if the file does not contain it.
+        is_epoch: whether a continuous trigger wrote the file, which has no metadata.
     """
 
     by_source: dict[str, str]
     times: Times | None
     state_partitions: int | None
+    is_epoch: bool
 
 
 def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
@@ -169,13 +171,13 @@ def read_entry(files: Files, batch_id: int) -> Entry | None:
     )
 
 
-def _facts(metadata: str) -> tuple[Times | None, int | None]:
-    """Parse the times and the number of state partitions. A continuous trigger writes no metadata."""
+def _facts(metadata: str) -> tuple[Times | None, int | None, bool]:
+    """Parse the facts of an :class:`Entry` that are not offsets."""
     found = dict(json.loads(metadata or "{}"))
     watermark_ms, timestamp_ms = found.get("batchWatermarkMs"), found.get("batchTimestampMs")
     partitions = dict(found.get("conf", {})).get(_STATE_PARTITIONS)
     times = None if watermark_ms is None or timestamp_ms is None else Times(int(watermark_ms), int(timestamp_ms))
-    return times, None if partitions is None else int(partitions)
+    return times, None if partitions is None else int(partitions), not metadata
 
 
 def planning_time_ms(files: Files, batch_id: int) -> int:
@@ -184,14 +186,15 @@ def planning_time_ms(files: Files, batch_id: int) -> int:
     Raises:
         ConfigurationError: the file cannot be read, or is of a continuous trigger.
     """
-    require_planned(files, batch_id)
-    name = f"offsets/{batch_id}"
-    with decoding(files, name):
-        return int(json.loads(_lines(files, name)[1])["batchTimestampMs"])
+    times = require_planned(files, batch_id).times
+    with decoding(files, f"offsets/{batch_id}"):
+        if times is None:
+            raise LookupError("the file contains no times")
+        return times.timestamp_ms
 
 
-def require_planned(files: Files, batch_id: int) -> None:
-    """Check that Spark planned the batch, and that the batch is not an epoch of a continuous trigger.
+def require_planned(files: Files, batch_id: int) -> Entry:
+    """Check that Spark planned the batch, and that the batch is not an epoch of a continuous trigger. Return the batch's entry.
 
     Spark records an epoch only after its rows, and without metadata (``ContinuousExecution.addOffset``). So after a stop, the
     output usually contains rows that the checkpoint does not record.
@@ -200,19 +203,18 @@ def require_planned(files: Files, batch_id: int) -> None:
         ConfigurationError: the batch is such an epoch, or ``offsets/<batch_id>`` cannot be read.
     """
     name = f"offsets/{batch_id}"
+    entry = read_entry(files, batch_id)
     with decoding(files, name):
-        _version, metadata, *_ = _lines(files, name)
-    if not metadata:
+        if entry is None:
+            raise LookupError("the file does not exist")
+    if entry.is_epoch:
         raise ConfigurationError(
             f"{files.location}/{name} was written by a query with trigger(continuous=…), and such a query records rows only "
             "after writing them. So the output may contain rows that the checkpoint does not record, and another writer "
             "would write them again. Nothing was done. Start the old query with trigger(availableNow=True), and let it "
             "finish a batch. As after every restart, the old query writes the unrecorded rows again"
         )
-
-
-def _lines(files: Files, name: str) -> list[str]:
-    return (files.read(name) or b"").decode().splitlines()
+    return entry
 
 
 def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:

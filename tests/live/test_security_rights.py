@@ -226,7 +226,7 @@ class Checkpoint(Part):
             (root / directory).mkdir()
             for number in range(batches):
                 (root / directory / str(number)).write_text(
-                    f'v1\n{{"batchTimestampMs":{number}}}\n{{"t":{{"0":{number}}}}}'
+                    f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":{number}}}\n{{"t":{{"0":{number}}}}}'
                 )
 
 

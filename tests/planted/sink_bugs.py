@@ -2105,7 +2105,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "an epoch of a continuous trigger counts as a finished batch",
         0,
         "integration/spark/checkpoint.py",
-        "    if not metadata:\n",
+        "    if entry.is_epoch:\n",
         "    if False:\n",
         model=False,
         protocol=f"{_UNRECORDED} -k continuous",

@@ -32,7 +32,8 @@ def spark_has(root: Path, *, planned: int, finished: int) -> None:
     for directory, last in (("offsets", planned), ("commits", finished)):
         (root / directory).mkdir(exist_ok=True)
         for number in range(last + 1):
-            (root / directory / str(number)).write_text('v1\n{"batchTimestampMs":5}\n{"in":{"0":0}}')
+            times = '{"batchWatermarkMs":0,"batchTimestampMs":5}'
+            (root / directory / str(number)).write_text(f'v1\n{times}\n{{"in":{{"0":0}}}}')
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.unit.objects import Objects
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.spark import checkpoint as checkpoint_module
-from twopc.integration.spark.checkpoint import source_offsets
+from twopc.integration.spark.checkpoint import numbers, planning_time_ms, source_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -222,6 +222,36 @@ def test_an_unknown_version_is_refused(text: str, tmp_path: Path) -> None:
 def test_a_torn_file_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="torn"):
         source_offsets(checkpoint(tmp_path, text), 5)
+
+
+def test_the_planning_time_is_the_time_at_which_spark_began_the_batch(tmp_path: Path) -> None:
+    files = checkpoint(tmp_path, 'v1\n{"batchWatermarkMs":3,"batchTimestampMs":1764345600000}\n{"t":{"0":7}}')
+    assert planning_time_ms(files, 5) == 1764345600000
+
+
+@pytest.mark.parametrize(
+    ("text", "batch", "cause"),
+    [
+        ('v1\n{"batchWatermarkMs":3}\n{"t":{"0":7}}', 5, "contains no times"),
+        ("v1\n{}\n-", 6, "does not exist"),
+        ("v1", 5, "torn"),
+        ("v1\n\n-", 5, "continuous"),
+    ],
+)
+def test_the_error_for_a_batch_without_a_planning_time_gives_the_reason(
+    text: str, batch: int, cause: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"offsets/{batch}.*{cause}"):
+        planning_time_ms(checkpoint(tmp_path, text), batch)
+
+
+def test_only_whole_numbers_are_batches(tmp_path: Path) -> None:
+    """``str.isdigit`` accepts the superscript, but ``int`` does not."""
+    files = checkpoint(tmp_path, "v1\n{}\n-")
+    for name in ("10", "7.compact", "²", "-1", "temporary"):
+        (tmp_path / "offsets" / name).touch()
+    assert numbers(files, "offsets") == {5, 10}
+    assert numbers(files, "commits") == set()
 
 
 @pytest.mark.parametrize("name", ["1", "1.compact"])

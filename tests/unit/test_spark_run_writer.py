@@ -61,8 +61,9 @@ def cluster(tmp_path: Path) -> Cluster:
     """The decisions are where a query has them: in the directory ``twopc`` of its checkpoint."""
     offsets = tmp_path / "offsets"
     offsets.mkdir()
+    times = '{"batchWatermarkMs":0,"batchTimestampMs":1764345600000}'
     for batch in range(2):
-        (offsets / str(batch)).write_text("\n".join(["v1", '{"batchTimestampMs":1764345600000}', *offsets_of(batch)]))
+        (offsets / str(batch)).write_text("\n".join(["v1", times, *offsets_of(batch)]))
     return Cluster(tmp_path / "twopc")
 
 
