@@ -160,7 +160,7 @@ FROM used JOIN pg_catalog.pg_type t ON t.oid = used.oid JOIN pg_catalog.pg_names
 """
 #: The query omits a partition's indexes that are part of an index on the table.
 INDEXES: Final = r"""
-SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique AS is_unique, i.indisprimary AS is_primary,
+SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique AS is_unique,
   i.indimmediate AS is_immediate, i.indisvalid AS is_valid, i.indpred IS NOT NULL AS is_partial,
   i.indexprs IS NOT NULL AS has_expressions, i.indrelid = %(oid)s::oid AS is_own, i.indnullsnotdistinct AS is_strict,
   EXISTS (

@@ -172,7 +172,6 @@ def _index(row: Row) -> Index:
         method=row["method"],
         columns=tuple(row["columns"]),
         is_unique=row["is_unique"],
-        is_primary=row["is_primary"],
         is_immediate=row["is_immediate"],
         is_valid=row["is_valid"],
         is_partial=row["is_partial"],

@@ -88,7 +88,6 @@ class Index:
         method: the access method, such as ``btree``.
         columns: the key columns' names, in order, without expressions.
         is_unique: whether the index forbids two rows with equal keys.
-        is_primary: whether the index implements the primary key.
         is_immediate: whether the server checks uniqueness immediately; False for a deferrable constraint.
         is_valid: whether the index covers every row. ``CREATE INDEX CONCURRENTLY`` may have left an incomplete index.
         is_partial: whether the index has a predicate.
@@ -112,7 +111,6 @@ class Index:
     method: str
     columns: tuple[str, ...]
     is_unique: bool
-    is_primary: bool = False
     is_immediate: bool = True
     is_valid: bool = True
     is_partial: bool = False

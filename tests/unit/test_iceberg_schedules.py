@@ -58,7 +58,6 @@ class Schedule:
         self._expected = Counter[int]()  # the sink's rows that are or will be in the table
         self._pending = Counter[int]()  # those of the expected rows that need not be in the table yet
         self.steps: list[str] = []
-        self._former: list[Driver] = []
         self._driver = Driver(shop.sink)
 
     def run(self) -> None:

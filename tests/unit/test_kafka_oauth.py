@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 CANARY = "canary-91c4"
 OAUTH = {"kafka.security.protocol": "sasl_ssl", "kafka.sasl.mechanism": "OAUTHBEARER"}
-UNSECURED = {"kafka.enable.sasl.oauthbearer.unsecure.jwt": True, "kafka.sasl.oauthbearer.config": "principal=ann"}
 
 
 def sink(**options: Any) -> KafkaSink:

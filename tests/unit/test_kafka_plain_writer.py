@@ -25,10 +25,8 @@ class Client:
 
     unsent: int = 1
     is_accepted: bool = True
-    flushes: int = 0
 
     def flush(self, _timeout_s: float) -> int:
-        self.flushes += 1
         if self.is_accepted:
             self.unsent = 0
         return self.unsent

@@ -80,11 +80,11 @@ def test_every_fact_about_the_table_that_matters_to_the_sink_is_read(filled: Con
         Column(9, "shown", ColumnType("text", "text"), generated="EXPRESSION", sources=("code",)),
         Column(10, "other", ColumnType("integer", "int4")),
     )
-    assert [(index.columns, index.is_unique, index.is_primary) for index in table.indexes] == [
-        (("code",), True, False),
-        (("id",), True, True),
-        (("Amount",), False, False),
-        (("scaled", "note"), True, False),
+    assert [(index.columns, index.is_unique) for index in table.indexes] == [
+        (("code",), True),
+        (("id",), True),
+        (("Amount",), False),
+        (("scaled", "note"), True),
     ]
     assert [(one.kind, one.columns) for one in table.constraints] == [
         ("c", ("Amount", "scaled")),
