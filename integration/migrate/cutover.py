@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from twopc.integration.spark.checkpoint import (
     source_offsets,
 )
 from twopc.integration.verify.expressions import parse
+from twopc.integration.verify.sources import kafka_ends
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -267,19 +267,14 @@ def _source_records(files: Files, batch_id: int) -> int | None:
     ends, starts = (offsets_by_source(files, number) or {} for number in (batch_id, batch_id - 1))
     count = 0
     for source, line in ends.items():
-        try:
-            end = json.loads(line)
-            start = json.loads(starts.get(source, "{}"))
-            for topic, partitions in end.items():
-                previous = start.get(topic, {}) or _initial(files, source).get(topic, {})
-                count += sum(offset - previous.get(number, 0) for number, offset in partitions.items())
-        except (ValueError, AttributeError, TypeError):
+        end, start = kafka_ends(line), kafka_ends(starts.get(source) or _initial(files, source))
+        if end is None or start is None:
             return None
+        count += sum(offset - start.get(where, 0) for where, offset in end.items())  # a new partition begins at 0
     return count
 
 
-def _initial(files: Files, source: str) -> dict[str, dict[str, int]]:
-    """Return a Kafka source's first offsets. Spark keeps these offsets in ``sources/<source>/0``."""
+def _initial(files: Files, source: str) -> bytes:
+    """Return a Kafka source's first offset. Spark keeps it in ``sources/<source>/0``."""
     _, _, text = (files.read(f"sources/{source}/0") or b"").partition(b"\n")
-    found: dict[str, dict[str, int]] = json.loads(text or b"{}")
-    return found
+    return text or b"{}"

@@ -8,7 +8,6 @@ the query continues. Tools then see too large a lag until the next batch.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from twopc.errors import ConfigurationError
 from twopc.integration.spark.checkpoint import offsets_by_source
 from twopc.integration.spark.hadoop_files import open_files
 from twopc.integration.spark.interceptors import Interceptor
+from twopc.integration.verify.sources import kafka_ends
 from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
@@ -107,15 +107,6 @@ def kafka_offsets(by_source: Mapping[str, str]) -> list[TopicPartition]:
     """
     found: dict[tuple[str, int], int] = {}
     for text in by_source.values():
-        try:
-            topics = json.loads(text)
-        except ValueError:
-            continue
-        if not isinstance(topics, dict) or not all(isinstance(ends, dict) for ends in topics.values()):
-            continue
-        for topic, ends in topics.items():
-            for partition, offset in ends.items():
-                if partition.isdigit() and isinstance(offset, int):
-                    where = topic, int(partition)
-                    found[where] = min(offset, found.get(where, offset))
+        for where, offset in (kafka_ends(text) or {}).items():
+            found[where] = min(offset, found.get(where, offset))
     return [TopicPartition(topic, partition, offset) for (topic, partition), offset in found.items()]

@@ -24,6 +24,15 @@ def records_between(prior: Sequence[str], offsets: Sequence[str]) -> int | None:
     return sum(end - before[where] for where, end in after.items())
 
 
+def kafka_ends(text: str | bytes) -> dict[tuple[str, int], int] | None:
+    """Parse a source's offset, such as ``{"topic":{"0":5}}``. Return None if the source is not Kafka."""
+    try:
+        topics = msgspec.json.decode(text, type=dict[str, dict[int, int]])
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+    return {(topic, number): offset for topic, partitions in topics.items() for number, offset in partitions.items()}
+
+
 def check_sources(
     batches: Mapping[BatchId, Batch], initial: Mapping[str, Sequence[str]], *, one_to_one: bool
 ) -> Iterator[Finding]:
@@ -75,21 +84,15 @@ def _first_back(prior: Sequence[str], offsets: Sequence[str]) -> str | None:
     return None
 
 
-def _partitions(offsets: Sequence[str]) -> dict[tuple[str, str], int] | None:
-    """Parse Kafka's offsets, such as ``{"topic":{"0":5}}``.
-
-    Return the offset for each topic and partition, or None if a source is not Kafka.
-    """
-    found = dict[tuple[str, str], int]()
+def _partitions(offsets: Sequence[str]) -> dict[tuple[str, int], int] | None:
+    """Return the offset for each topic and partition of all sources, or None if a source is not Kafka."""
+    found = dict[tuple[str, int], int]()
     for source, text in enumerate(offsets):
-        try:
-            # If the query has named the source, the name precedes its offset.
-            offset_text = text if text.startswith("{") else text.partition(":")[2]
-            topics = msgspec.json.decode(offset_text, type=dict[str, dict[str, int]])
-        except (msgspec.DecodeError, UnicodeError):
+        # If the query has named the source, the name precedes its offset.
+        ends = kafka_ends(text if text.startswith("{") else text.partition(":")[2])
+        if ends is None:
             return None
-        for topic, partitions in topics.items():
-            # Two sources may read the same topic.
-            name = topic if source == 0 else f"{topic} (source {source})"
-            found |= {(name, partition): offset for partition, offset in partitions.items()}
+        # Two sources may read the same topic.
+        suffix = f" (source {source})" if source else ""
+        found |= {(f"{topic}{suffix}", partition): offset for (topic, partition), offset in ends.items()}
     return found

@@ -162,3 +162,27 @@ def test_a_finished_batch_may_be_handed_over_again_and_the_ledger_is_not_read(
     monkeypatch.setattr(cutover, "decided_by", None)
     found = cutover.find(replace(WANTED, other_writers=True), place, SINK).handover
     assert (found.batch_id, found.kind, found.topics["enriched"][0].end) == (1, Kind.NOTHING, 6)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "records"),
+    [
+        ('{"in":{"0":2}}', '{"in":{"0":9}}', 7),
+        ('{"in":{"0":2}}', '{"in":{"0":9,"1":3}}', 10),  # a new partition begins at 0
+        ('{"in":{"0":2}}', '{"in":{"0":9},"new":{"0":4}}', 11),
+        (None, '{"in":{"0":9}}', 4),  # Spark keeps the first offset in sources/0/0
+        ("-", '{"in":{"0":9}}', None),
+        ('{"logOffset":1}', '{"logOffset":2}', None),
+        ("17", "18", None),
+    ],
+)
+def test_the_records_of_the_last_batch_are_counted_if_its_sources_are_kafka(
+    before: str | None, now: str, records: int | None, tmp_path: Path
+) -> None:
+    times = '{"batchWatermarkMs":0,"batchTimestampMs":5}'
+    for directory in ("offsets", "sources/0"):
+        (tmp_path / directory).mkdir(parents=True)
+    (tmp_path / "sources/0/0").write_text('\0v1\n{"in":{"0":5}}')
+    for number, lines in ((0, [] if before is None else [before]), (1, [now])):
+        (tmp_path / "offsets" / str(number)).write_text("\n".join(["v1", times, *lines]))
+    assert cutover._source_records(LocalFiles(tmp_path), 1) == records
