@@ -33,11 +33,11 @@ def main(  # noqa: PLR0913, PLR0917 - the options of the command line
     pages: Annotated[bool, typer.Option("--pages", help="Only write the kept results into the docs.")] = False,  # noqa: FBT002
 ) -> None:
     """Compare the sinks with their peers. All sides of a case run in turn, on local servers that the benchmark starts."""
-    if pages:
-        for file in write_pages():
-            console.print(f"wrote {file}", highlight=False)
-        return
     try:
+        if pages:
+            for file in write_pages():
+                console.print(f"wrote {file}", highlight=False)
+            return
         chosen = Settings(rounds=rounds, whole=whole, quick=quick, exactly_once=parsed(setting or []))
         run_groups(tuple(only or ()), chosen, results.absolute())
     except (WrongCountError, ValueError) as error:

@@ -20,6 +20,8 @@ from twopc.integration.services.java import java_command
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = ("spark-twopc", "pyspark", "confluent-kafka", "pyarrow", "redis", "hbase-driver", "psycopg")
+#: What ``git describe --dirty`` appends to the commit.
+_DIRTY = "-dirty"
 _NO_VERSIONS = {"date", "commit", "cores", "memory GiB", "processor", "system", "load at the start", "settings"}
 
 
@@ -48,7 +50,14 @@ def heading(settings: dict[str, Any]) -> dict[str, Any]:
 
 def measured_when(heading: dict[str, Any], rounds: int) -> str:
     """Say when and how often a group was measured."""
-    return f"The benchmark ran on {heading['date']} at commit {heading['commit']}, in {counted(rounds, 'round')}."
+    commit, changes, _ = heading["commit"].partition(_DIRTY)
+    changed = changes and " with uncommitted changes"
+    return f"The benchmark ran on {heading['date']} at commit {commit}{changed}, in {counted(rounds, 'round')}."
+
+
+def has_changes(heading: dict[str, Any]) -> bool:
+    """Whether the run measured code that no commit contains. Nobody can repeat such a run."""
+    return str(heading["commit"]).endswith(_DIRTY)
 
 
 def in_words(heading: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from benchmarks.report import COLUMNS, fact_rows, lines, markdown
 from benchmarks.trigger import BLOCKS, trigger_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from benchmarks.measured import Results
 
@@ -31,16 +31,39 @@ PAGES: Final = tuple(_ROOT / "docs" / f"{page}.md" for page in ("performance", "
 _BLOCK: Final = re.compile(r"(<!-- bench:(\w+)( brief)? -->\n).*?(<!-- /bench -->)", re.DOTALL)
 
 
-def write_pages(results: Path = RESULTS) -> list[Path]:
-    """Rewrite the blocks, and return the files that have changed."""
-    changed = []
-    for page in PAGES:
-        before = page.read_text()
-        after = filled(before, results)
-        if after != before:
-            page.write_text(after)
-            changed.append(page)
+class ChangedRunError(ValueError):
+    """A new run measured uncommitted changes, so its figures belong on no page."""
+
+
+def write_pages(results: Path = RESULTS, pages: Sequence[Path] = PAGES) -> list[Path]:
+    """Rewrite the blocks, and return the files that have changed.
+
+    Raises:
+        ChangedRunError: a run measured uncommitted changes, and the pages do not show this run yet. No page has changed.
+    """
+    texts = {page: page.read_text() for page in pages}
+    _require_committed(texts.values(), partial(read_results, results))
+    new = {page: filled(text, results) for page, text in texts.items()}
+    changed = [page for page, text in texts.items() if new[page] != text]
+    for page in changed:
+        page.write_text(new[page])
     return changed
+
+
+def _require_committed(texts: Iterable[str], read: Callable[[str], Results | None]) -> None:
+    """Refuse a new run of uncommitted changes. A run that is already on the pages stays until its group is measured again."""
+    blocks = [block for text in texts for block in _BLOCK.finditer(text)]
+    for group in GROUPS:
+        found = read(group.name)
+        if found is None or not machine.has_changes(found.heading):
+            continue
+        run = machine.measured_when(found.heading, found.rounds)
+        shown = [block[0] for block in blocks if block[2] == group.name]
+        if not shown or any(run not in block for block in shown):
+            raise ChangedRunError(
+                f"nobody can repeat the results of group {group.name!r}, because no commit contains the code that was measured. "
+                f'{run} No page has changed. Commit the code, and run make bench ARGS="--only {group.name}" again'
+            )
 
 
 def filled(text: str, results: Path = RESULTS) -> str:

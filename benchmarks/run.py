@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.charts import draw
 from benchmarks.groups import GROUPS
-from benchmarks.machine import heading, in_words
+from benchmarks.machine import has_changes, heading, in_words
 from benchmarks.measured import Missing, MissingError, Results
 from benchmarks.report import comparison, console, facts_table, show
 from benchmarks.settings import packed
@@ -73,6 +73,8 @@ def run_groups(only: Sequence[str], settings: Settings, directory: Path) -> list
     groups = chosen(only, settings)
     head = heading(settings.exactly_once)
     console.print(in_words(head), highlight=False)
+    if has_changes(head):
+        console.print("There are uncommitted changes, so --pages will refuse these results.", highlight=False)
     found = []
     for group, parts in groups:
         began = time.monotonic()

@@ -19,7 +19,7 @@ from benchmarks.groups import GROUPS, Group
 from benchmarks.lake_tables import SmallDeltaFiles, SmallFiles, SmallIcebergFiles, rows_of
 from benchmarks.many import DRIVER_CONNECTIONS, IDS, LEDGER_PARTITIONS, REQUESTS, WORKER_CONNECTIONS
 from benchmarks.measured import TWO_PHASES, TWOPC, Case, Missing, MissingError, Results, Spread, read_results
-from benchmarks.pages import PAGES, RESULTS, filled
+from benchmarks.pages import PAGES, RESULTS, ChangedRunError, filled, write_pages
 from benchmarks.planning import planning_table
 from benchmarks.report import lines
 from benchmarks.run import chosen, run_group
@@ -189,6 +189,41 @@ def test_the_text_of_a_chart_gives_the_measurement_and_its_subjects(tmp_path: Pa
 def test_a_single_round_is_described_in_the_singular(tmp_path: Path) -> None:
     msgspec.structs.replace(results(case()), rounds=1).write(tmp_path)
     assert ", in 1 round." in filled("<!-- bench:streaming -->\n<!-- /bench -->", tmp_path)
+
+
+def measured_at(commit: str, directory: Path, *, rounds: int = 3) -> None:
+    kept = results(case())
+    msgspec.structs.replace(kept, heading={**kept.heading, "commit": commit}, rounds=rounds).write(directory)
+
+
+@pytest.mark.parametrize("blocks", [("streaming",), ("streaming", "streaming brief"), ("goals",)])
+def test_a_new_run_of_uncommitted_code_is_refused_and_no_page_changes(blocks: tuple[str, ...], tmp_path: Path) -> None:
+    text = "\n".join(f"<!-- bench:{block} -->\nold\n<!-- /bench -->" for block in blocks)
+    page, other = tmp_path / "page.md", tmp_path / "other.md"
+    page.write_text(text)
+    other.write_text("<!-- bench:redis -->\n<!-- /bench -->")
+    measured_at("abc-dirty", tmp_path)
+    with pytest.raises(
+        ChangedRunError, match=r"'streaming'.*2026-01-01 at commit abc with uncommitted.*--only streaming"
+    ):
+        write_pages(tmp_path, [other, page])
+    assert page.read_text() == text
+    assert "Not measured" not in other.read_text()
+    measured_at("abc", tmp_path)
+    assert write_pages(tmp_path, [other, page]) == [other, page]
+
+
+def test_a_run_of_uncommitted_code_that_a_page_shows_stays_until_the_next_run(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    measured_at("abc-dirty", tmp_path)
+    page.write_text(
+        filled("<!-- bench:streaming -->\n<!-- /bench -->\n<!-- bench:redis -->\n<!-- /bench -->", tmp_path)
+    )
+    assert "at commit abc with uncommitted changes, in 3 rounds." in page.read_text()
+    assert write_pages(tmp_path, [page]) == []
+    measured_at("abc-dirty", tmp_path, rounds=4)
+    with pytest.raises(ChangedRunError, match="in 4 rounds"):
+        write_pages(tmp_path, [page])
 
 
 def test_a_block_for_an_unknown_group_causes_an_error(tmp_path: Path) -> None:
