@@ -36,7 +36,7 @@ def reported(
     """
     known: tuple[type[Exception], ...] = (*expected, TwoPhaseCommitError)
     try:
-        with ended_by_signals():
+        with ended_by_signals(*known):
             return act()
     except known as error:
         problem, status = str(error), next((expected[kind] for kind in expected if isinstance(error, kind)), not_done)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import signal
 import sys
 import threading
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from twopc.errors import TwoPhaseCommitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from types import FrameType
 
 #: Signals that follow each other faster have one cause. A shell may send SIGHUP twice.
@@ -20,12 +21,16 @@ _SAME_S: Final = 5.0
 
 
 @contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
+def ended_by_signals(*own: type[Exception]) -> Iterator[None]:
     """On SIGTERM, and when the terminal closes, raise an exception, as Ctrl-C does, so that all cleanup code runs.
 
     Python may call a signal handler inside a C extension. confluent-kafka's extension replaces the handler's exception, so
     Ctrl-C becomes a TypeError or a SystemError. So after a signal, an unknown exception is treated as the signal's own. A
     signal that the process ignores, as after ``nohup``, stays ignored.
+
+    Args:
+        own: the types of the command's own errors. No C extension raises them, so they always reach the caller, like an
+            OSError and the protocol's errors.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Python calls signal handlers in the main thread only
@@ -37,10 +42,10 @@ def ended_by_signals() -> Iterator[None]:
         signal.signal(number, _raising(found, received))
     try:
         yield
-    except TwoPhaseCommitError:
-        raise  # says what could not be cleaned up
     except Exception as error:
-        if not received:
+        # An error with a meaning of its own may say what could not be cleaned up.
+        is_own = isinstance(error, (TwoPhaseCommitError, OSError, *own))
+        if not received or (is_own and not _is_of_a_closed_terminal(error, received)):
             raise
         first = next(iter(received))
         if first == signal.SIGINT:
@@ -49,6 +54,10 @@ def ended_by_signals() -> Iterator[None]:
     finally:
         for number, found in before.items():
             signal.signal(number, found)
+
+
+def _is_of_a_closed_terminal(error: Exception, received: Collection[int]) -> bool:
+    return signal.SIGHUP in received and isinstance(error, OSError) and error.errno == errno.EIO
 
 
 def _raising(former: Any, received: dict[int, float]) -> Callable[[int, FrameType | None], None]:

@@ -94,7 +94,7 @@ def run_demo(options: DemoOptions, console: Console) -> tuple[dict[str, Any], di
         f"seed: {options.seed}{'; under Spark Connect' if options.connect else ''}"
     )
     with contextlib.ExitStack() as cleanup:
-        cleanup.enter_context(ended_by_signals())
+        cleanup.enter_context(ended_by_signals(ServiceError))
         temporary = tempfile.TemporaryDirectory(prefix="twopc-demo-", ignore_cleanup_errors=True)
         directory = Path(cleanup.enter_context(temporary))
         with console.status("starting Kafka"):

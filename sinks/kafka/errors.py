@@ -156,12 +156,18 @@ def on_ids(right: str, transactional_id: str) -> str:
 
 
 def error_of(error: KafkaException | SystemError | KafkaError) -> KafkaError:
-    """Return the KafkaError in an exception."""
+    """Return the KafkaError in an exception.
+
+    Raises:
+        SystemError: the error is not Kafka's. Other code, such as a signal handler, has raised its cause inside the client.
+    """
     raised = error.__cause__ if isinstance(error, SystemError) else error
     inner = raised.args[0] if isinstance(raised, KafkaException) else raised
-    if not isinstance(inner, KafkaError):
-        raise AssertionError(f"this Kafka exception contains no Kafka error: {error!r}")
-    return inner
+    if isinstance(inner, KafkaError):
+        return inner
+    if isinstance(error, SystemError):
+        raise error
+    raise AssertionError(f"this Kafka exception contains no Kafka error: {error!r}")
 
 
 def cause_of(producer: Any, error: KafkaError) -> KafkaError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import signal
 import threading
 from typing import TYPE_CHECKING
@@ -71,6 +72,33 @@ def test_the_error_of_a_failed_cleanup_is_reported(capsys: pytest.CaptureFixture
     error = RetriableError("deleting the topic x failed")
     assert given(signal.SIGTERM, lambda: replaced(signal.SIGTERM, error), []) == 2
     assert "deleting the topic x failed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EIO, "Input/output error")]
+)
+def test_an_error_of_the_system_after_a_signal_is_reported(error: OSError, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fails if it counts as the signal's own: the user would not hear that the cleanup is incomplete."""
+    assert given(signal.SIGTERM, lambda: replaced(signal.SIGTERM, error), []) == 2
+    assert str(error) in capsys.readouterr().err
+
+
+def test_a_commands_own_error_after_a_signal_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    class ServiceError(RuntimeError): ...
+
+    def act() -> int:
+        replaced(signal.SIGTERM, ServiceError("the server does not stop"))
+        return 0
+
+    assert reported("x", act, not_done=2, expected={ServiceError: 3}) == 3
+    assert "the server does not stop" in capsys.readouterr().err
+
+
+def test_a_closed_terminal_is_no_error() -> None:
+    """After its terminal has closed, a command can print nothing more."""
+    with pytest.raises(SystemExit) as ended:
+        given(signal.SIGHUP, lambda: replaced(signal.SIGHUP, OSError(errno.EIO, "Input/output error")), [])
+    assert ended.value.code == 128 + signal.SIGHUP
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])

@@ -60,7 +60,7 @@ def _rehearse(names: Sequence[str], scale: Scale, console: Console) -> dict[str,
         f"twopc migrate rehearse: {', '.join(names)}; {counted(scale.kills, 'kill')} of each sink, seed {scale.seed}"
     )
     with contextlib.ExitStack() as cleanup:
-        cleanup.enter_context(ended_by_signals())
+        cleanup.enter_context(ended_by_signals(ServiceError))
         directory = Path(tempfile.mkdtemp(prefix="twopc-rehearsal-"))
         cleanup.callback(shutil.rmtree, directory, ignore_errors=True)
         with console.status("preparing Spark (first run only)"):
