@@ -71,6 +71,33 @@ def test_when_two_drivers_with_different_logs_bind_at_once_at_most_one_succeeds(
     Binding(files).check(BOUND, Overrides())  # also before its first decision
 
 
+def test_a_driver_that_dies_while_it_binds_leaves_a_binding_that_every_reader_finds(files: Objects) -> None:
+    """Fails if the numbered file is written first: a driver that finds it would not write the fixed name."""
+    really = files.put_if_absent
+
+    def put_and_die(name: str, data: bytes) -> bool:
+        really(name, data)
+        raise KeyboardInterrupt
+
+    files.put_if_absent = put_and_die  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        bind(files, BOUND, 4)
+    files.put_if_absent = really  # type: ignore[method-assign]
+    files.show()
+    bind(files, BOUND, 5)
+    files.listed.clear()
+    assert Binding(files).log == "ledger"
+
+
+def test_a_driver_that_is_refused_leaves_the_other_drivers_binding_under_the_fixed_name(files: Objects) -> None:
+    """Fails if ``bind`` overwrites the fixed name without looking."""
+    first, second = Binding(files), Binding(files)
+    first.bind(BOUND, 4)
+    with pytest.raises(RefusedStartError, match="just bound this checkpoint to other sinks"):
+        second.bind(OTHER_LOG, 9)
+    assert Binding(files).log == "ledger"
+
+
 def test_binding_again_writes_nothing(files: Objects) -> None:
     number = bind(files, BOUND, 3)
     content = dict(files.content)
