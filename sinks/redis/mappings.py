@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 
 from twopc.errors import BadRecordError, ConfigurationError
 from twopc.sinks import columns
-from twopc.sinks.columns import integers, numbers, parse_template, texts
+from twopc.sinks.columns import integers, parse_template, texts
 from twopc.sinks.redis.chunks import Commands
 from twopc.sinks.redis.keys import PREFIX
+from twopc.sinks.redis.numbers import increments, scores
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +65,8 @@ def _expiries(rows: pa.RecordBatch, number: str | int) -> Column:
 
 #: These functions convert a mapping's argument to one word in each command.
 _TEXT: Final = {"encode": texts}
-_NUMBER: Final = {"encode": numbers}
+_SCORE: Final = {"encode": scores}
+_INCREMENT: Final = {"encode": increments}
 _INTEGER: Final = {"encode": _integers}
 _EXPIRY: Final = {"encode": _expiries}
 
@@ -177,10 +179,10 @@ class IncrBy(Mapping):
 
 @dataclass(frozen=True)
 class IncrByFloat(Mapping):
-    """``INCRBYFLOAT key by``, where ``by`` is a numeric column."""
+    """``INCRBYFLOAT key by``, where ``by`` is a numeric column. Redis rounds the sum, but a row may not need rounding."""
 
     command = "INCRBYFLOAT"
-    by: str = field(metadata=_NUMBER)
+    by: str = field(metadata=_INCREMENT)
 
 
 @dataclass(frozen=True)
@@ -206,10 +208,10 @@ class SetAdd(Mapping):
 
 @dataclass(frozen=True)
 class SortedSetAdd(Mapping):
-    """``ZADD key score member``."""
+    """``ZADD key score member``. The score must be a double: an integer beyond 2^53 may not be one."""
 
     command = "ZADD"
-    score: str = field(metadata=_NUMBER)
+    score: str = field(metadata=_SCORE)
     member: str = field(metadata=_TEXT)
 
 

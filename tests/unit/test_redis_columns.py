@@ -26,6 +26,9 @@ from twopc.sinks.redis.mappings import Delete, keys
         (pa.array([float("nan"), float("-inf")]), [b"nan", b"-inf"]),
         (pa.array([True, False]), [b"true", b"false"]),
         (pa.array([Decimal("1.50")]), [b"1.50"]),
+        # Spark's cast to string gives these texts without ANSI mode, and 0.0000001 and 0.0000000 in ANSI mode.
+        (pa.array([Decimal("1E-7"), Decimal(0)], pa.decimal128(10, 7)), [b"1E-7", b"0E-7"]),
+        (pa.array([Decimal("0.000001"), Decimal(0)], pa.decimal128(10, 6)), [b"0.000001", b"0.000000"]),
         (pa.array([date(2026, 1, 2)]), [b"2026-01-02"]),
         (pa.array([datetime(2026, 1, 2, 3, tzinfo=timezone.utc)]), [b"2026-01-02 03:00:00.000000Z"]),
         (pa.array(["a", "a"]).dictionary_encode(), [b"a", b"a"]),

@@ -69,6 +69,13 @@ _BAD: list[tuple[Mapping, dict[str, Any], type[Exception], str]] = [
     (IncrBy(KEY, "n"), {"id": [1], "n": pa.array([2**63], pa.uint64())}, BadRecordError, "64-bit"),
     (SortedSetAdd(KEY, "s", "id"), {"id": [1], "s": [float("nan")]}, BadRecordError, "NaN"),
     (IncrByFloat(KEY, "s"), {"id": [1], "s": [float("inf")]}, BadRecordError, "infinity"),
+    (
+        SortedSetAdd(KEY, "s", "id"),
+        {"id": [1, 2], "s": [1, 2**53 + 1]},
+        BadRecordError,
+        "9007199254740993 in row 1 .*a double",
+    ),
+    (IncrByFloat(KEY, "s"), {"id": [1, 2], "s": [0.1, 1e-18]}, BadRecordError, "1e-18 in row 1 .*only 17 digits"),
     (Set("{id}", "id"), {"id": ["a", "twopc:x"]}, BadRecordError, "reserved for the sink"),
     (
         Expire(KEY, "ms"),

@@ -2,7 +2,7 @@
 
 Rows are staged once, and checked against every value that their key may hold. The bare commands run on a twin of the
 key: if one fails there, the sink must refuse the batch before its decision; if none does, it must not. Every confirmed
-batch is also applied.
+batch is also applied. A command that succeeds but stores another number than the row's must be refused, too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import random
 from dataclasses import dataclass
+from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -50,10 +51,21 @@ _NUMBERS: Final = (
     *(str(sign * (edge + off)) for edge in (2**53, 2**62, 2**63) for sign in (1, -1) for off in (-2, -1, 0, 1, 2)),
 )  # fmt: skip
 _STEPS: Final = (0, 1, -1, 7, 2**31, 2**53 + 1, 2**62, -(2**62), _MAX, -_MAX, -_MAX - 1)
-_FLOATS: Final = (0.0, -0.0, 0.1, 1e-320, 5e-324, -1.5, 2.0**53, 1e300, 1.7e308, -1.7e308)
-_DECIMALS: Final = (pa.decimal128(38, 0), pa.decimal128(38, 38))
+_FLOATS: Final = (
+    0.0, -0.0, 0.1, -1.5, 2.0**53, 1e23, 1e300, 1.7e308, -1.7e308, 123456.7, 99999999.99, 0.12345678901234568, 1e-17, 1.5e-16,
+)  # fmt: skip
+#: INCRBYFLOAT rounds these to 17 decimals, but a score can be each of them.
+_TINY_FLOATS: Final = (1e-320, 5e-324, 0.1 * 0.2, 1e-18, -1.5e-17, 1 / 123)
+_INTEGERS: Final = (*_STEPS, *(sign * (2**53 + off) for sign in (1, -1) for off in (-1, 0, 1, 2, 3)), 2**62 + 2**10)
+#: For each type, numbers with at most 18 digits, and numbers with so many that neither a counter nor a score keeps them.
+_DECIMALS: Final[tuple[tuple[pa.DataType, tuple[str, ...]], ...]] = (
+    (pa.decimal128(38, 0), ("0", "1", "-7", str(2**53 + 1), str(2**63), str(2**64 - 1), "1" + "0" * 17, "1" * 25, "9" * 38)),
+    (pa.decimal128(38, 38), ("0", "0.1", "-0.1", "1E-7", "1E-17", "1E-18", "1E-38", "0.00000000123456789", "0." + "3" * 38)),
+    (pa.decimal128(38, 18), ("0", "1E-7", "123456.7", "-99999999.99", "123456789.123456789", "1." + "3" * 18, "1" * 20 + ".5")),
+    (pa.decimal128(10, 2), ("0", "0.01", "-12345678.91")),
+    (pa.decimal128(10, -2), ("0", "12E2", "-9E11")),
+)  # fmt: skip
 _EXPIRIES: Final = (1, 0, -1, 60_000, -(2**63), 2**53, 2**62, _MAX, _MAX - 1, _MAX - 253_402_300_799_999)
-_SCORES: Final = (*_FLOATS, 1e-5, float(2**63))
 _LAST_MS: Final = 2**64 - 1
 #: For each type, the command that creates a key of that type.
 _TYPES: Final[tuple[tuple[Any, ...], ...]] = (
@@ -77,13 +89,21 @@ def _ints(rng: random.Random, rows: int) -> dict[str, Any]:
     return {name: pa.array([rng.choice(near) for _ in range(rows)], pa.int64()) for name in ("n", "o")}
 
 
-def _floats(rng: random.Random, rows: int) -> dict[str, Any]:
-    if rng.random() < 0.2:
-        type_ = rng.choice(_DECIMALS)
-        return {
-            "f": pa.array([rng.choice(("0", "0.1"))[: None if type_.scale else 1] for _ in range(rows)]).cast(type_)
-        }
-    return {"f": [rng.choice(_FLOATS) for _ in range(rows)]}
+def _numbers(rng: random.Random, rows: int, floats: tuple[float, ...]) -> dict[str, Any]:
+    """Floats mostly, but also integers and decimals. Few of the numbers are ones that a command would change."""
+    plain: tuple[tuple[pa.DataType, tuple[Any, ...]], ...] = ((pa.float64(), floats), (pa.int64(), _INTEGERS))
+    decimals = tuple((kind, tuple(map(Decimal, texts))) for kind, texts in _DECIMALS)
+    kind, choices = rng.choice((*plain, rng.choice(decimals)))
+    few = rng.sample(choices, min(3, len(choices)))
+    return {"f": pa.array([rng.choice(few) for _ in range(rows)], kind)}
+
+
+def _increments(rng: random.Random, rows: int) -> dict[str, Any]:
+    return _numbers(rng, rows, rng.choice((_FLOATS, (*_FLOATS, *_TINY_FLOATS))))
+
+
+def _scores(rng: random.Random, rows: int) -> dict[str, Any]:
+    return _numbers(rng, rows, (*_FLOATS, *_TINY_FLOATS))
 
 
 def _from(name: str, choices: tuple[Any, ...]) -> Callable[[random.Random, int], dict[str, Any]]:
@@ -95,14 +115,14 @@ KINDS: Final = (
     Kind(IncrBy("{k}", "n"), _ints, ("SET",)),
     Kind(IncrBy("{k}", _MAX), _ints, ("SET",)),
     Kind(HashIncrBy("{k}", ("n", "o")), _ints, ("HSET", "n")),
-    Kind(IncrByFloat("{k}", "f"), _floats, ("SET",)),
+    Kind(IncrByFloat("{k}", "f"), _increments, ("SET",)),
     Kind(IncrByFloat("{k}", "n"), _ints, ("SET",)),
     Kind(Set("{k}", "v"), _TEXTS),
     Kind(Set("{k}", "v", expire_ms=_MAX - 253_402_300_799_999), _TEXTS),
     Kind(HashSet("{k}", ("v",)), _TEXTS),
     Kind(SetAdd("{k}", "v"), _TEXTS),
     Kind(ListPush("{k}", "v"), _TEXTS),
-    Kind(SortedSetAdd("{k}", "s", "s"), _from("s", _SCORES)),
+    Kind(SortedSetAdd("{k}", "f", "f"), _scores),
     Kind(StreamAdd("{k}", ("v",)), _TEXTS),
     Kind(Expire("{k}", "ms"), _from("ms", _EXPIRIES)),
     Kind(Delete("{k}"), _TEXTS),
@@ -133,11 +153,15 @@ class Twins:
         """Stage generated rows once, and compare for every value of the key. Return the differences."""
         tasks = [self._kind.column(self._rng, self._rng.randint(1, 4)) for _ in range(self._rng.randint(1, 2))]
         words = [words for columns in tasks for words in self._words(columns)]
+        changed = [told for columns in tasks for told in self._changed(columns)]
         try:
             handles = [self.prepare(columns, number) for number, columns in enumerate(tasks)]
         except BadRecordError as refused:
+            if changed:
+                self.outcomes[False] += 1
+                return []
             return [told for held in self._states() if (told := self._compare(held, words, str(refused)))]
-        wrong = []
+        wrong = [f"{self._kind.mapping} stages {told}" for told in changed]
         applied = None
         for held in self._states():
             refusal = self.refusal_of(handles, held)
@@ -202,13 +226,36 @@ class Twins:
         return batch(k=[self._key] * len(next(iter(columns.values()))), **columns)
 
     def _words(self, columns: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
-        """The commands of some rows, on the twin."""
-        if isinstance(self._kind.mapping, Expire):  # a bad number never becomes a command
+        """The commands of some rows, on the twin. A number that the sink refuses never becomes one of the sink's commands."""
+        mapping = self._kind.mapping
+        if isinstance(mapping, Expire):
             yield from (("PEXPIRE", self._twin, ms) for ms in columns["ms"])
+        elif isinstance(mapping, IncrByFloat):
+            yield from (("INCRBYFLOAT", self._twin, text) for text in _texts(columns[mapping.by]))
+        elif isinstance(mapping, SortedSetAdd):
+            yield from (("ZADD", self._twin, text, text) for text in _texts(columns[mapping.score]))
+        else:
+            commands = mapping.encode(self._rows(columns))
+            for at in range(0, len(commands.flat), commands.words):
+                yield (commands.name, self._twin, *commands.flat[at + 1 : at + commands.words])
+
+    def _changed(self, columns: dict[str, Any]) -> Iterator[str]:
+        """The numbers that the command changes even if their key is new."""
+        mapping = self._kind.mapping
+        if not isinstance(mapping, (IncrByFloat, SortedSetAdd)):
             return
-        commands = self._kind.mapping.encode(self._rows(columns))
-        for at in range(0, len(commands.flat), commands.words):
-            yield (commands.name, self._twin, *commands.flat[at + 1 : at + commands.words])
+        column = columns[mapping.by if isinstance(mapping, IncrByFloat) else mapping.score]
+        for number, command in zip(column.to_pylist(), self._words(columns), strict=True):
+            self._client.delete(self._twin)
+            self._client.execute_command(*command)
+            if isinstance(mapping, IncrByFloat):
+                stored = self._client.get(self._twin)
+                is_kept = _is_counted(number, Decimal(stored.decode()))
+            else:
+                [(_, stored)] = self._client.zrange(self._twin, 0, -1, withscores=True)
+                is_kept = _is_scored(number, stored)
+            if not is_kept:
+                yield f"{number!r}, of which Redis makes {stored!r}"
 
     def _run(self, words: list[tuple[Any, ...]]) -> str:
         for command in words:
@@ -225,6 +272,29 @@ class Twins:
             pass  # the key is about to expire, and its twin may already have expired
         # Rounded: the twins are not changed in the same millisecond.
         return self._client.dump(key), round(self._client.pttl(key), -5)
+
+
+def _texts(numbers: Any) -> list[str]:
+    found: list[str] = numbers.cast(pa.string()).to_pylist()
+    return found
+
+
+#: The number of decimal digits that a long double keeps.
+_LONG_DOUBLE: Final = Context(prec=18)
+
+
+def _is_counted(number: float | Decimal, stored: Decimal) -> bool:
+    """Whether a counter that started at zero still tells the number that was added."""
+    if isinstance(number, float):
+        return float(stored) == number
+    return stored == number or _LONG_DOUBLE.plus(stored) == number
+
+
+def _is_scored(number: float | Decimal, stored: float) -> bool:
+    """Whether a score still tells the number: an integer exactly, and a fraction by the score's shortest text."""
+    if isinstance(number, float) or number == int(number):
+        return stored == number
+    return Decimal(repr(stored)) == number
 
 
 def _compare(server: RedisService, seed: int, samples: int, states: int = 0) -> None:

@@ -1,0 +1,95 @@
+"""Convert numbers to words, and reject the numbers that Redis would silently change.
+
+Redis stores a score as a double. ``INCRBYFLOAT`` calculates with C's ``long double``, and keeps 17 decimals.
+"""
+
+from __future__ import annotations
+
+from decimal import Context, Decimal
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from twopc.errors import BadRecordError
+from twopc.sinks.columns import numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: The digits after the decimal point that ``INCRBYFLOAT`` keeps.
+_DECIMALS: Final = 17
+#: The digits that a ``long double`` of 80 bits keeps (``LDBL_DIG``), and the integers that it represents exactly.
+_DIGITS: Final = 18
+_WHOLE: Final = 2**64
+#: This precision is exact for every Arrow decimal.
+_EXACT: Final = Context(prec=80)
+#: A text of this length contains no number that Redis changes, unless the text has an exponent.
+_SHORT: Final = 15
+
+
+def scores(rows: pa.RecordBatch, name: str) -> list[bytes]:
+    """Convert a column of numbers that a double represents. A fraction such as 0.1 must be the double's shortest text.
+
+    Raises:
+        SchemaError: the column is missing, or does not contain numbers.
+        BadRecordError: a value is null, not finite, or not a double.
+    """
+    words = numbers(rows, name)
+    return words if _is_floating(rows, name) else _checked(words, name, _objection_to_score)
+
+
+def increments(rows: pa.RecordBatch, name: str) -> list[bytes]:
+    """Convert a column of numbers of which a new counter would keep every digit.
+
+    Raises:
+        SchemaError: the column is missing, or does not contain numbers.
+        BadRecordError: a value is null, not finite, or has too many digits.
+    """
+    return _checked(numbers(rows, name), name, _objection_to_increment)
+
+
+def _objection_to_score(number: Decimal, name: str) -> str:
+    score = float(number)
+    if number == (int(score) if _is_whole(number) else Decimal(repr(score))):
+        return ""
+    return (
+        f"Redis stores a score as a double, which would be {score!r}. If this score is good enough, cast the column in the "
+        f"DataFrame: double({name}). Otherwise, store the number in the member, or use a smaller number as the score"
+    )
+
+
+def _objection_to_increment(number: Decimal, name: str) -> str:
+    _, digits, exponent = _EXACT.normalize(number).as_tuple()
+    assert isinstance(exponent, int)  # the number is finite
+    if exponent < -_DECIMALS:
+        return (
+            f"INCRBYFLOAT keeps only {_DECIMALS} digits after the decimal point. Round the column in the DataFrame: "
+            f"round({name}, {_DECIMALS})"
+        )
+    if len(digits) > _DIGITS and not (_is_whole(number) and number.copy_abs() <= _WHOLE):
+        return (
+            f"INCRBYFLOAT calculates with only {_DIGITS} digits. Round the column in the DataFrame to fewer digits, or, if "
+            f"about 15 digits are enough, cast it: double({name})"
+        )
+    return ""
+
+
+def _checked(words: list[bytes], name: str, objection_to: Callable[[Decimal, str], str]) -> list[bytes]:
+    for row, word in enumerate(words):
+        if len(word) > _SHORT or b"E" in word or b"e" in word:
+            objection = objection_to(Decimal(word.decode()), name)
+            if objection:
+                raise BadRecordError(
+                    f"column {name!r} contains {word.decode()} in row {row} of an Arrow batch of {len(words)} rows, but "
+                    f"{objection}"
+                )
+    return words
+
+
+def _is_whole(number: Decimal) -> bool:
+    return number == number.to_integral_value()
+
+
+def _is_floating(rows: pa.RecordBatch, name: str) -> bool:
+    kind = rows.schema.field(name).type
+    return pa.types.is_floating(kind.value_type if isinstance(kind, pa.DictionaryType) else kind)
