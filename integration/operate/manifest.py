@@ -14,6 +14,7 @@ from twopc.errors import ConfigurationError
 from twopc.files import is_inside
 from twopc.integration.local_paths import local_path
 from twopc.integration.operate.durable import Copied, measure
+from twopc.integration.operate.rocksdb import UnknownFilesError, missing_files
 from twopc.sealed import unseal_file
 
 if TYPE_CHECKING:
@@ -116,7 +117,9 @@ def open_savepoint(path: Path) -> Savepoint:
 
 
 def check(savepoint: Savepoint) -> None:
-    """Read every file in a savepoint.
+    """Read every file in a savepoint, and check that it contains the RocksDB files to which its state refers.
+
+    Earlier versions of this toolkit took savepoints without the second check.
 
     Raises:
         ConfigurationError: a file is missing or altered.
@@ -127,6 +130,19 @@ def check(savepoint: Savepoint) -> None:
         except OSError as error:
             raise ConfigurationError(f"{savepoint.path} is damaged: {name} cannot be read ({error})") from error
         require_intact(savepoint, name, found)
+    try:
+        missing = missing_files(savepoint.path / TREE, savepoint.manifest.files.keys())
+    except UnknownFilesError as error:
+        raise ConfigurationError(
+            f"{savepoint.path} cannot be checked: {error}, so the savepoint might lack some of them. Use another savepoint, or a "
+            "version of this toolkit that knows the version of Spark that wrote this file"
+        ) from error
+    if missing:
+        raise ConfigurationError(
+            f"{savepoint.path} is incomplete: its state needs RocksDB files that it does not contain, such as {missing[0]}. "
+            "Spark had deleted them before an earlier version of this toolkit could copy them. No query can continue from it. "
+            "Use another savepoint, or take a new one"
+        )
 
 
 def require_intact(savepoint: Savepoint, name: str, found: Copied) -> None:

@@ -1,4 +1,4 @@
-"""Find the files that a snapshot of RocksDB state refers to.
+"""Find the files that a snapshot of RocksDB state refers to, and that a copy of a checkpoint lacks.
 
 Spark stores a snapshot as ``<version>.zip``. RocksDB's own files are not in this file. They are beside it, in the directories
 ``SSTs`` and ``logs``, because several snapshots share them. The entry ``metadata`` of the zip file lists their names.
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from twopc.errors import ConfigurationError
+from twopc.integration.state_files import newest_snapshots, state_version
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
 _METADATA: Final = "metadata"
@@ -37,25 +38,38 @@ class _Metadata(msgspec.Struct, frozen=True):
     logs: tuple[_LogFile, ...] = msgspec.field(name="logFiles", default=())
 
 
-def files_of(snapshot: Path, name: str) -> set[str]:
-    """List the files without which the snapshot cannot be read, by their names in the checkpoint.
+class UnknownFilesError(Exception):
+    """A snapshot does not say which files it needs. The message is the beginning of a sentence."""
+
+
+def missing_files(tree: Path, names: AbstractSet[str]) -> list[str]:
+    """List RocksDB files that a copy of a checkpoint lacks, by their names in the checkpoint.
+
+    A restart reads only the newest snapshot in each directory. If several of these snapshots lack files, list the files of the
+    first one.
 
     Args:
-        snapshot: the snapshot's zip file, or a copy of it.
-        name: the zip file's name in the checkpoint.
+        tree: the copy.
+        names: the names of all files in the copy.
 
     Raises:
-        ConfigurationError: the zip file is damaged, or has a format that this toolkit does not know.
+        UnknownFilesError: the zip file of a snapshot is damaged, or has a format that this toolkit does not know.
     """
+    newest = newest_snapshots(names)
+    for name in sorted(names):
+        is_read = state_version(name) == (newest[name.rpartition("/")[0]], "zip") and name.endswith(".zip")
+        if is_read and (missing := sorted(_files_of(tree / name, name) - names)):
+            return missing
+    return []
+
+
+def _files_of(snapshot: Path, name: str) -> set[str]:
+    """List the files without which the snapshot cannot be read."""
     try:
         found = _metadata(snapshot)
     # What `zipfile` and `msgspec` raise for a damaged or unknown file.
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, NotImplementedError) as error:
-        raise ConfigurationError(
-            f"{name} does not say which RocksDB files it needs ({error}), so the copy might lack some of them. No savepoint was "
-            "taken. Either this file is damaged, or a version of Spark that this toolkit does not know has written it. If "
-            "the query starts with this checkpoint, stop the query, and copy the checkpoint's whole directory instead"
-        ) from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError) as error:
+        raise UnknownFilesError(f"{name} does not say which RocksDB files it needs ({error})") from error
     directory = name.rpartition("/")[0]
     tables = {f"{directory}/SSTs/{one.name}" for one in found.tables}
     return tables | {f"{directory}/logs/{one.name}" for one in found.logs}

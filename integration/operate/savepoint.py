@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import defaultdict
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -31,10 +30,10 @@ from twopc.integration.operate.checkpoint import read_checkpoint
 from twopc.integration.operate.durable import copy, whole_directory, write
 from twopc.integration.operate.listing import files_in
 from twopc.integration.operate.manifest import NAME, TREE, Manifest, Position, Savepoint, directory_name
-from twopc.integration.operate.rocksdb import files_of
+from twopc.integration.operate.rocksdb import UnknownFilesError, missing_files
 from twopc.integration.spark.checkpoint import numbers, query_id, source_offsets
 from twopc.integration.spark.former_writers import last_expected
-from twopc.integration.state_files import version_of
+from twopc.integration.state_files import newest_snapshots, state_version
 from twopc.integration.verify.cluster import Cluster
 from twopc.integration.verify.deciding import DecisionsElsewhereError
 from twopc.log_view import fold
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TRIES: Final = 5
-_SNAPSHOTS: Final = frozenset({"snapshot", "zip"})
 #: This toolkit's files that a copy does not need: staged rows, requests to a running query, and the record of its alerts.
 _LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request|alerts\.json/)")
 
@@ -250,20 +248,15 @@ def _wanted(checkpoint: Path, batch: int) -> list[str]:
     The state versions come first, because they refer to RocksDB files that are older than the versions.
     """
     wanted = [name for name in files_in(checkpoint, _LEFT_OUT) if _belongs(name, batch)]
-    return sorted(wanted, key=lambda name: _version(name) is None)
+    return sorted(wanted, key=lambda name: state_version(name) is None)
 
 
 def _belongs(name: str, batch: int) -> bool:
     directory, _, file = name.rpartition("/")
     if directory in {"offsets", "commits"}:
         return file.isdigit() and int(file) <= batch
-    version = _version(name)
+    version = state_version(name)
     return version is None or version[0] <= batch + 1
-
-
-def _version(name: str) -> tuple[int, str] | None:
-    """Parse the version and kind from the path of a state store file, or from the path of its checksum."""
-    return version_of(name.rpartition("/")[2].removesuffix(".crc")) if name.startswith("state/") else None
 
 
 def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int, tree: Path) -> None:
@@ -274,15 +267,10 @@ def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int,
     needed = {"metadata", f"offsets/{batch}", f"commits/{batch}"} | ({f"offsets/{batch - 1}"} if batch else set())
     if missing := sorted(needed - names):
         raise _VanishedError(", ".join(missing))
-    bases: dict[str, int] = defaultdict(int)
-    for name in names:
-        version = _version(name)
-        if version is not None and version[1] in _SNAPSHOTS:
-            directory = name.rpartition("/")[0]
-            bases[directory] = max(bases[directory], version[0])
+    bases = newest_snapshots(names)
     for name in vanished:
         directory, _, file = name.rpartition("/")
-        version = _version(name)
+        version = state_version(name)
         is_old = version is not None and version[0] < bases[directory]
         is_old |= directory in {"offsets", "commits"} and int(file) < batch - 1
         # These may be RocksDB files of deleted versions. Those that the newest snapshot needs are required below.
@@ -291,7 +279,13 @@ def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int,
         is_old |= name.startswith("twopc/")
         if not is_old and not file.endswith(".crc"):
             raise _VanishedError(name)
-    for name in sorted(names):
-        is_base = _version(name) == (bases[name.rpartition("/")[0]], "zip") and name.endswith(".zip")
-        if is_base and (missing := sorted(files_of(tree / name, name) - names)):
-            raise _VanishedError(", ".join(missing))
+    try:
+        missing = missing_files(tree, names)
+    except UnknownFilesError as error:
+        raise ConfigurationError(
+            f"{error}, so the copy might lack some of them. No savepoint was taken. Either this file is damaged, or a version of "
+            "Spark that this toolkit does not know has written it. If the query starts with this checkpoint, stop the query, and "
+            "copy the checkpoint's whole directory instead"
+        ) from error
+    if missing:
+        raise _VanishedError(", ".join(missing))

@@ -51,7 +51,12 @@ def create(  # noqa: PLR0913 - command-line options
 def list_savepoints(
     directory: _Directory,
     *,
-    thorough: Annotated[bool, typer.Option("--thorough", help="Read every file and verify its checksum.")] = False,
+    thorough: Annotated[
+        bool,
+        typer.Option(
+            "--thorough", help="Read every file, verify its checksum, and check that no RocksDB file is missing."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """List the savepoints in a directory, newest first.
@@ -87,7 +92,8 @@ def restore(  # noqa: PLR0913 - command-line options
 ) -> None:
     """Create a new query's checkpoint from a savepoint, and show which output the new query will duplicate.
 
-    The command compares every file with its checksum. The command writes nothing to the sinks.
+    The command compares every file with its checksum, and checks that no RocksDB file is missing. The command writes nothing to
+    the sinks.
 
     Exit status: 0 if the savepoint was restored; 2 if the command failed. A failure leaves no partial copy.
     """

@@ -28,7 +28,7 @@ from twopc.integration.operate import create_savepoint, durable, restore_savepoi
 from twopc.integration.operate import restore as restore_module
 from twopc.integration.operate import savepoint as savepoint_module
 from twopc.integration.operate.boundary import StoppedWithSavepointError, _Run
-from twopc.integration.operate.manifest import TREE, check, newest_good, open_savepoint, savepoints_in
+from twopc.integration.operate.manifest import NAME, TREE, check, newest_good, open_savepoint, savepoints_in
 from twopc.integration.operate.observe import SinkState
 from twopc.integration.operate.request import request_savepoint
 from twopc.integration.services.server import wait_until
@@ -255,13 +255,18 @@ def test_a_checkpoint_that_lacks_a_rocksdb_file_gives_no_savepoint(checkpoint: P
     assert not list((tmp_path / "kept").iterdir())
 
 
-@pytest.mark.parametrize("harm", ["torn", "no metadata", "v2", "not JSON", "no files"])
+@pytest.mark.parametrize("harm", ["torn", "no metadata", "v2", "not JSON", "no files", "encrypted"])
 def test_a_rocksdb_snapshot_whose_files_are_unknown_gives_no_savepoint(
     checkpoint: Path, tmp_path: Path, harm: str
 ) -> None:
     snapshot = add_snapshot(checkpoint, 4)
     if harm == "torn":
         snapshot.write_bytes(snapshot.read_bytes()[:-30])
+    elif harm == "encrypted":  # one bit of the entry's flags says so
+        data = bytearray(snapshot.read_bytes())
+        for head, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+            data[data.rindex(head) + flags] |= 1
+        snapshot.write_bytes(data)
     else:
         texts = {"v2": 'v2\n{"sstFiles":[]}', "not JSON": "v1\nx", "no files": "v1\n{}"}
         with zipfile.ZipFile(snapshot, "w") as stream:
@@ -269,6 +274,61 @@ def test_a_rocksdb_snapshot_whose_files_are_unknown_gives_no_savepoint(
     with pytest.raises(ConfigurationError, match=rf"{_ROCKSDB}/4\.zip.*No savepoint was taken"):
         create_savepoint(checkpoint, tmp_path / "kept")
     assert not list((tmp_path / "kept").iterdir())
+
+
+def without(savepoint: Savepoint, *names: str) -> Savepoint:
+    """Make the savepoint one that an earlier version took while Spark deleted these files."""
+    files = {name: copied for name, copied in savepoint.manifest.files.items() if name not in names}
+    for name in names:
+        (savepoint.path / TREE / name).unlink()
+    (savepoint.path / NAME).write_bytes(seal(structs.replace(savepoint.manifest, files=files)))
+    return open_savepoint(savepoint.path)
+
+
+@pytest.mark.parametrize("lost", [_SST, _LOG])
+@pytest.mark.parametrize("name", ["4.zip", "5_0a-1b.zip"])
+def test_an_older_savepoint_that_lacks_a_rocksdb_file_is_neither_listed_as_good_nor_restored(
+    checkpoint: Path, tmp_path: Path, lost: str, name: str
+) -> None:
+    """An earlier version did not check these references when it took a savepoint. The checksums of all other files match."""
+    kept = tmp_path / "kept"
+    good = create_savepoint(checkpoint, kept)
+    put(checkpoint / "commits/4", "v1\n{}")
+    add_snapshot(checkpoint, 4, name=name)
+    lacking = without(create_savepoint(checkpoint, kept), lost)
+    with pytest.raises(ConfigurationError, match=f"is incomplete.*{lost}.*No query can continue from it") as refused:
+        restore_savepoint(lacking.path, tmp_path / "new")
+    assert str(lacking.path) in str(refused.value) and not (tmp_path / "new").exists()
+    listed = command("savepoint", "list", str(kept), "--thorough", "--json")
+    assert (listed.status, [one["batch_id"] for one in listed.facts["savepoints"]]) == (1, [3])
+    assert listed.facts["problems"] == [str(refused.value)]
+    assert command("savepoint", "list", str(kept)).status == 0  # it reads only the manifests
+    assert restore_savepoint(kept, tmp_path / "new").savepoint.path == good.path
+
+
+def test_an_older_savepoint_may_lack_the_rocksdb_files_of_snapshots_that_no_restart_reads(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    old = f"{_ROCKSDB}/SSTs/000001-9f.sst"
+    add_snapshot(checkpoint, 2, sst=old)
+    add_snapshot(checkpoint, 4)
+    found = without(create_savepoint(checkpoint, tmp_path / "kept"), old)
+    assert restore_savepoint(found.path, tmp_path / "new").savepoint.path == found.path
+    assert command("savepoint", "list", str(tmp_path / "kept"), "--thorough").status == 0
+
+
+def test_an_older_savepoint_whose_rocksdb_files_are_unknown_is_not_restored(checkpoint: Path, tmp_path: Path) -> None:
+    taken = create_savepoint(checkpoint, tmp_path / "kept")
+    snapshot = taken.path / TREE / _ROCKSDB / "4.zip"
+    snapshot.parent.mkdir(parents=True)
+    with zipfile.ZipFile(snapshot, "w") as stream:
+        stream.writestr("metadata", "v2\n{}")
+    files = {**taken.manifest.files, f"{_ROCKSDB}/4.zip": durable.measure(snapshot)}
+    (taken.path / NAME).write_bytes(seal(structs.replace(taken.manifest, files=files)))
+    with pytest.raises(ConfigurationError, match=rf"cannot be checked.*{_ROCKSDB}/4\.zip does not say.*might lack"):
+        restore_savepoint(taken.path, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    assert command("savepoint", "list", str(tmp_path / "kept"), "--thorough").status == 1
 
 
 # -- directories that a list of the checkpoint's files would lack -------------------------------------------------------
