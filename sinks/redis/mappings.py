@@ -179,7 +179,7 @@ class IncrBy(Mapping):
 
 @dataclass(frozen=True)
 class IncrByFloat(Mapping):
-    """``INCRBYFLOAT key by``, where ``by`` is a numeric column. Redis rounds the sum, but a row may not need rounding."""
+    """``INCRBYFLOAT key by``, where ``by`` is a numeric column. Redis rounds sums and doubles, but no decimal of a row."""
 
     command = "INCRBYFLOAT"
     by: str = field(metadata=_INCREMENT)

@@ -39,13 +39,14 @@ def scores(rows: pa.RecordBatch, name: str) -> list[bytes]:
 
 
 def increments(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """Convert a column of numbers of which a new counter would keep every digit.
+    """Convert a column of numbers of which a new counter would keep every digit. A double may be rounded: it is never exact.
 
     Raises:
         SchemaError: the column is missing, or does not contain numbers.
-        BadRecordError: a value is null, not finite, or has too many digits.
+        BadRecordError: a value is null or not finite, or a decimal or an integer has too many digits.
     """
-    return _checked(numbers(rows, name), name, _objection_to_increment)
+    words = numbers(rows, name)
+    return words if _is_floating(rows, name) else _checked(words, name, _objection_to_increment)
 
 
 def _objection_to_score(number: Decimal, name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -75,7 +76,12 @@ _BAD: list[tuple[Mapping, dict[str, Any], type[Exception], str]] = [
         BadRecordError,
         "9007199254740993 in row 1 .*a double",
     ),
-    (IncrByFloat(KEY, "s"), {"id": [1, 2], "s": [0.1, 1e-18]}, BadRecordError, "1e-18 in row 1 .*only 17 digits"),
+    (
+        IncrByFloat(KEY, "s"),
+        {"id": [1, 2], "s": pa.array([Decimal(1), Decimal("1E-18")], pa.decimal128(38, 18))},
+        BadRecordError,
+        "1E-18 in row 1 .*only 17 digits",
+    ),
     (Set("{id}", "id"), {"id": ["a", "twopc:x"]}, BadRecordError, "reserved for the sink"),
     (
         Expire(KEY, "ms"),

