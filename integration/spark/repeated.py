@@ -43,6 +43,11 @@ _ROWS: Final = frozenset({"LocalRelation", "Range", "OneRowRelation", "CommandRe
 _ORDERED: Final = frozenset({"Window", "GlobalLimit", "Offset", "Tail", "Sample"})
 #: The nodes that keep the first of several rows with equal keys.
 _DEDUPLICATING: Final = frozenset({"Deduplicate", "DeduplicateWithinWatermark"})
+#: The numbers that differ from batch to batch (ids of columns, and seeds). A limit of 0 differs from any other limit.
+_NUMBER: Final = re.compile(r"#\d+|\d*[1-9]\d*")
+#: The maximum number of examinations for the same sinks in one run. Each batch may have a new form, for example because a plan
+#: contains a random text.
+_MOST_FORMS: Final = 32
 #: Spark calls these aggregates deterministic, but the order of rows decides between equal candidates.
 _TIES: Final = re.compile(r"\b(max_by|min_by|mode)\(")
 
@@ -50,24 +55,26 @@ _TIES: Final = re.compile(r"\b(max_by|min_by|mode)\(")
 class Repeated:
     """Checks the DataFrames of one run of a query.
 
-    Each set of DataFrames is examined once, because an examination takes several calls to the JVM.
+    An examination takes many calls to the JVM. So batches whose DataFrames have the same form are examined once. A function may
+    write the same sinks in another way later: its first batches may be empty, for example.
     """
 
     def __init__(self) -> None:
-        self._looked_at: set[tuple[str, ...]] = set()
+        self._forms: dict[tuple[str, ...], set[int]] = {}
+        self._told: set[tuple[str, tuple[str, ...]]] = set()
 
     def look(self, frames: Sequence[SinkFrame], query_id: str, batch_id: int) -> None:
         """Warn about DataFrames that may disagree. Evaluates nothing."""
-        names = tuple(one.name for one in frames)
-        if len(names) < 2 or names in self._looked_at:  # noqa: PLR2004 - a single DataFrame cannot disagree with itself
+        if len(frames) < 2:  # noqa: PLR2004 - a single DataFrame cannot disagree with itself
             return
-        self._looked_at.add(names)
         try:
+            if not self._is_new(frames):
+                return
             random, unstable = _causes(frames, query_id)
         except Py4JError as error:
             logger.debug("this version of Spark does not report whether DataFrames are deterministic. Cause: %s", error)
             return
-        if len(random) > 1:
+        if len(random) > 1 and self._is_first("random", frames):
             logger.warning(
                 "batch %d: Spark reports that the DataFrames for %s are not deterministic (%s), and Spark evaluates "
                 "each DataFrame separately. If each DataFrame is a part of the batch, a row may be in several "
@@ -78,7 +85,7 @@ class Repeated:
                 batch_id,
                 *_shown_causes(random),
             )
-        elif len(unstable) > 1:
+        elif len(unstable) > 1 and self._is_first("unstable", frames):
             logger.warning(
                 "batch %d: the DataFrames for %s may see different rows (%s). Spark evaluates each DataFrame "
                 "separately: it reads a table again for each of them, and rows with equal sort keys may come in a "
@@ -89,6 +96,35 @@ class Repeated:
                 batch_id,
                 *_shown_causes(unstable),
             )
+
+    def _is_new(self, frames: Sequence[SinkFrame]) -> bool:
+        """Whether no earlier batch had DataFrames of this form for these sinks."""
+        forms = self._forms.setdefault(_names(frames), set())
+        if len(forms) >= _MOST_FORMS:
+            return False
+        form, known = hash(tuple(_form(one.frame) for one in frames)), len(forms)
+        forms.add(form)
+        return len(forms) > known
+
+    def _is_first(self, kind: str, frames: Sequence[SinkFrame]) -> bool:
+        """Whether this run has not logged this kind of warning about these sinks. Records that it logs the warning now."""
+        warning = kind, _names(frames)
+        is_first = warning not in self._told
+        self._told.add(warning)
+        return is_first
+
+
+def _names(frames: Sequence[SinkFrame]) -> tuple[str, ...]:
+    return tuple(one.name for one in frames)
+
+
+def _form(frame: DataFrame) -> tuple[Any, ...]:
+    """Return what decides an examination's result, apart from the query, which is the same for all batches of a run."""
+    execution: Any = frame._jdf.queryExecution()  # noqa: SLF001 - no public API returns plans
+    plan = execution.analyzed()
+    # The text of a plan neither contains all columns, nor shows whether an RDD is a checkpoint.
+    checkpoints = [_is_checkpoint(leaf) for leaf in _each(plan.collectLeaves())]
+    return _NUMBER.sub("", str(execution.withCachedData().toString())), bool(plan.deterministic()), *checkpoints
 
 
 def _shown_causes(causes: Mapping[str, str]) -> tuple[str, str]:
@@ -170,9 +206,12 @@ def _may_change(node: Any) -> bool:
 
 def _evaluates_query(plan: Any) -> bool:
     """Whether a plan reads the batch from the query, and not from a checkpoint."""
-    return any(
-        leaf.nodeName().endswith("RDD") and not leaf.rdd().isCheckpointed() for leaf in _each(plan.collectLeaves())
-    )
+    return any(_is_checkpoint(leaf) is False for leaf in _each(plan.collectLeaves()))
+
+
+def _is_checkpoint(leaf: Any) -> bool | None:
+    """Whether a leaf of a plan is a checkpoint; None if the leaf is not an RDD."""
+    return bool(leaf.rdd().isCheckpointed()) if leaf.nodeName().endswith("RDD") else None
 
 
 def _shown(plan: Any) -> str:

@@ -6,12 +6,14 @@ import logging
 import random
 import uuid
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import functions as sf
 
 from tests.live.file_query import BATCHES, Query, kafka_sink
 from tests.live.spark_support import spark
+from twopc.integration.spark import repeated as repeated_module
 from twopc.integration.spark.repeated import Repeated
 from twopc.integration.spark.several import SinkFrame
 
@@ -124,6 +126,49 @@ def test_two_dataframes_that_may_disagree_are_reported_once(
     assert all(
         "batch 7" in text and "'sink0' and 'sink1'" in text and "localCheckpoint()" in text for text in warnings(caplog)
     )
+
+
+def by_checkpoint(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
+    return halves(by_function(frame).localCheckpoint())
+
+
+def by_random(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
+    return halves(frame.withColumn("left", sf.rand() < 0.5))
+
+
+def by_order(frame: DataFrame) -> tuple[DataFrame, DataFrame]:
+    return frame.limit(2), frame.limit(3)
+
+
+def test_a_function_that_writes_the_same_sinks_in_another_way_later_is_reported(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batches may be empty, for example. Batches with DataFrames of the same form are examined once."""
+    causes = MagicMock(wraps=repeated_module._causes)
+    monkeypatch.setattr(repeated_module, "_causes", causes)
+    repeated = Repeated()
+    splits = (lambda frame: (frame.limit(0), frame.limit(0)), by_checkpoint, by_random, by_random, by_order, by_order)
+    with caplog.at_level(logging.DEBUG, "twopc.integration.spark.repeated"):
+        for batch_id, split in enumerate(splits):
+            frames = [SinkFrame(f"sink{number}", frame, ()) for number, frame in enumerate(split(spark.range(4)))]
+            repeated.look(frames, str(uuid.uuid4()), batch_id)
+    assert [text.partition(" the DataFrames for")[0] for text in said(caplog)] == [
+        "batch 2: Spark reports that",
+        "batch 4:",
+    ]
+    assert causes.call_count == 4
+
+
+def test_a_plan_that_differs_in_each_batch_is_not_examined_in_each_batch(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated_module, "_MOST_FORMS", 3)
+    repeated = Repeated()
+    with caplog.at_level(logging.DEBUG, "twopc.integration.spark.repeated"):
+        for batch_id, name in enumerate("abcde"):
+            left, right = halves(spark.range(4).withColumn("left", sf.lit(name) < ("b" if batch_id < 3 else sf.rand())))
+            repeated.look([SinkFrame("sink0", left, ()), SinkFrame("sink1", right, ())], str(uuid.uuid4()), batch_id)
+    assert not said(caplog)
 
 
 def first_of_each(frame: DataFrame) -> DataFrame:
