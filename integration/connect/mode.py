@@ -28,7 +28,7 @@ from twopc.integration.connect.worker import called_batch
 from twopc.integration.spark.budget import Budget
 from twopc.integration.spark.checkpoint import planning_time_ms
 from twopc.integration.spark.kept import Runs
-from twopc.integration.spark.stateful import tell_once
+from twopc.integration.spark.state_reports import tell_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

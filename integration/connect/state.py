@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import ConfigurationError
 from twopc.integration.spark.checkpoint import numbers, read_entry
-from twopc.integration.spark.stateful import incomplete
+from twopc.integration.spark.state_reports import incomplete
 from twopc.integration.state_files import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from twopc.files import Files
-    from twopc.integration.spark.stateful import Tell
+    from twopc.integration.spark.state_reports import Tell
 
 #: The kind of file that Spark writes later, from versions that are already committed.
 _LATER: Final = "snapshot"

@@ -31,8 +31,9 @@ from twopc.integration.spark.shared_history import history_of
 from twopc.integration.spark.shuffle_kinds import other_shuffles
 from twopc.integration.spark.shuffles import Shuffles
 from twopc.integration.spark.slots import Slots
+from twopc.integration.spark.state_reports import tell_once
 from twopc.integration.spark.state_sizes import StateSizes
-from twopc.integration.spark.stateful import STATE_FORMAT, StatefulOperators, tell_once
+from twopc.integration.spark.stateful import STATE_FORMAT, StatefulOperators
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from twopc.integration.spark.frame import Rows
-    from twopc.integration.spark.stateful import Tell
+    from twopc.integration.spark.state_reports import Tell
 
 _CATALYST: Final = "org.apache.spark.sql.catalyst"
 _RULE: Final = f"{_CATALYST}.optimizer.ComputeCurrentTime"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: The metric that counts the stores committed by a stateful operator's tasks. A task that fails or ends early adds
 #: nothing to it.
@@ -33,6 +36,37 @@ class Operator:
     def committed(self) -> int:
         """Return the total number of stores that tasks have committed for this batch, across all jobs."""
         return int(self.metric.value())
+
+
+class Commits:
+    """The stores that the tasks of one batch's operators have committed.
+
+    This object does not refer to the batch's plan, so that it may outlive the batch.
+
+    Args:
+        batch_id: the batch.
+        operators: one or more stateful operators.
+    """
+
+    def __init__(self, batch_id: int, operators: Sequence[Operator]) -> None:
+        self.batch_id = batch_id
+        self.operators = operators
+        self._latest: list[int] = []
+        self._checked: list[int] | None = None
+
+    def now(self) -> list[int]:
+        """Return the number of stores that each operator has committed so far."""
+        self._latest = [one.committed() for one in self.operators]
+        return self._latest
+
+    def check(self) -> None:
+        """Record that the last numbers belong to a complete state, so that every later commit is unwanted."""
+        self._checked = self._latest
+
+    @property
+    def have_grown(self) -> bool:
+        """Whether any operator has committed a store since :meth:`check`."""
+        return self._checked is not None and self._checked != self.now()
 
 
 def operator_at(node: Any) -> Operator | None:

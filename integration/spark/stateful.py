@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import operator
 import re
 from typing import TYPE_CHECKING, Any, Final
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 
 from twopc.errors import ConfigurationError
-from twopc.integration.spark.operators import operator_at
+from twopc.integration.spark.operators import Commits, operator_at
 from twopc.integration.spark.plan_text import OMITTED, is_cut_short
+from twopc.integration.spark.state_reports import StateWarnings, incomplete, unclear, unfit_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 
     from twopc.integration.spark.operators import Operator
     from twopc.integration.spark.running import RunningQuery
-
-    #: Reports a message at most once per run.
-    Tell = Callable[[str], None]
-
-logger = logging.getLogger(__name__)
 
 #: The errors that a different version of Spark may cause: py4j treats a missing class as a package, and a missing plan is
 #: None.
@@ -69,7 +64,8 @@ class StatefulOperators:
     def __init__(self, state_format: int = _LAST_FORMAT) -> None:
         self._state_format = state_format
         self._places: tuple[int, ...] | None = None
-        self._tell: Tell = tell_once()
+        self._warnings = StateWarnings()
+        self._last: Commits | None = None
 
     def of_batch(self, query: RunningQuery, batch_id: int, *, has_state: Callable[[], bool]) -> BatchState | None:
         """Return the state that a batch writes, or None if the query is stateless.
@@ -98,8 +94,18 @@ class StatefulOperators:
                 "version listed in the documentation"
             ) from error
         if operators and self._state_format > _LAST_FORMAT:
-            raise _unfit_format(batch_id, self._state_format)
-        return BatchState(batch_id, execution, operators, self._tell) if operators else None
+            raise unfit_format(batch_id, STATE_FORMAT, self._state_format)
+        self._look_back(batch_id)
+        if not operators:
+            return None
+        self._last = commits = Commits(batch_id, operators)
+        return BatchState(execution, commits, self._warnings)
+
+    def _look_back(self, batch_id: int) -> None:
+        """Warn if Spark has evaluated the batch before this one again, after the call for it. Only the next call can see this."""
+        last, self._last = self._last, None
+        if last is not None and last.batch_id != batch_id and last.have_grown:
+            self._warnings.evaluated_later(last.batch_id)
 
     def _operators(self, plan: Any) -> list[Operator]:
         """Find the operators in a batch's plan. Search the whole plan only if the operators have moved."""
@@ -111,40 +117,31 @@ class StatefulOperators:
         return [operator for operator in found.values() if operator is not None]
 
 
-def _unfit_format(batch_id: int, state_format: int) -> ConfigurationError:
-    return ConfigurationError(
-        f"batch {batch_id} belongs to a query that keeps state, and {STATE_FORMAT} is {state_format}. If a batch is evaluated "
-        "twice in this format, Spark keeps the state of the first evaluation, but the rows come from the last one. Then the "
-        f"state may not match the rows. This run has not written any part of the batch. Set {STATE_FORMAT} to 1, and restart the "
-        "query. If Spark cannot read the checkpoint's state with this setting, use a new checkpoint that begins at the "
-        "offsets after the last visible batch (see docs/migration.md). Otherwise, rows may be written twice"
-    )
-
-
 class BatchState:
     """The state that one batch writes, during one call by the user's function.
 
     A function that catches an error may call again with other rows. Then nothing has checked the shuffles of the first call.
 
     Args:
-        batch_id: the batch.
         execution: Spark's plan for the batch (``IncrementalExecution``).
-        operators: one or more stateful operators.
-        tell: reports that the batch is evaluated a second time, only to write state.
+        commits: counts what the batch's operators commit.
+        warnings: reports evaluations after which the state may not match the rows.
     """
 
-    def __init__(self, batch_id: int, execution: Any, operators: Sequence[Operator], tell: Tell) -> None:
-        self._batch_id = batch_id
+    def __init__(self, execution: Any, commits: Commits, warnings: StateWarnings) -> None:
+        self._batch_id = commits.batch_id
         self._execution = execution
-        self._operators = operators
-        self._tell = tell
+        self._commits = commits
+        self._warnings = warnings
         self._is_whole = False
         self._shown_at: list[int] | None = None  # what the operators had committed when a job showed the whole state
-        self._is_cut_short = False  # whether a job over the sinks' rows has failed
+        # What the job that computed a DataFrame's rows has committed, by the DataFrame's identity.
+        self._by_frame: dict[int, list[int]] = {}
 
     def begin(self) -> None:
         """See :class:`~twopc.integration.spark.mode.StateCheck`."""
         self._is_whole = False
+        self._by_frame.clear()
 
     @contextlib.contextmanager
     def watching(self, frame: DataFrame) -> Iterator[None]:
@@ -152,61 +149,77 @@ class BatchState:
 
         The body writes the state if its job commits every store and computes no partition twice.
         """
+        before = self._commits.now()
+        yield
+        after = self._commits.now()
+        # If the driver cannot collect a DataFrame, a second job replaces the rows of the first job.
+        self._by_frame[id(frame)] = list(map(operator.sub, after, before))
         if self._is_whole:
-            yield
             return
-        before = self._committed()
-        try:
-            yield
-        except BaseException:
-            self._is_cut_short = True
-            raise
-        after = self._committed()
         self._is_whole = (self._is_all(before, after) and self._is_taken_once(frame)) or self._is_in_cache(after, frame)
         if self._is_whole:
             self._shown_at = after
 
     def complete(self, *, is_visible: bool = False) -> bool:
         """See :class:`~twopc.integration.spark.mode.StateCheck`. Evaluates the batch as Spark has planned it."""
+        if self._is_whole:
+            self._tell_if_repeated()
+            self._commits.check()
+            return False
         # If no operator has run since, the rows come from a cache or a shuffle that the same evaluation has filled. Rule 6 checks
         # such rows in every attempt, and no attempt follows if they are mixed. A new evaluation could give a different state.
-        self._is_whole = self._is_whole or self._shown_at == self._committed()
+        self._is_whole = self._shown_at == self._commits.now()
         if self._is_whole:
+            self._commits.check()
             return False
-        self._tell(
-            f"the sinks' rows do not show that Spark has evaluated all of batch {self._batch_id}. Either the rows are "
-            "only a part of the batch, or the batch had already been evaluated. Therefore, Spark evaluates the batch a "
-            "second time, without output, to write the query's state. No row is lost or duplicated. But if the state "
-            "depends on values that change, such as uuid(), the clock or the order of rows, the state may not match "
-            "the written rows. To avoid this, either pass the batch itself to exactly_once(), or persist and count the "
-            "batch before you take a part of it. This run logs this warning only once"
-        )
+        self._warnings.evaluated_for_state(self._batch_id)
         before, after = self._evaluated()
-        missing = self._missing(before, after)
-        if missing and missing.isdisjoint(self._missing(before, before)):
-            # Earlier jobs had committed enough stores. If an executor was lost, Spark may have run only the tasks whose shuffle
-            # files were lost. Then all of the shuffle exists now, and a new evaluation does not run its stage. Rule 6 judges
-            # whether rows were mixed.
-            missing = self._missing(*self._evaluated())
-        if missing:
+        if missing := self._missing(before, after):
+            self._evaluate_missing(missing, self._missing(before, before), is_visible=is_visible)
+        self._is_whole = True
+        self._commits.check()
+        return True
+
+    def _tell_if_repeated(self) -> None:
+        """Warn if the jobs over this attempt's DataFrames have committed more stores than one evaluation of the batch."""
+        totals = [sum(counts) for counts in zip(*self._by_frame.values(), strict=True)]
+        if any(total > one.stores for total, one in zip(totals, self._commits.operators, strict=False)):
+            self._warnings.evaluated_by_several(self._batch_id)
+
+    def _evaluate_missing(self, missing: set[int], missing_before: set[int], *, is_visible: bool) -> None:
+        """Evaluate the batch once more before the plan is blamed. If a shuffle now exists, Spark does not run its stage again.
+
+        Then the evaluation before this one completed a stage of which earlier jobs had run some tasks.
+
+        Args:
+            missing: the operators of which the evaluation before this one did not commit every store.
+            missing_before: the operators of which the earlier jobs had not committed enough stores.
+            is_visible: see :meth:`complete`.
+
+        Raises:
+            ConfigurationError: a part of the state is missing, or may be missing.
+        """
+        before, after = self._evaluated()
+        if skipped := missing & self._missing(before, after):
             raise incomplete(
                 self._batch_id,
-                f"{', '.join(self._operators[one].name for one in sorted(missing))} has not written all of its state",
+                f"{self._names(skipped)} has not written all of its state",
                 "The query's plan does not read all of this operator's rows",
                 is_visible=is_visible,
-                is_cut_short=self._is_cut_short,
             )
-        self._is_whole = True
-        return True
+        # If the earlier jobs had committed enough stores, an executor was lost, and the stage ran again in part. Rule 6 judges
+        # whether rows were mixed. In all other cases, tasks that skip the same rows may have added up to the number of stores.
+        if missing & missing_before:
+            raise unclear(self._batch_id, self._names(missing & missing_before), is_visible=is_visible)
+
+    def _names(self, positions: set[int]) -> str:
+        return ", ".join(self._commits.operators[one].name for one in sorted(positions))
 
     def _evaluated(self) -> tuple[list[int], list[int]]:
         """Evaluate the batch. Return what the operators had committed before and after."""
-        before = self._committed()
+        before = self._commits.now()
         self._execution.toRdd().count()
-        return before, self._committed()
-
-    def _committed(self) -> list[int]:
-        return [one.committed() for one in self._operators]
+        return before, self._commits.now()
 
     def _missing(self, before: Sequence[int], after: Sequence[int]) -> set[int]:
         """Return the positions of the operators for which one evaluation did not commit every store.
@@ -214,12 +227,12 @@ class BatchState:
         Several jobs that skip the same partitions may together commit as many stores as one complete job. So earlier jobs count
         only for an operator whose stage the evaluation skipped.
         """
-        counts = enumerate(zip(self._operators, before, after, strict=True))
+        counts = enumerate(zip(self._commits.operators, before, after, strict=True))
         return {number for number, (one, old, new) in counts if one.stores > (old if old == new else new - old)}
 
     def _is_all(self, before: Sequence[int], after: Sequence[int]) -> bool:
         """Whether every store was committed, by the job itself or in a skipped stage whose shuffle was complete."""
-        counts = list(zip(self._operators, before, after, strict=True))
+        counts = list(zip(self._commits.operators, before, after, strict=True))
         ran = [new - old == one.stores for one, old, new in counts]
         skipped = [one.stores <= old == new for one, old, new in counts]
         return any(ran) and all(map(operator.or_, ran, skipped))
@@ -242,7 +255,7 @@ class BatchState:
         Spark has evaluated each partition at least once, because all of them are cached. It has evaluated none of them twice,
         because the tasks have committed no more stores than the operators have.
         """
-        if committed != [one.stores for one in self._operators]:
+        if committed != [one.stores for one in self._commits.operators]:
             return False
         leaves = frame._jdf.queryExecution().withCachedData().collectLeaves()  # noqa: SLF001 - see `_is_taken_once`
         if leaves.size() != 1 or leaves.apply(0).nodeName() != "InMemoryRelation":
@@ -257,40 +270,3 @@ class BatchState:
         text = str(self._execution.executedPlan())
         may_end_early = is_cut_short(text) or bool(_CUTTING.search(text))
         return bool(cache.isCachedColumnBuffersLoaded()) and not may_end_early
-
-
-def incomplete(
-    batch_id: int, missing: str, cause: str, *, is_visible: bool, is_cut_short: bool = False
-) -> ConfigurationError:
-    """Return the error for a batch that Spark has evaluated without writing all of its state.
-
-    ``is_cut_short`` says whether a job has failed. The tasks of this job then hide whether the plan skips partitions.
-    """
-    risk = (
-        "The rows of this batch are visible, and no restart writes them again"
-        if is_visible
-        else "No part of this batch is decided or visible"
-    )
-    return ConfigurationError(
-        f"Spark has evaluated all rows of batch {batch_id}, but {missing}, so the next batch cannot start. {risk}. "
-        + (
-            "A job over the sinks' rows failed partway, and some of its tasks may have written state. So the toolkit "
-            "cannot tell whether the state is "
-            "complete. The log shows the cause of that failure. Remove this cause, and restart"
-            if is_cut_short
-            else f"{cause}, for example because of a join with an empty table. Move that part of the plan into the foreachBatch "
-            "function, and restart"
-        )
-    )
-
-
-def tell_once() -> Tell:
-    """Return a function that logs only the first text that it receives."""
-    told: list[str] = []
-
-    def tell(text: str) -> None:
-        if not told:
-            logger.warning(text)
-            told.append(text)
-
-    return tell

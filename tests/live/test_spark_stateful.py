@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -298,6 +300,37 @@ def test_a_retry_of_cached_rows_does_not_evaluate_the_batch_for_its_state(
     finally:
         crash_points.disarm()
     assert sum(values(sink).values()) == counted(tmp_path / "evaluated") == 2 * NEW
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_each_evaluation_of_the_batch_after_the_one_that_wrote_its_rows_is_reported(
+    kafka: KafkaService, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_cached: bool
+) -> None:
+    """A second DataFrame evaluates the batch, and so does the function's own code after the call. The cache prevents both."""
+    one, two = kafka_sink(kafka.bootstrap_servers), kafka_sink(kafka.bootstrap_servers)
+    count = counting(tmp_path / "evaluated")
+
+    def function(each: ExactlyOnce) -> Callable[[DataFrame, int], None]:
+        def write(batch: DataFrame, number: int) -> None:
+            if is_cached:
+                batch.persist()
+            each({one.name: batch, two.name: batch.where("n >= 0") if number == 0 else None}, number)
+            assert number != 1 or batch.count() == NEW
+            batch.unpersist()
+
+        return write
+
+    query = Query(
+        spark, tmp_path, (one, two), function=function, plan=lambda frame: count(frame.dropDuplicates(["id"]))
+    )
+    for number in range(3):
+        feed(query, number)
+    with caplog.at_level(logging.WARNING, "twopc.integration.spark"):
+        query.run()
+    texts = [record.getMessage() for record in caplog.records if "wrote the query's state again" in record.getMessage()]
+    assert counted(tmp_path / "evaluated") == (3 if is_cached else 5) * NEW
+    assert [re.findall(r"batch \d", text) for text in texts] == ([] if is_cached else [["batch 0"], ["batch 1"]])
+    assert values(one) == Counter(str(100 * of + row) for of in range(3) for row in range(NEW))
 
 
 def _sessions(frame: DataFrame) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -9,7 +10,9 @@ import pytest
 
 from tests.unit.cut_plans import CUT_SHORT
 from twopc.errors import ConfigurationError
-from twopc.integration.spark.operators import Operator
+from twopc.integration.spark import state_reports
+from twopc.integration.spark.operators import Commits, Operator
+from twopc.integration.spark.state_reports import StateWarnings
 from twopc.integration.spark.stateful import BatchState, StatefulOperators
 
 PARTITIONS = 5
@@ -170,30 +173,45 @@ def test_a_stage_that_runs_again_only_in_part_does_not_count_as_a_plan_that_skip
     assert query.evaluations == 2
 
 
-@pytest.mark.parametrize("committed", [PARTITIONS - 3, PARTITIONS - 2])
-def test_a_stage_that_ran_again_in_part_may_still_have_skipped_partitions(committed: int) -> None:
-    """The first job and the two tasks that ran again may add up to the number of stores."""
+@pytest.mark.parametrize(
+    ("committed", "message"),
+    [
+        (PARTITIONS - 3, "but StreamingDeduplicate has not written all of its state, .*join with an empty table"),
+        (
+            PARTITIONS - 2,
+            "cannot tell whether StreamingDeduplicate has written all of its state .*job .* ran only some",
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_failed", [False, True])
+def test_a_stage_that_ran_again_in_part_may_still_have_skipped_partitions(
+    committed: int, message: str, *, is_failed: bool
+) -> None:
+    """The first job and the two tasks that ran again may add up to the number of stores. It may be a job of the function."""
     node = Node("StreamingDeduplicate")
     query: Any = Losing(node)
     state = StatefulOperators().of_batch(query, 0, has_state=lambda: True)
     assert state is not None
-    node.committed = committed
-    with pytest.raises(ConfigurationError, match="StreamingDeduplicate has not written all of its state"):
-        state.complete()
-
-
-def test_a_failed_job_is_named_as_the_cause_instead_of_the_plan() -> None:
-    """The failed job ran three of five tasks, and the evaluation ran the other two. The plan may read all rows."""
-    node = Node("StreamingDeduplicate")
-    query: Any = Losing(node)
-    state = StatefulOperators().of_batch(query, 0, has_state=lambda: True)
-    assert state is not None
-    body = state.watching(MagicMock())
-    body.__enter__()
-    node.committed = PARTITIONS - 2
-    assert not body.__exit__(RuntimeError, RuntimeError("a joined table is gone"), None)
-    with pytest.raises(ConfigurationError, match=r"A job over the sinks' rows failed partway.*Remove this cause"):
+    with contextlib.suppress(RuntimeError), state.watching(MagicMock()):
+        node.committed = committed
+        if is_failed:
+            raise RuntimeError("a joined table is gone")
+    with pytest.raises(ConfigurationError, match=message) as raised:
         state.complete(is_visible=True)
+    assert ("cannot tell" in str(raised.value)) != ("so the next batch cannot start" in str(raised.value))
+
+
+def test_a_plan_that_skips_partitions_is_blamed_although_a_job_has_failed() -> None:
+    """Without the failure, the next start would end in the same way."""
+    node = Node("StreamingDeduplicate")
+    query: Any = Skipping(node, PARTITIONS - 2)
+    state = StatefulOperators().of_batch(query, 7, has_state=lambda: True)
+    assert state is not None
+    with contextlib.suppress(RuntimeError), state.watching(MagicMock()):
+        node.committed = PARTITIONS - 1
+        raise RuntimeError("a joined table is gone")
+    with pytest.raises(ConfigurationError, match=r"has not written all of its state, .*Move that part of the plan"):
+        state.complete()
 
 
 def test_two_operators_of_the_same_name_are_told_apart() -> None:
@@ -211,7 +229,7 @@ def test_two_operators_of_the_same_name_are_told_apart() -> None:
     others: Any = Losing(second)
     other = StatefulOperators().of_batch(others, 0, has_state=lambda: True)
     assert other is not None
-    state._operators = [*state._operators, *other._operators]
+    state._commits.operators = [*state._commits.operators, *other._commits.operators]
     first.committed = PARTITIONS
     assert state.complete()
     assert query.evaluations == 2
@@ -247,6 +265,84 @@ def test_a_retry_that_reads_only_what_the_first_attempt_has_kept_leaves_the_stat
         assert query.evaluations == evaluations
 
 
+@pytest.fixture
+def always_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each DataFrame contains the batch exactly once."""
+    monkeypatch.setattr(BatchState, "_is_taken_once", lambda *_: True)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == state_reports.__name__]
+
+
+@pytest.mark.usefixtures("always_taken")
+@pytest.mark.parametrize(
+    ("jobs", "is_repeated"),
+    [
+        ([PARTITIONS, 0], False),  # from a cache
+        ([PARTITIONS, PARTITIONS], True),
+        ([PARTITIONS, 2], True),
+        ([2, PARTITIONS], True),  # the first DataFrame's rows come from another evaluation than the state
+    ],
+)
+def test_dataframes_that_evaluate_the_batch_again_are_reported_once(
+    jobs: list[int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, is_repeated: bool
+) -> None:
+    monkeypatch.setattr(BatchState, "_is_in_cache", lambda *_: False)
+    operators = StatefulOperators()
+    for batch_id in (7, 8):
+        node = Node("StreamingDeduplicate")
+        query: Any = Running(node)
+        query.count()  # by the function itself, before the call
+        state = operators.of_batch(query, batch_id, has_state=lambda: True)
+        assert state is not None
+        for _ in range(2):  # attempts
+            state.begin()
+            for commits in jobs:
+                with state.watching(MagicMock()):
+                    node.committed += commits
+        assert not state.complete()
+    assert ["batch 7 more than once" in text and "persist" in text for text in said(caplog)] == [True] * is_repeated
+
+
+@pytest.mark.usefixtures("always_taken")
+def test_a_dataframe_that_the_driver_could_not_collect_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """The tasks evaluate the DataFrame again. Both the rows and the state come from the tasks' job."""
+    node = Node("StreamingDeduplicate")
+    query: Any = Running(node)
+    state = StatefulOperators().of_batch(query, 0, has_state=lambda: True)
+    assert state is not None
+    rows = MagicMock()
+    for _ in range(2):
+        with state.watching(rows):
+            node.committed += PARTITIONS
+    assert not state.complete()
+    assert not said(caplog)
+
+
+@pytest.mark.usefixtures("always_taken")
+@pytest.mark.parametrize(
+    ("is_checked", "is_same", "is_reported"), [(True, False, True), (False, False, False), (True, True, False)]
+)
+def test_a_batch_that_is_evaluated_after_the_call_is_reported_at_the_next_batch(
+    caplog: pytest.LogCaptureFixture, *, is_checked: bool, is_same: bool, is_reported: bool
+) -> None:
+    """A call that failed has checked nothing, and another call for the same batch writes its state again."""
+    operators = StatefulOperators()
+    for number in range(3):
+        node = Node("StreamingDeduplicate")
+        query: Any = Running(node)
+        state = operators.of_batch(query, 7 if is_same else 7 + number, has_state=lambda: True)
+        assert state is not None
+        with state.watching(MagicMock()):
+            node.committed += PARTITIONS
+        if is_checked:
+            state.complete()
+        query.count()
+    expected = "batch 7 again after exactly_once() had checked"
+    assert [expected in text for text in said(caplog)] == [True] * is_reported
+
+
 def test_a_second_call_for_a_batch_does_not_trust_the_first_calls_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call failed before rule 6 checked its shuffles. The function caught the error, and passes an empty DataFrame."""
     node, rows = Node("StreamingDeduplicate"), MagicMock()
@@ -280,7 +376,8 @@ def leaves(name: str) -> MagicMock:
 def state_of(plan: str) -> BatchState:
     execution = MagicMock(**{"toRdd.return_value.id.return_value": 1})
     execution.executedPlan().__str__.return_value = plan
-    return BatchState(0, execution, [Operator("StreamingDeduplicate", PARTITIONS, MagicMock())], lambda _: None)
+    operators = [Operator("StreamingDeduplicate", PARTITIONS, MagicMock())]
+    return BatchState(execution, Commits(0, operators), StateWarnings())
 
 
 @pytest.mark.parametrize(
