@@ -21,8 +21,13 @@ SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relkind::te
   pg_catalog.row_security_active(c.oid) AS has_row_security,
   current_user::text AS role,
   ARRAY(
-    SELECT r.rulename::text FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_enabled <> 'D' ORDER BY 1
+    SELECT r.rulename::text FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_enabled::text IN (
+      'A', CASE pg_catalog.current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END
+    ) ORDER BY 1
   ) AS rules,
+  ARRAY(
+    SELECT r.rulename::text FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '2' ORDER BY 1
+  ) AS update_rules,
   ARRAY(
     SELECT p FROM pg_catalog.unnest(ARRAY['INSERT', 'SELECT', 'UPDATE']::text[]) p
     WHERE NOT pg_catalog.has_table_privilege(c.oid, p)
@@ -228,13 +233,23 @@ FROM tree JOIN pg_catalog.pg_constraint k ON k.conrelid = tree.oid
 WHERE k.contype IN ('c', 'f', 'x', 't') OR (k.contype = 'n' AND NOT k.convalidated) -- PostgreSQL 18 has NOT NULL NOT VALID
 ORDER BY k.conrelid <> %(oid)s::oid, 2, 3
 """
+#: The triggers that fire in this session. If a partition has a copy of its parent's trigger, the query omits the copy, unless
+#: only the copy fires: ``ALTER TABLE ONLY parent DISABLE TRIGGER`` leaves the copies enabled.
+#:
 #: The query omits pg_repack's trigger (``repack.repack_trigger`` in its repack.sql.in). The trigger only copies each change to
 #: a log. The table that replaces this one receives its rows from that log.
 TRIGGERS: Final = """
-SELECT pg_catalog.quote_ident(t.tgname) AS name, t.tgrelid::regclass::text AS table, t.tgtype AS events
-FROM tree JOIN pg_catalog.pg_trigger t ON t.tgrelid = tree.oid
-JOIN pg_catalog.pg_proc f ON f.oid = t.tgfoid JOIN pg_catalog.pg_namespace s ON s.oid = f.pronamespace
-WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgparentid = 0::oid
+, fired AS (
+  SELECT t.oid, t.tgparentid, t.tgrelid, t.tgname, t.tgtype
+  FROM tree JOIN pg_catalog.pg_trigger t ON t.tgrelid = tree.oid
+  JOIN pg_catalog.pg_proc f ON f.oid = t.tgfoid JOIN pg_catalog.pg_namespace s ON s.oid = f.pronamespace
+  WHERE NOT t.tgisinternal
   AND (s.nspname, f.proname) <> ('repack', 'repack_trigger')
+  AND t.tgenabled::text IN (
+    'A', CASE pg_catalog.current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END
+  )
+)
+SELECT pg_catalog.quote_ident(t.tgname) AS name, t.tgrelid::regclass::text AS table, t.tgtype AS events
+FROM fired t WHERE NOT EXISTS (SELECT FROM fired p WHERE p.oid = t.tgparentid)
 ORDER BY t.tgrelid <> %(oid)s::oid, 1, 2
 """

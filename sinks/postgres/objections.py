@@ -105,11 +105,7 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
         yield (
             f"{name} is published to subscribers {reason}, so the server rejects every update: {advice.format(name=name)}"
         )
-    for name in table.rules:
-        yield (
-            f"the rule {name!r} rewrites statements on {table.title}, so the stored rows would differ from the staged rows: "
-            "drop the rule, or write to another table"
-        )
+    yield from _rules(publishing)
     for name in table.foreign:
         yield (
             f"the partition {name} of {table.title} is on another server, which does not take part in the commit: detach "
@@ -120,6 +116,21 @@ def _impossible(publishing: Publishing) -> Iterator[str]:
             f"the partition {name} of {table.title} is unlogged, so a server crash deletes all rows in it, including decided "
             f"rows: run ALTER TABLE {name} SET LOGGED"
         )
+
+
+def _rules(publishing: Publishing) -> Iterator[str]:
+    table = publishing.table
+    for name in table.rules:
+        yield (
+            f"the rule {name!r} rewrites statements on {table.title}, so the stored rows would differ from the staged rows: "
+            "drop the rule, or write to another table"
+        )
+    for name in table.update_rules if publishing.mode == "upsert" else ():
+        if name not in table.rules:
+            yield (
+                f"the rule {name!r} on {table.title} is for UPDATE, and PostgreSQL accepts no upserts to a table with such a "
+                "rule, even if the rule is disabled: drop the rule, or use mode='append'"
+            )
 
 
 def _key(publishing: Publishing) -> Iterator[str]:
@@ -229,7 +240,7 @@ def _constraint(constraint: Constraint, publishing: Publishing) -> str:
     table = publishing.table
     where = f"{constraint.name} of {constraint.table}"
     is_own = constraint.table_oid == table.oid
-    if not constraint.is_enforced or (constraint.is_inherited and not is_own):
+    if not constraint.is_enforced or (not is_own and _is_covered(constraint, table)):
         return ""
     if constraint.kind == "f":
         return (
@@ -251,10 +262,24 @@ def _constraint(constraint: Constraint, publishing: Publishing) -> str:
     return _check(constraint, publishing) if constraint.kind == "c" else ""
 
 
+def _is_covered(constraint: Constraint, table: Table) -> bool:
+    """Return whether the table itself enforces the constraint that a partition has inherited.
+
+    On PostgreSQL 18, a partition may enforce a CHECK constraint that its parent does not enforce. Both have the same name.
+    """
+    own = [(one.kind, one.name) for one in table.constraints if one.table_oid == table.oid and one.is_enforced]
+    return constraint.is_inherited and (constraint.kind != "c" or ("c", constraint.name) in own)
+
+
 def _check(constraint: Constraint, publishing: Publishing) -> str:
     table = publishing.table
     where = f"{constraint.name} of {constraint.table}"
     if constraint.table_oid != table.oid:
+        if constraint.is_inherited:
+            return (
+                f"the constraint {where} is enforced only on this partition, so a stage cannot check it: drop the constraint "
+                f"from {table.title}, and add it again without NOT ENFORCED"
+            )
         return (
             f"the constraint {where} exists on only one partition, so a stage cannot check it. Add the constraint to "
             f"{table.title}"

@@ -71,6 +71,7 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         constraints=tuple(map(_constraint, _query(connection, TREE + CONSTRAINTS, oid, locked=locked))),
         triggers=tuple(map(_trigger, _query(connection, TREE + TRIGGERS, oid))),
         rules=tuple(own["rules"]),
+        update_rules=tuple(own["update_rules"]),
         is_partition=own["is_partition"],
         unrouted=tuple(row["name"] for row in partitions if row["is_unrouted"]),
         lacking_remainders=tuple(row["name"] for row in partitions if row["lacks_remainders"]),

@@ -201,7 +201,8 @@ class Table:
         constraints: the constraints on the table and its partitions, except primary keys and unique constraints, which are
             indexes.
         triggers: the triggers on the table and its partitions.
-        rules: the names of the rewrite rules.
+        rules: the names of the rewrite rules that apply in this session.
+        update_rules: the names of all rewrite rules for UPDATE, including those that are disabled.
         is_partition: whether the table is a partition of another table.
         unrouted: the partitioned tables in the tree that reject some rows, because they have no default partition.
         lacking_remainders: the hash-partitioned tables in the tree that reject some rows, because some remainders have no
@@ -228,6 +229,7 @@ class Table:
     constraints: tuple[Constraint, ...] = ()
     triggers: tuple[Trigger, ...] = ()
     rules: tuple[str, ...] = ()
+    update_rules: tuple[str, ...] = ()
     is_partition: bool = False
     unrouted: tuple[str, ...] = ()
     lacking_remainders: tuple[str, ...] = ()

@@ -109,6 +109,36 @@ POSTGRES_BUGS: Final[tuple[Bug, ...]] = (
         f"{_OBJECTIONS} -k old_row_may_violate",
     ),
     _bug(
+        "a trigger that is disabled only on the parent is not noticed on a partition",
+        "catalog_queries.py",
+        "FROM fired t WHERE NOT EXISTS (SELECT FROM fired p WHERE p.oid = t.tgparentid)\n",
+        "FROM fired t WHERE t.tgparentid = 0::oid\n",
+        f"{_OBJECTIONS} -k test_a_table_that_can_reject",
+    ),
+    _bug(
+        "a partition may enforce a constraint that the stage does not enforce",
+        "objections.py",
+        'return constraint.is_inherited and (constraint.kind != "c" or ("c", constraint.name) in own)',
+        "return constraint.is_inherited and own is not None",
+        f"{_OBJECTIONS} -k test_a_table_that_can_reject",
+    ),
+    _bug(
+        "the session's replication role does not decide which triggers fire",
+        "catalog_queries.py",
+        "  AND t.tgenabled::text IN (\n"
+        "    'A', CASE pg_catalog.current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END\n"
+        "  )\n",
+        "  AND t.tgenabled::text IN ('A', 'O')\n",
+        f"{_OBJECTIONS} -k replication_role",
+    ),
+    _bug(
+        "a disabled rule for updates makes every upsert fail after its decision",
+        "catalog_queries.py",
+        "r.ev_class = c.oid AND r.ev_type = '2' ORDER BY 1\n",
+        "r.ev_class = c.oid AND r.ev_type = '2' AND r.ev_enabled <> 'D' ORDER BY 1\n",
+        f"{_OBJECTIONS} -k rule_for_updates",
+    ),
+    _bug(
         "with prepared votes, the stage rejects rows that a trigger would correct",
         "statements.py",
         'is_last_check = publishing.vote == "staged"',

@@ -66,6 +66,15 @@ _DANGEROUS = [
         "the trigger t on target runs code on every INSERT",
     ),
     (
+        [
+            f"{_TARGET}) PARTITION BY LIST (v)",
+            "CREATE TABLE p PARTITION OF target DEFAULT",
+            "CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION f()",
+            "ALTER TABLE ONLY target DISABLE TRIGGER t",
+        ],
+        "the trigger t on p runs code on every INSERT",
+    ),
+    (
         [f"{_TARGET}) PARTITION BY LIST (v)", "CREATE TABLE p PARTITION OF target FOR VALUES IN (1)"],
         "the partitioned table target has no default partition",
     ),
@@ -80,6 +89,14 @@ _DANGEROUS = [
     (
         [f"{_TARGET}) PARTITION BY LIST (v)", "CREATE TABLE p PARTITION OF target DEFAULT", "ALTER TABLE p ADD CHECK (v < 5)"],
         "the constraint p_v_check of p exists on only one partition",
+    ),
+    (
+        [
+            f"{_TARGET}, CONSTRAINT c CHECK (v < 5) NOT ENFORCED) PARTITION BY LIST (v)",
+            f"{_TARGET.replace('target', 'p')}, CONSTRAINT c CHECK (v < 5))",
+            "ALTER TABLE target ATTACH PARTITION p DEFAULT",
+        ],
+        "the constraint c of p is enforced only on this partition",
     ),
     (
         [
@@ -447,6 +464,71 @@ def test_triggers_that_never_fire_at_a_publish_are_not_refused(typed: Connection
     assert "the trigger c on target runs code on every UPDATE" in objections(typed, mode="upsert", key=("id",))[0]
 
 
+def test_a_trigger_of_a_partitioned_table_is_listed_once(typed: Connection) -> None:
+    """A partition's copy of the trigger says nothing new, unless only the copy is enabled."""
+    run(
+        typed,
+        f"{_TARGET}) PARTITION BY LIST (v)",
+        "CREATE TABLE p PARTITION OF target DEFAULT PARTITION BY LIST (id)",
+        "CREATE TABLE q PARTITION OF p DEFAULT",
+        "CREATE TRIGGER t AFTER INSERT ON target FOR EACH ROW EXECUTE FUNCTION f()",
+    )
+    assert [trigger.table for trigger in read_table(typed, "target").triggers] == ["target"]
+    run(typed, "ALTER TABLE ONLY target DISABLE TRIGGER t")
+    assert [trigger.table for trigger in read_table(typed, "target").triggers] == ["p"]
+    run(typed, "ALTER TABLE ONLY p DISABLE TRIGGER t")
+    assert [trigger.table for trigger in read_table(typed, "target").triggers] == ["q"]
+    run(typed, "ALTER TABLE target DISABLE TRIGGER t")
+    assert objections(typed) == []
+
+
+def test_a_partitions_own_copy_of_a_trigger_counts_if_the_partition_is_the_target(typed: Connection) -> None:
+    run(
+        typed,
+        "CREATE TABLE parent (id int, v int) PARTITION BY LIST (v)",
+        "CREATE TABLE target PARTITION OF parent DEFAULT",
+        "CREATE TRIGGER t AFTER INSERT ON parent FOR EACH ROW EXECUTE FUNCTION f()",
+    )
+    assert [trigger.table for trigger in read_table(typed, "target").triggers] == ["target"]
+
+
+@pytest.mark.parametrize(
+    ("role", "state", "fires"),
+    [
+        ("origin", "", True),
+        ("origin", "REPLICA", False),
+        ("local", "", True),
+        ("local", "REPLICA", False),
+        ("replica", "", False),
+        ("replica", "REPLICA", True),
+        *[(role, "ALWAYS", True) for role in ("origin", "local", "replica")],
+    ],
+)
+def test_a_trigger_is_refused_exactly_if_it_fires_in_sessions_with_the_roles_replication_role(
+    typed: Connection, role: str, state: str, *, fires: bool
+) -> None:
+    run(
+        typed,
+        f"{_TARGET})",
+        "CREATE TRIGGER t BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION f()",
+        f"ALTER TABLE target ENABLE {state} TRIGGER t",
+        f"SET session_replication_role = {role}",
+    )
+    try:
+        found = objections(typed)
+        staging = Staging(typed, publishing_of(read_table(typed, "target"), _ROWS))
+        txn = staging.stage(_ROWS)
+        if fires:
+            assert "the trigger t on target runs code on every INSERT" in found[0]
+            with pytest.raises(psycopg.errors.RaiseException):
+                staging.publish(txn)
+        else:
+            assert found == []
+            staging.publish(txn)
+    finally:
+        run(typed, "RESET session_replication_role")
+
+
 def test_the_query_continues_while_pg_repack_rebuilds_the_table(typed: Connection) -> None:
     """A stand-in for pg_repack, which is not installed here. Its trigger has this name, function and state (repack.c)."""
     run(typed, f"{_TARGET})")
@@ -571,6 +653,40 @@ def test_an_index_that_compares_values_differently_does_not_count_as_the_key(
     # Any two deterministic collations consider the same values equal.
     run(typed, "DROP INDEX u", 'CREATE UNIQUE INDEX ON target (id COLLATE "POSIX")')
     assert objections(typed, like, mode="upsert", key=("id",)) == []
+
+
+@pytest.mark.parametrize("state", ["DISABLE", "ENABLE REPLICA"])
+def test_an_upsert_to_a_table_with_a_rule_for_updates_is_refused_even_if_the_rule_never_fires(
+    typed: Connection, state: str
+) -> None:
+    run(
+        typed,
+        f"{_TARGET}, PRIMARY KEY (id))",
+        "CREATE RULE r AS ON UPDATE TO target DO ALSO SELECT 1",
+        "CREATE RULE s AS ON INSERT TO target DO ALSO SELECT 1",
+        f"ALTER TABLE target {state} RULE r",
+        "ALTER TABLE target DISABLE RULE s",
+    )
+    [objection] = objections(typed, mode="upsert", key=("id",), vote="prepared")
+    assert objection.startswith("the rule 'r' on public.target is for UPDATE")
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), _ROWS, "upsert", key=("id",)))
+    txn = staging.stage(_ROWS)
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="ON CONFLICT"):
+        staging.publish(txn)
+    run(typed, "DROP RULE r ON target")
+    assert objections(typed, mode="upsert", key=("id",), vote="prepared") == []
+    staging.publish(txn)
+
+
+def test_an_append_to_a_table_whose_rules_are_disabled_is_not_refused(typed: Connection) -> None:
+    run(typed, f"{_TARGET})")
+    for event in ("INSERT", "UPDATE"):
+        run(typed, f"CREATE RULE {event} AS ON {event} TO target DO INSTEAD NOTHING")
+        run(typed, f"ALTER TABLE target DISABLE RULE {event}")
+    assert objections(typed) == []
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), _ROWS))
+    staging.publish(staging.stage(_ROWS))
+    assert len(content(typed)) == 1
 
 
 def test_a_published_table_without_a_replica_identity_accepts_no_upserts(typed: Connection) -> None:
