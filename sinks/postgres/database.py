@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 #: only when the transaction is on disk. The sink's timeout replaces the role's timeout, which would end a slow publish
 #: again after every restart. A driver's transaction holds the owner's lock, so if the driver's host dies, the server
 #: must not keep that lock for hours. With ``array_nulls=off``, the server would read a null in an array as the text
-#: ``NULL``.
+#: ``NULL``. With ``quote_all_identifiers=on``, the server would print a default as ``"nextval"(…)``, and the sink recognizes
+#: ``nextval(…)`` only.
 _SETTINGS: Final = """
 SELECT pg_catalog.set_config('lock_timeout', %(lock)s, true), pg_catalog.set_config('statement_timeout', %(all)s, true),
   pg_catalog.set_config('synchronous_commit', CASE
@@ -32,6 +33,7 @@ SELECT pg_catalog.set_config('lock_timeout', %(lock)s, true), pg_catalog.set_con
     ELSE pg_catalog.current_setting('synchronous_commit')
   END, true),
   pg_catalog.set_config('array_nulls', 'on', true),
+  pg_catalog.set_config('quote_all_identifiers', 'off', true),
   CASE WHEN %(is_short)s THEN pg_catalog.set_config('idle_in_transaction_session_timeout', %(all)s, true) END,
   CASE WHEN %(is_short)s AND pg_catalog.current_setting('transaction_timeout', true) IS NOT NULL
     THEN pg_catalog.set_config('transaction_timeout', '0', true) END

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.live.one_task import apply, batch
 from tests.live.postgres.support import new_role, run, sink_of
@@ -71,6 +71,16 @@ def test_the_settings_of_a_role_or_a_database_change_no_stored_value(
     run(connection, *(f"ALTER {of} {name} SET {setting} = {value!r}" for setting, value in _SETTINGS.items()))
     assert apply(sink_of(role, vote=vote), _ROWS) == [Evidence.COMMITTED]
     assert connection.execute("TABLE target ORDER BY ctid").fetchall() == _STORED
+
+
+@pytest.mark.parametrize("column", ["n bigserial PRIMARY KEY", "n uuid DEFAULT gen_random_uuid() UNIQUE"])
+def test_a_key_that_the_table_generates_is_recognized_although_the_server_quotes_all_names(
+    column: str, database: str, connection: Connection
+) -> None:
+    run(connection, f"CREATE TABLE target (v bigint, {column})")
+    quoted = make_conninfo(database, options="-c quote_all_identifiers=on")
+    assert apply(sink_of(quoted), batch(v=pa.array([1, 2]))) == [Evidence.COMMITTED]
+    assert connection.execute("SELECT v FROM target ORDER BY v").fetchall() == [(1,), (2,)]
 
 
 def test_no_statement_is_prepared_in_a_session_because_a_pooler_may_use_another_session_next(database: str) -> None:
