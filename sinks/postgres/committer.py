@@ -11,7 +11,7 @@ from twopc import control
 from twopc.attempt import Evidence
 from twopc.crash_points import crash_point
 from twopc.fenced_committer import FencedCommitter
-from twopc.sinks.postgres.errors import FAILURES, explained, is_passing, reason
+from twopc.sinks.postgres.errors import FAILURES, creating_tables, explained, is_passing, reason
 from twopc.sinks.postgres.handle import PostgresHandle
 from twopc.sinks.postgres.server import read_server, require_usable, warn_of_publications
 from twopc.sinks.postgres.stages import Stages
@@ -173,7 +173,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def acquire(self, claim: Claim, seen: Owner | None) -> int:
         """See :class:`FencedCommitter`. Create the sink's own tables if they do not exist."""
         if not self._has_objects:
-            with self._try("creating its tables"), self.step() as step:
+            with self._try("creating its tables"), self.step() as step, creating_tables():
                 for statement in self._statements.create():
                     step.execute(statement)
         return super().acquire(claim, seen)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from psycopg import sql
 
-from twopc.sinks.postgres.errors import ReadOnlyError, TookTooLongError, text_of
+from twopc.sinks.postgres.errors import NotPreparedError, ReadOnlyError, TookTooLongError, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ class Database:
             with self.watched():
                 yield self.begin(is_short=True)
                 if prepared_as:
-                    self._end(sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(prepared_as)), "PREPARE TRANSACTION")
+                    self._prepare(prepared_as)
                 else:
                     self.commit()
         except BaseException:
@@ -169,6 +169,12 @@ class Database:
         limits = {"lock": f"{max(1, self._timeout_ms // 2)}ms", "all": f"{self._timeout_ms}ms", "is_short": is_short}
         connection.execute(_SETTINGS, limits)
         return connection
+
+    def _prepare(self, name: str) -> None:
+        try:
+            self._end(sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(name)), "PREPARE TRANSACTION")
+        except psycopg.errors.FeatureNotSupported as error:
+            raise NotPreparedError(text_of(error)) from error
 
     def _end(self, statement: sql.SQL | sql.Composed, expected: str) -> None:
         done = self.connection.execute(statement).statusmessage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +11,8 @@ import psycopg
 from twopc.errors import BadRecordError, ConfigurationError, FatalError, UnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from twopc.errors import TwoPhaseCommitError
 
 FAILURES: Final = (psycopg.Error,)
@@ -18,7 +21,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "": (FatalError, "PostgreSQL rejected the statement"),
     "0A": (
         ConfigurationError,
-        "With vote='prepared', no trigger may use NOTIFY, a temporary table or another server: drop or disable the trigger",
+        "The server does not support this statement for this table: change what its message names, or write to another table",
     ),
     "08": (UnavailableError, "The server is not reachable, or the connection was lost"),
     "22": (BadRecordError, "A row does not fit the table"),
@@ -48,6 +51,13 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     ),
     "28": (ConfigurationError, "Check the user and the password in the dsn, and the server's pg_hba.conf"),
     "3D": (ConfigurationError, "Check the database in the dsn"),
+    "39P03": (
+        ConfigurationError,
+        (
+            "The database forbids a table that the sink creates for itself, probably with an event trigger (see "
+            "pg_event_trigger): exempt the sink's role or the sink's own schema from the event trigger"
+        ),
+    ),
     "40": (UnavailableError, "PostgreSQL asks the client to try again"),
     "42501": (ConfigurationError, "Grant the sink's role the privileges that docs/postgres.md lists"),
     "42703": (FatalError, "Restore the column's original name, and restart the query"),
@@ -106,6 +116,10 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "57": (UnavailableError, "The server terminated the statement or the connection, or is starting or stopping"),
     "P0001": (BadRecordError, "One of the table's triggers or functions rejected a row"),
     "57014": (UnavailableError, "Raise timeout_ms, unless an operator canceled the statement"),
+    "HYC00": (
+        ConfigurationError,
+        "With vote='prepared', no trigger may use NOTIFY, a temporary table or another server: drop or disable the trigger",
+    ),
     "HYT00": (
         UnavailableError,
         (
@@ -149,6 +163,18 @@ class ReadOnlyError(psycopg.OperationalError):
     sqlstate = "25006"
 
 
+class NotPreparedError(psycopg.NotSupportedError):
+    """The transaction has done something that PostgreSQL does not allow in a prepared transaction."""
+
+    sqlstate = "HYC00"  # ODBC's code, because PostgreSQL uses 0A000 for everything that it does not support
+
+
+class CreationForbiddenError(psycopg.ProgrammingError):
+    """The database rejected one of the sink's own tables. An event trigger may use the SQLSTATE of a rejected row."""
+
+    sqlstate = "39P03"
+
+
 class TableGoneError(psycopg.ProgrammingError):
     """The table no longer exists, or another table has its name."""
 
@@ -183,6 +209,21 @@ class RowsLeftOutError(psycopg.DataError):
     """The table accepted fewer rows than the sink sent."""
 
     sqlstate = "P0001"
+
+
+@contextlib.contextmanager
+def creating_tables() -> Iterator[None]:
+    """Run the statements that create the sink's own tables. These statements write no row, so no error is about a row.
+
+    Raises:
+        CreationForbiddenError: an event trigger rejected a statement.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        if _meaning(error)[0] is BadRecordError:
+            raise CreationForbiddenError(text_of(error)) from error
+        raise
 
 
 def explained(error: Exception, what: str, *, is_start: bool = False) -> TwoPhaseCommitError:

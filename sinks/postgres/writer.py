@@ -10,7 +10,7 @@ import psycopg
 from twopc import control
 from twopc.errors import RetriableError
 from twopc.fenced_committer import transaction_name
-from twopc.sinks.postgres.errors import explained
+from twopc.sinks.postgres.errors import creating_tables, explained
 from twopc.sinks.postgres.handle import PostgresHandle
 from twopc.sinks.postgres.rows import fit_rows
 from twopc.sinks.postgres.statements import Statements
@@ -96,8 +96,9 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
         table = read_table(connection, self._settings.table)
         found = fit_rows(schema, table, key=self._settings.key)
         publishing = self._settings.publishing(table, found.names)
-        for statement in self._statements.create_stage(self._name, publishing):
-            connection.execute(statement)
+        with creating_tables():
+            for statement in self._statements.create_stage(self._name, publishing):
+                connection.execute(statement)
         self._publishing = publishing
         return found
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from twopc.errors import ConfigurationError, FatalError, UnavailableError
-from twopc.sinks.postgres.errors import TookTooLongError, explained, reason
+from twopc.sinks.postgres.errors import NotPreparedError, TookTooLongError, explained, reason
 
 _FULL = psycopg.errors.DiskFull('could not write to file "pg_wal/xlogtemp.7": No space left on device')
 _SAID = (
@@ -37,6 +37,14 @@ def test_the_reason_given_for_a_blocked_batch_says_what_to_do() -> None:
     assert reason(psycopg.OperationalError("FATAL: the database system is in recovery mode")).endswith(
         "is starting or stopping"
     )
+
+
+def test_only_a_transaction_that_cannot_be_prepared_is_blamed_on_its_triggers() -> None:
+    unsupported = psycopg.errors.FeatureNotSupported("INSERT with ON CONFLICT clause cannot be used with this table")
+    assert type(explained(unsupported, "sink 'orders', publishing")) is ConfigurationError
+    assert "not support" in reason(unsupported)
+    assert not re.search("vote|trigger|NOTIFY", reason(unsupported))
+    assert "no trigger may use NOTIFY" in reason(NotPreparedError("cannot PREPARE a transaction"))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.live.one_task import apply
 from tests.live.postgres.support import case_of, new_role, run, sink_of
+from twopc.attempt import Evidence
 from twopc.errors import ConfigurationError, TwoPhaseCommitError, UnavailableError
 from twopc.integration.services.ports import free_ports
 from twopc.integration.services.postgres import LocalPostgres
@@ -91,6 +92,37 @@ def test_a_dropped_internal_table_of_the_sink_is_reported(database: str, connect
         ConfigurationError, match=r"does not exist. The target table or one of the sink's own tables was"
     ):
         driver.prepare(numbers([1]))
+
+
+_FORBIDDEN = (
+    "CREATE FUNCTION f() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no tables here'; END $$",
+    "CREATE EVENT TRIGGER t ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION f()",
+)
+_NOT_A_ROW = "no tables here. The database forbids a table that the sink creates for itself, probably with an event"
+
+
+def test_an_event_trigger_that_forbids_the_sinks_own_tables_is_not_reported_as_a_bad_row(
+    database: str, connection: Connection
+) -> None:
+    case_of(database)
+    run(connection, *_FORBIDDEN)
+    with pytest.raises(ConfigurationError, match=_NOT_A_ROW):
+        Driver(sink_of(database))
+    run(connection, "DROP EVENT TRIGGER t")
+    assert apply(sink_of(database), numbers([1])) == [Evidence.COMMITTED]
+
+
+def test_an_event_trigger_that_forbids_a_stage_is_not_reported_as_a_bad_row(
+    database: str, connection: Connection
+) -> None:
+    case_of(database)
+    driver = Driver(sink_of(database))
+    run(connection, *_FORBIDDEN)
+    scan_start = driver.begin()
+    with pytest.raises(ConfigurationError, match=_NOT_A_ROW):
+        driver.prepare(numbers([1]))
+    run(connection, "DROP EVENT TRIGGER t")
+    assert driver.commit([driver.prepare(numbers([1]))], scan_start) == [Evidence.COMMITTED]
 
 
 @pytest.mark.parametrize("wanted", ["read-write", "any"])
