@@ -200,7 +200,10 @@ class DuckDbCommitter(FencedCommitter[Prepared, duckdb.DuckDBPyConnection]):
     def check_store(self, step: duckdb.DuckDBPyConnection) -> None:
         """See the base class."""
         try:
-            run(step, "SELECT key, number FROM events, twopc_control, twopc_transactions LIMIT 0")
+            every = (
+                "SELECT events.key, events.number FROM events, twopc_control, twopc_transactions, twopc_staged LIMIT 0"
+            )
+            run(step, every)
         except duckdb.ProgrammingError as error:
             raise ConfigurationError(f"sink {self.name!r}: {error}. Call create_tables(path) once") from error
 

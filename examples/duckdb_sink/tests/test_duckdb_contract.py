@@ -160,3 +160,14 @@ def test_a_wrong_path_or_a_file_without_the_tables_is_refused(sink: DuckDbSink, 
     duckdb.connect(wrong).close()
     with pytest.raises(ConfigurationError, match="create_tables"):
         replace(sink, path=str(wrong)).create_committer().inspect()
+
+
+@pytest.mark.parametrize("table", ["events", "twopc_control", "twopc_transactions", "twopc_staged"])
+def test_a_file_without_one_of_the_tables_is_refused_before_another_driver_is_fenced(
+    sink: DuckDbSink, table: str
+) -> None:
+    """A start that will be refused must not harm a healthy driver."""
+    with sink.step() as db:
+        run(db, f"DROP TABLE {table}")
+    with pytest.raises(ConfigurationError, match=f"(?s){table}.*create_tables"):
+        sink.create_committer().inspect()
