@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -17,11 +19,11 @@ from twopc.testing.contract import numbers
 from twopc.testing.contract.drivers import Driver, Query, all_rows, close_opened
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.live.postgres.services import PostgresService
 
     Connection = psycopg.Connection[Any]
+
+_DEPLOYMENT = Path(__file__).parents[3] / "docs" / "deployment.md"
 
 __all__ = ["no_vote_is_left"]
 
@@ -56,6 +58,23 @@ def test_a_vote_that_a_role_may_not_end_does_not_prevent_that_role_from_ending_t
         left = votes(connection)
         run(connection, *(f"ROLLBACK PREPARED '{name}'" for name in left))  # otherwise the role could not be dropped
     assert left == [theirs]
+
+
+def test_the_documented_statement_lists_only_the_votes_of_the_sink_whose_data_is_deleted(
+    database: str, connection: Connection
+) -> None:
+    """Another sink's name may begin with this sink's name. In another schema, a sink may even have the same name."""
+    case = prepared_of(database)
+    confirmed(case.sink, 1)
+    [own] = votes(connection)
+    confirmed(sink_of(database, name="orders-eu", vote="prepared"), 2)
+    confirmed(sink_of(database, schema="other", vote="prepared"), 3)
+    everyone = votes(connection)
+    assert [name.startswith("twopc-orders-") for name in everyone] == [True] * 3
+    [statement] = re.findall(r"`(SELECT x\.gid FROM pg_prepared_xacts x [^`]+)`", _DEPLOYMENT.read_text())
+    found = [name for (name,) in connection.execute(statement.replace("<sink>", "orders"))]
+    run(connection, *(f"ROLLBACK PREPARED '{name}'" for name in everyone))
+    assert found == [own]
 
 
 def test_a_statement_waiting_for_a_dead_drivers_vote_does_not_block_the_start_that_ends_the_vote(
