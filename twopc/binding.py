@@ -173,10 +173,9 @@ class Binding:
         # This number is above all earlier ones, because the drivers that wrote them had lower epochs.
         number = self._newest + 1 if self._files.is_atomic else log_epoch + 1 + _FIRST
         data = seal(current)
-        if self._bound is None and not self._files.is_atomic:
+        if self._bound is None and not self._files.is_atomic and self._read(_FIRST) is None:
             # First, because a driver that dies here must not leave only a file that a store may list late.
-            if self._read(_FIRST) is None:
-                self._put(_FIRST, data)
+            self._put(_FIRST, data)
         is_ours = self._put(number, data) or self._read(number) == current
         if is_ours and not self._files.is_atomic:
             # This driver cannot fence a driver that uses another log. If both drivers first write and then read, at
