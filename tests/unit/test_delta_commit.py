@@ -296,6 +296,12 @@ def _replace_columns(shop: Shop) -> None:
     write_deltalake(str(shop.path), pa.table({"other": [1]}), mode="overwrite", schema_mode="overwrite")
 
 
+def _require_row_ids(shop: Shop) -> None:
+    """The owner turns on row tracking, which changes only the protocol. Each added file would need an id."""
+    features = ["appendOnly", "invariants", "domainMetadata", "rowTracking"]
+    shop.commit_by_hand({"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}})
+
+
 @pytest.mark.parametrize("within", [True, False], ids=["within the commit", "before the commit"])
 def test_a_column_added_after_the_decision_does_not_block_the_batch(shop: Shop, *, within: bool) -> None:
     driver = Driver(shop.sink)
@@ -320,8 +326,9 @@ def test_a_column_added_after_the_decision_does_not_block_the_batch(shop: Shop, 
     [
         (_replace_columns, "the column 'value' was removed"),
         (lambda shop: shop.table().alter.add_constraint({"positive": "value > 0"}), "has the constraint 'positive'"),
+        (_require_row_ids, "has features that the sink does not support: 'domainMetadata', 'rowTracking'"),
     ],
-    ids=["columns", "constraint"],
+    ids=["columns", "constraint", "only the protocol"],
 )
 @pytest.mark.parametrize("within", [True, False], ids=["within the commit", "before the commit"])
 def test_a_change_after_the_decision_that_the_rows_do_not_fit_blocks_the_batch(
