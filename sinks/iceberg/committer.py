@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from twopc.errors import CheckpointExpiredError, ConfigurationError
 from twopc.fenced_committer import driver_epoch_of
+from twopc.sinks.iceberg.definition import find
 from twopc.sinks.iceberg.entries import Entry
 from twopc.sinks.iceberg.handle import IcebergHandle
 from twopc.sinks.iceberg.history import complete_decisions, is_in_main, rows_by_version, snapshot_of
 from twopc.sinks.iceberg.prepared import added_already
 from twopc.sinks.iceberg.properties import find_malformed
-from twopc.sinks.iceberg.proposal import has_definitions, require_listable
+from twopc.sinks.iceberg.proposal import require_listable
 from twopc.sinks.iceberg.spark_writer import newest_batch
 from twopc.sinks.iceberg.step import Step
 from twopc.sinks.lake.committer import LakeCommitter
@@ -76,27 +77,28 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
     def require_addable(self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]) -> None:
         """See :class:`LakeCommitter`."""
         for handle, entries in found.items():
-            require_listable(step.view.table, (handle.schema_id, handle.spec_id), entries or ())
+            require_listable(step.view.table, handle.definition, entries or ())
 
     def stage(
         self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]
     ) -> Mapping[IcebergHandle, list[Entry] | None]:
         """See :class:`LakeCommitter`.
 
-        If a schema or partitioning was removed from the table, files that need it cannot be listed in any manifest.
+        If a schema or partitioning was removed from the table, files that need it cannot be listed in any manifest, even if the
+        table now uses its id for another one.
 
         Raises:
             StoreError: since the decision, a table property has been set to a value that makes every commit fail.
         """
         for objection in find_malformed(step.view.table.metadata, is_decided=True):
             raise StoreError(f"{self._table} {objection}", ConfigurationError)
-        found = {
-            handle: entries if has_definitions(step.view.table, handle.schema_id, handle.spec_id) else None
-            for handle, entries in found.items()
-        }
+        metadata = step.view.table.metadata
+        written = {handle.definition for handle in found}
+        removed = {definition for definition in written if find(metadata, definition) is None}
+        found = {handle: None if handle.definition in removed else entries for handle, entries in found.items()}
         found = self._without_added(step, found)
         for handle, entries in self.renewed(step, {one: entries for one, entries in found.items() if entries}).items():
-            step.additions.setdefault((handle.schema_id, handle.spec_id), []).extend(entries)
+            step.additions.setdefault(handle.definition, []).extend(entries)
         return found
 
     def history(self, step: Step) -> History | None:

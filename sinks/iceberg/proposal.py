@@ -30,6 +30,7 @@ from pyiceberg.table.update import (
 )
 
 from twopc.errors import FatalError
+from twopc.sinks.iceberg.definition import Definition, find
 from twopc.sinks.iceberg.errors import translated
 from twopc.sinks.iceberg.layout import metadata_path
 from twopc.sinks.iceberg.properties import manifest_codec
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
@@ -50,8 +53,8 @@ _FORMAT: Final = 2
 #: The maximum age of the tag. The table's retention (``history.expire.max-ref-age-ms``) must not remove the tag.
 _FOREVER_MS: Final = 2**63 - 1
 
-#: Files, by the ids of the table's schema and partitioning when they were written.
-Additions = dict[tuple[int, int], "list[Entry]"]
+#: Files, by the table's schema and partitioning when they were written.
+Additions = dict[Definition, "list[Entry]"]
 
 
 @dataclass(frozen=True)
@@ -113,8 +116,8 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
     unique = uuid.uuid4()
     with translated("writing the metadata of a snapshot"):
         added = [
-            _manifest(table, metadata_path(metadata, f"{unique}-m{number}.avro"), snapshot_id, ids, entries)
-            for number, (ids, entries) in enumerate(change.additions.items())
+            _manifest(table, metadata_path(metadata, f"{unique}-m{number}.avro"), snapshot_id, written, entries)
+            for number, (written, entries) in enumerate(change.additions.items())
         ]
         list_path = metadata_path(metadata, f"snap-{snapshot_id}-0-{unique}.avro")
         _write_list(table, list_path, snapshot_id, parent_id, [*added, *_kept(table, parent_id)])
@@ -151,20 +154,15 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
     return Proposal(snapshot_id, tuple(updates), tuple(requirements), paths)
 
 
-def has_definitions(table: Table, schema_id: int, spec_id: int) -> bool:
-    """Return whether the table still has this schema and partitioning. Maintenance may remove them if no snapshot uses them."""
-    return table.metadata.schema_by_id(schema_id) is not None and spec_id in table.metadata.specs()
-
-
-def require_listable(table: Table, ids: tuple[int, int], entries: Sequence[Entry]) -> None:
+def require_listable(table: Table, written: Definition, entries: Sequence[Entry]) -> None:
     """Check that a manifest can store these files' partition values, because after the decision, a manifest must store them.
 
     Raises:
         StoreError: a manifest cannot store one of the values.
     """
-    schema, spec = table.metadata.schema_by_id(ids[0]), table.metadata.specs()[ids[1]]
+    schema, spec = _found(table, written)
     try:
-        construct_partition_summaries(spec, schema, [entry.data_file().partition for entry in entries])  # type: ignore[arg-type]
+        construct_partition_summaries(spec, schema, [entry.data_file().partition for entry in entries])
     except (struct.error, OverflowError, ValueError) as error:
         fields = ", ".join(f"{field.name}: {field.transform}" for field in spec.fields)
         advice = f"Filter out the rows with this value, or change the table's partitioning ({fields})"
@@ -183,15 +181,17 @@ def _unmoved(name: str, snapshot_id: int | None) -> AssertRefSnapshotId:
     return AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": snapshot_id})
 
 
-def _manifest(
-    table: Table, path: str, snapshot_id: int, ids: tuple[int, int], entries: Sequence[Entry]
-) -> ManifestFile:
-    schema_id, spec_id = ids
-    schema, spec = table.metadata.schema_by_id(schema_id), table.metadata.specs().get(spec_id)
-    if schema is None or spec is None:  # removed since the step began
-        raise StoreError(
-            f"the batch's files depend on schema {schema_id} and partition spec {spec_id}, but one of these was removed"
-        )
+def _found(table: Table, written: Definition) -> tuple[Schema, PartitionSpec]:
+    if found := find(table.metadata, written):
+        return found
+    raise StoreError(  # removed since the step began
+        f"the batch's files depend on schema {written.schema_id} and partition spec {written.spec_id}, but one of these was "
+        "removed"
+    )
+
+
+def _manifest(table: Table, path: str, snapshot_id: int, written: Definition, entries: Sequence[Entry]) -> ManifestFile:
+    schema, spec = _found(table, written)
     with write_manifest(
         format_version=_FORMAT,
         spec=spec,
@@ -238,11 +238,11 @@ def _write_list(
 
 def _summary(table: Table, parent_id: int | None, additions: Additions, own: Mapping[str, str]) -> Summary:
     metrics, partitions = UpdateMetrics(), set[tuple[int, str]]()
-    for (_, spec_id), entries in additions.items():
+    for written, entries in additions.items():
         for entry in entries:
             file: DataFile = entry.data_file()
             metrics.add_file(file)
-            partitions.add((spec_id, repr(entry.partition)))
+            partitions.add((written.spec_id, repr(entry.partition)))
     counted = {"changed-partition-count": str(len(partitions))} if partitions else {}
     parent = None if parent_id is None else table.metadata.snapshot_by_id(parent_id)
     return update_snapshot_summaries(

@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from twopc.errors import ConfigurationError
+from twopc.sinks.iceberg.definition import find
 from twopc.sinks.iceberg.files import TableFiles
 from twopc.sinks.iceberg.fit import find_unreadable
 from twopc.sinks.iceberg.proposal import Change, propose
@@ -90,9 +91,9 @@ class Step(LakeStep[IcebergView, "Table"]):
             StoreError: a column no longer fits the files.
         """
         now = self._table.schema()
-        for schema_id in {schema_id for schema_id, _ in self.additions} - {now.schema_id}:
-            written = self._table.metadata.schema_by_id(schema_id)
-            if written is not None and (misfit := next(find_unreadable(written, now), None)):
+        for written in self.additions:
+            found = find(self._table.metadata, written)
+            if found is not None and (misfit := next(find_unreadable(found[0], now), None)):
                 raise StoreError(
                     f"{self._title} was altered after the batch was decided, so readers of the table could not read the "
                     f"batch's files: {misfit}",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from twopc.sinks.iceberg.data_files import NewFiles
+from twopc.sinks.iceberg.definition import Definition, current
 from twopc.sinks.iceberg.files import TableFiles
 from twopc.sinks.iceberg.handle import IcebergHandle
 from twopc.sinks.iceberg.layout import entrance, root
@@ -70,14 +72,12 @@ class IcebergView:
 
     def handle(self, **common: Any) -> IcebergHandle:
         """See :class:`View`."""
-        schema_id, spec_id = self._definition
-        return IcebergHandle(schema_id=schema_id, spec_id=spec_id, **common)
+        return IcebergHandle(**self._definition._asdict(), **common)
 
     def is_current(self, handle: IcebergHandle) -> bool:
         """See :class:`View`."""
-        return (handle.schema_id, handle.spec_id) == self._definition
+        return handle.definition.is_same(self._definition)
 
-    @property
-    def _definition(self) -> tuple[int, int]:
-        metadata = self.table.metadata
-        return metadata.current_schema_id, metadata.default_spec_id
+    @cached_property
+    def _definition(self) -> Definition:
+        return current(self.table.metadata)

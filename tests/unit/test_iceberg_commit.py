@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.transforms import BucketTransform
+from pyiceberg.table.update import RemovePartitionSpecsUpdate, RemoveSchemasUpdate
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import LongType
 
 from tests.faulty_catalog import next_commits
 from tests.unit.iceberg_support import TAG, Shop
@@ -17,13 +20,14 @@ from twopc import (
     CheckpointExpiredError,
     ConfigurationError,
     FencedError,
+    RetriableError,
     UnavailableError,
 )
 from twopc.attempt import Evidence
 from twopc.testing.contract.drivers import Driver, close_opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.faulty_catalog import Send
@@ -322,6 +326,94 @@ def test_files_whose_partition_spec_was_removed_from_the_table_are_proven_lost(s
     driver.begin()
     repaired = prepare(driver, shop.sink, 1, 2, attempt=2)
     assert evidence(driver, [repaired], scan_start) == [COMMITTED]
+    assert shop.values() == [1, 2]
+
+
+def partition(shop: Shop, transform: Any) -> None:
+    shop.change(lambda table: table.update_spec().add_field("value", transform, "part").commit())
+
+
+def add_column(shop: Shop, name: str) -> None:
+    shop.change(lambda table: table.update_schema().add_column(name, LongType()).commit())
+
+
+def remove_spec(shop: Shop) -> None:
+    """The owner drops the partition field, and ``clean_expired_metadata`` removes the partition spec."""
+    shop.change(lambda table: table.update_spec().remove_field("part").commit())
+    removal = RemovePartitionSpecsUpdate.model_validate({"spec-ids": [1]})
+    shop.change(lambda table: table.catalog.commit_table(table, (), (removal,)))
+
+
+def reuse_spec(shop: Shop) -> None:
+    remove_spec(shop)
+    partition(shop, IdentityTransform())
+    assert shop.table().spec().spec_id == 1
+
+
+def reuse_schema(shop: Shop) -> None:
+    """The same for a column."""
+    shop.change(lambda table: table.update_schema().delete_column("more").commit())
+    removal = RemoveSchemasUpdate.model_validate({"schema-ids": [1]})
+    shop.change(lambda table: table.catalog.commit_table(table, (), (removal,)))
+    add_column(shop, "other")
+    assert shop.table().schema().schema_id == 1
+
+
+#: What the owner does before the batch, and what happens after the batch's decision.
+SPEC_REMOVED = (lambda shop: partition(shop, BucketTransform(4)), remove_spec)
+SPEC_REUSED = (lambda shop: partition(shop, BucketTransform(4)), reuse_spec)
+SCHEMA_REUSED = (lambda shop: add_column(shop, "more"), reuse_schema)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [SPEC_REMOVED, SPEC_REUSED, SCHEMA_REUSED],
+    ids=["a removed partitioning", "a reused id of a partitioning", "a reused id of a schema"],
+)
+def test_files_are_lost_if_the_ids_of_their_definition_no_longer_mean_it(
+    shop: Shop, before: Callable[[Shop], None], after: Callable[[Shop], None]
+) -> None:
+    """Iceberg gives a removed id to the next definition. Readers would apply that definition to the files, and skip rows."""
+    before(shop)
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    driver.committer.confirm([handle], 0)
+
+    after(shop)
+    assert evidence(driver, [handle], scan_start) == [ABORTED]
+    assert shop.values() == []
+    driver.begin()
+    repaired = prepare(driver, shop.sink, 1, 2, attempt=2)
+    assert evidence(driver, [repaired], scan_start) == [COMMITTED]
+    assert shop.values() == [1, 2]
+    for value in (1, 2):
+        assert shop.table().scan(f"value = {value}").to_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize(("before", "after"), [SPEC_REUSED, SCHEMA_REUSED], ids=["of a partitioning", "of a schema"])
+def test_an_attempt_is_void_if_the_table_has_reused_an_id(
+    shop: Shop, before: Callable[[Shop], None], after: Callable[[Shop], None]
+) -> None:
+    before(shop)
+    driver = Driver(shop.sink)
+    driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    after(shop)
+    with pytest.raises(RetriableError, match="was altered while this batch was being written"):
+        driver.committer.confirm([handle], 0)
+
+
+def test_a_handle_without_a_fingerprint_is_still_committed(shop: Shop) -> None:
+    """An earlier version of the sink has stored such handles."""
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = dataclasses.replace(prepare(driver, shop.sink, 1, 2), fingerprint="")
+    encoded = shop.sink.encode_handle(handle)
+    del encoded["fingerprint"]
+    assert shop.sink.decode_handle(encoded) == handle
+    driver.committer.confirm([handle], 0)
+    assert evidence(driver, [handle], scan_start) == [COMMITTED]
     assert shop.values() == [1, 2]
 
 
