@@ -24,6 +24,9 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary, UpdateMetric
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertLastAssignedFieldId,
+    AssertLastAssignedPartitionId,
     AssertRefSnapshotId,
     AssertTableUUID,
     SetSnapshotRefUpdate,
@@ -38,12 +41,13 @@ from twopc.sinks.iceberg.record import summary_of, tag_of
 from twopc.sinks.lake.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
 
     from twopc.sinks.iceberg.entries import Entry
@@ -136,8 +140,8 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
     )
     updates: list[TableUpdate] = [AddSnapshotUpdate(snapshot=snapshot)]
     requirements: list[TableRequirement] = [AssertTableUUID(uuid=metadata.table_uuid)]
-    if change.additions:  # The files were compared with this schema.
-        requirements.append(AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}))
+    if change.additions:  # The files were compared with these definitions.
+        requirements.extend(_unaltered(metadata))
     # The update replaces the complete reference, so it must repeat the branch's retention settings.
     kept = parent.model_dump(by_alias=True, exclude={"snapshot_id", "snapshot_ref_type"}) if parent else {}
     updates.append(_moved(MAIN_BRANCH, "branch", snapshot_id, kept))
@@ -179,6 +183,18 @@ def _moved(name: str, kind: str, snapshot_id: int, retention: Mapping[str, Any])
 
 def _unmoved(name: str, snapshot_id: int | None) -> AssertRefSnapshotId:
     return AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": snapshot_id})
+
+
+def _unaltered(metadata: TableMetadata) -> Iterator[TableRequirement]:
+    """Require that the table's definitions are those that the step has read.
+
+    The current definitions' ids are not enough. The owner may drop a column or partition field, and add another one that gets
+    the same id after maintenance. But a new column or partition field also raises the table's highest field id.
+    """
+    yield AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id})
+    yield AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": metadata.last_column_id})
+    yield AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id})
+    yield AssertLastAssignedPartitionId.model_validate({"last-assigned-partition-id": metadata.last_partition_id})
 
 
 def _found(table: Table, written: Definition) -> tuple[Schema, PartitionSpec]:

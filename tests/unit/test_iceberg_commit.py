@@ -370,8 +370,9 @@ SCHEMA_REUSED = (lambda shop: add_column(shop, "more"), reuse_schema)
     [SPEC_REMOVED, SPEC_REUSED, SCHEMA_REUSED],
     ids=["a removed partitioning", "a reused id of a partitioning", "a reused id of a schema"],
 )
+@pytest.mark.parametrize("within", [True, False], ids=["within the commit", "before the commit"])
 def test_files_are_lost_if_the_ids_of_their_definition_no_longer_mean_it(
-    shop: Shop, before: Callable[[Shop], None], after: Callable[[Shop], None]
+    shop: Shop, before: Callable[[Shop], None], after: Callable[[Shop], None], *, within: bool
 ) -> None:
     """Iceberg gives a removed id to the next definition. Readers would apply that definition to the files, and skip rows."""
     before(shop)
@@ -380,8 +381,16 @@ def test_files_are_lost_if_the_ids_of_their_definition_no_longer_mean_it(
     handle = prepare(driver, shop.sink, 1, 2)
     driver.committer.confirm([handle], 0)
 
-    after(shop)
-    assert evidence(driver, [handle], scan_start) == [ABORTED]
+    def overtaken(send: Send) -> Any:
+        after(shop)
+        return send()
+
+    if within:
+        with next_commits(overtaken):
+            assert evidence(driver, [handle], scan_start) == [ABORTED]
+    else:
+        after(shop)
+        assert evidence(driver, [handle], scan_start) == [ABORTED]
     assert shop.values() == []
     driver.begin()
     repaired = prepare(driver, shop.sink, 1, 2, attempt=2)
@@ -415,6 +424,38 @@ def test_a_handle_without_a_fingerprint_is_still_committed(shop: Shop) -> None:
     driver.committer.confirm([handle], 0)
     assert evidence(driver, [handle], scan_start) == [COMMITTED]
     assert shop.values() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda shop: partition(shop, BucketTransform(4)),
+        lambda shop: add_column(shop, "more"),
+        lambda shop: shop.change(lambda table: table.update_schema().rename_column("note", "text").commit()),
+    ],
+    ids=["partition field", "column", "name"],
+)
+def test_a_harmless_change_within_a_commit_costs_one_more_attempt(shop: Shop, change: Callable[[Shop], None]) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    driver.committer.confirm([handle], 0)
+    refused = []
+
+    def overtaken(send: Send) -> Any:
+        change(shop)
+        try:
+            return send()
+        except Shop.refused as error:
+            refused.append(error)
+            raise
+
+    with next_commits(overtaken, lambda send: send()):
+        assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    assert len(refused) == 1
+    assert shop.values() == [1, 2]
+    [task] = shop.table().scan().plan_files()
+    assert task.file.spec_id == 0
 
 
 def test_a_batch_that_took_too_long_is_not_decided(shop: Shop) -> None:
