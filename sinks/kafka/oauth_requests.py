@@ -12,7 +12,6 @@ import http.client
 import json
 import logging
 import re
-import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -21,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import ConfigurationError, RetriableError
+from twopc.sinks.kafka.tls import tls_context
 from twopc.uris import is_readable, is_sendable
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ClientCredentials:
             urllib.parse.urlencode({name: value for name, value in form.items() if value}).encode(),
             {"Authorization": f"Basic {base64.b64encode(user.encode()).decode()}", "Accept": "application/json"},
         )
-        context = ssl.create_default_context(cafile=self.options.get("https.ca.location"))
+        context = tls_context(cafile=self.options.get("https.ca.location"))
         opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _NoRedirect)
         try:
             with opener.open(request, timeout=_TIMEOUT_S) as response:

@@ -19,6 +19,7 @@ from twopc.redaction import flaws_in
 from twopc.sinks.kafka import java_options
 from twopc.sinks.kafka.oauth import Tokens, name_of
 from twopc.sinks.kafka.oauth_requests import ClientCredentials, unsecured
+from twopc.sinks.kafka.tls import tls_context
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -259,7 +260,7 @@ def _tokens(parsed: Mapping[str, Any]) -> Tokens:
 
 def _tls_context(parsed: Mapping[str, Any]) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=parsed.get("ssl.ca.location"), cadata=parsed.get("ssl.ca.pem"))
+        context = tls_context(cafile=parsed.get("ssl.ca.location"), cadata=parsed.get("ssl.ca.pem"))
         if parsed.get("ssl.crl.location"):
             context.load_verify_locations(parsed["ssl.crl.location"])
             context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
