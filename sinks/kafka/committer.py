@@ -91,7 +91,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         report = until_final([probe], look, timeout_ms=self._timeout_ms)[probe]
         if report == NO_ANSWER:
             silent = f"no transaction coordinator responded at {self._settings.bootstrap_servers} within {self._timeout_ms} ms"
-            raise UnavailableError("; ".join([silent, *failures()]))
+            raise UnavailableError("; ".join([silent, *self._failures()]))
         if report == NOT_AUTHORIZED:
             raise ConfigurationError(
                 f"sink {sink!r} has no permission to describe its transactional ids, so it cannot find transactions "
@@ -216,11 +216,17 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         ends = [
             f"the commit of {counted(count, 'transaction')} at {answer}" for answer, count in sorted(answers.items())
         ]
+        silent = self._failures() if NO_ANSWER in unproven.values() else failures()
         return (
-            f"sink {self._settings.name!r}: {'; '.join([*ends, *self._unread, *failures()])}. Decided transactions expire "
+            f"sink {self._settings.name!r}: {'; '.join([*ends, *self._unread, *silent])}. Decided transactions expire "
             f"after kafka.transaction.timeout.ms={self._settings.transaction_timeout_ms} ms, and the driver must then "
             "write their rows again"
         )
+
+    def _failures(self) -> list[str]:
+        """Say why a broker may not have responded. An error of a connection may quote the reason why there is no token."""
+        errors = self._client.connection_errors()
+        return [*errors, *(why for why in failures() if not any(why in error for error in errors))]
 
     def abort(self, handles: Sequence[KafkaHandle]) -> None:
         """See :class:`SinkCommitter`. Abort by fencing, which stops the writer on any machine (rule 7)."""

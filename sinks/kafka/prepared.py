@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from twopc.crash_points import crash_point, is_armed
 from twopc.errors import CheckpointExpiredError, RetriableError
 from twopc.sinks.kafka.handle import ProducerIdentity, driver_epoch_of, id_prefix
-from twopc.sinks.kafka.reports import CONCURRENT, FENCED, NONE, NOT_FINAL, described, until_final
+from twopc.sinks.kafka.reports import CONCURRENT, FENCED, NO_ANSWER, NONE, NOT_FINAL, described, until_final
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -36,7 +36,9 @@ def confirm(client: TransactionClient, settings: KafkaSettings, handles: Sequenc
     ids = [handle.transactional_id for handle in handles]
     descriptions = described(client.describe, ids, timeout_ms=settings.timeout_ms)
     for handle in handles:
-        reason = why_not(handle, descriptions[handle.transactional_id], settings.ledger)
+        found = descriptions[handle.transactional_id]
+        errors = client.connection_errors() if found.error == NO_ANSWER else []
+        reason = why_not(handle, found, settings.ledger, errors)
         if reason:
             raise RetriableError(f"{handle.transaction} cannot be decided: {reason}")
     _require_time(settings, age_ms + (time.monotonic() - began) * 1000)
@@ -52,8 +54,17 @@ def _require_time(settings: KafkaSettings, age_ms: float) -> None:
         )
 
 
-def why_not(handle: KafkaHandle, found: Description, ledger: str) -> str | None:
-    """Say why a handle's transaction cannot be decided. Return None if the transaction can be decided."""
+def why_not(handle: KafkaHandle, found: Description, ledger: str, errors: Sequence[str] = ()) -> str | None:
+    """Say why a handle's transaction cannot be decided. Return None if the transaction can be decided.
+
+    Args:
+        handle: the handle.
+        found: the coordinator's report.
+        ledger: the ledger's name.
+        errors: why brokers do not respond; see :meth:`TransactionClient.connection_errors`.
+    """
+    if found.error == NO_ANSWER:
+        return "; ".join([f"its coordinator does not respond ({NO_ANSWER})", *errors])
     if found.error != NONE:
         return f"its coordinator reports {found.error}"
     if found.state != "Ongoing":

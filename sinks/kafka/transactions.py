@@ -25,7 +25,7 @@ from twopc.sinks.kafka.partition_reports import describe_partitions, describe_to
 from twopc.sinks.kafka.reports import NO_ANSWER, NONE, Description, Listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from twopc.sinks.kafka.handle import ProducerIdentity
     from twopc.sinks.kafka.partition_reports import PartitionReport, TopicReport
@@ -60,6 +60,8 @@ _MOVED: Final = frozenset(
         kafka_errors.CoordinatorLoadInProgressError.errno,
     }
 )
+#: kafka-python reports these errors without a connection. They hide the error of the last connection.
+_WITHOUT_CONNECTION: Final = (kafka_errors.NodeNotReadyError, kafka_errors.UnknownBrokerIdError)
 
 
 class BrokersTooOldError(ConfigurationError):
@@ -76,6 +78,11 @@ class TransactionClient:
         self._connection = BrokerConnection(config)
         self._lanes = Lanes(self._connection, lambda: BrokerConnection(config))
         self._nodes: dict[str, int] = {}  # the known coordinators, by transactional id
+        self._errors: dict[
+            int | None, str
+        ] = {}  # why each node's last request had no response; None stands for any node
+        logs_in = str(config.get("security_protocol", "")).startswith("SASL")
+        self._login_hint = " (perhaps the broker has rejected the login: check kafka.sasl.*)" if logs_in else ""
         missing = [name for name, request in _NEEDED.items() if self._connection.does_not_know(request)]
         if missing:
             version = self._connection.broker_version
@@ -101,6 +108,26 @@ class TransactionClient:
         """Return the name of the id's last known coordinator, for error messages."""
         node = self._nodes.get(transactional_id)
         return "an unknown coordinator" if node is None else f"broker {node}"
+
+    def connection_errors(self) -> list[str]:
+        """Say why brokers have not responded to their last requests, for error messages. No broker is contacted.
+
+        A failed login or TLS handshake, for example, is otherwise only a missing response.
+        """
+        nodes = self._connection.nodes
+        found = [(node, why) for node, why in list(self._errors.items()) if node is None or node in nodes]
+        named = [f"the last connection to broker {node} failed: {why}" for node, why in found if node is not None]
+        others = [f"the last connection failed: {why}" for node, why in found if node is None]
+        return sorted(named) or others
+
+    def _noted(self, nodes: Iterable[int | None], outcomes: Sequence[Any]) -> Sequence[Any]:
+        """Note the errors among the outcomes of requests to these nodes, and return the outcomes."""
+        for node, outcome in zip(nodes, outcomes, strict=True):
+            if not isinstance(outcome, Exception):
+                self._errors.pop(node, None)
+            elif not isinstance(outcome, _WITHOUT_CONNECTION):
+                self._errors[node] = f"{outcome}{self._login_hint if _may_be_a_refused_login(outcome) else ''}"
+        return outcomes
 
     def describe(self, transactional_ids: Sequence[str]) -> dict[str, Description]:
         """Describe transactions with one request per coordinator. An error for one id does not affect the others."""
@@ -198,7 +225,8 @@ class TransactionClient:
                 break
             reports.update(self._look_up(waiting))
             groups = list(self._groups(waiting, one_by_one=one_by_one))
-            responses = self._lanes.send_all([(build(ids), node) for node, ids in groups])
+            sent = self._lanes.send_all([(build(ids), node) for node, ids in groups])
+            responses = self._noted((node for node, _ in groups), sent)
             waiting = []
             for (_, ids), response in zip(groups, responses, strict=True):
                 rows = {} if isinstance(response, Exception) else read(response)
@@ -225,7 +253,7 @@ class TransactionClient:
             request = FindCoordinatorRequest(
                 key_type=_TRANSACTION_COORDINATOR, coordinator_keys=unknown, min_version=_MANY_IDS_VERSION
             )
-            [response] = self._connection.send_all([(request,)])
+            [response] = self._noted([None], self._connection.send_all([(request,)]))
             found = {} if isinstance(response, Exception) else {row.key: row for row in response.coordinators}
         self._nodes.update({tid: row.node_id for tid, row in found.items() if row.error_code == 0})
         return {tid: _error_name(row.error_code) for tid, row in found.items() if row.error_code not in {0, *_MOVED}}
@@ -236,7 +264,8 @@ class TransactionClient:
             (FindCoordinatorRequest(key_type=_TRANSACTION_COORDINATOR, key=tid, max_version=_MANY_IDS_VERSION - 1),)
             for tid in transactional_ids
         ]
-        responses = zip(transactional_ids, self._connection.send_all(requests), strict=True)
+        sent = self._noted([None] * len(requests), self._connection.send_all(requests))
+        responses = zip(transactional_ids, sent, strict=True)
         return {tid: response for tid, response in responses if not isinstance(response, Exception)}
 
     def _groups(self, transactional_ids: Sequence[str], *, one_by_one: bool) -> Iterator[tuple[int, list[str]]]:
@@ -245,6 +274,14 @@ class TransactionClient:
         for node in sorted(set(known.values())):
             ids = [tid for tid, at in known.items() if at == node]
             yield from ((node, [tid]) for tid in ids) if one_by_one else ((node, ids),)
+
+
+def _may_be_a_refused_login(error: Exception) -> bool:
+    """Whether a broker has closed a connection. It does so right after it has rejected a login.
+
+    kafka-python then often discards the broker's response (``KafkaTCPTransport._read_from_sock``).
+    """
+    return isinstance(error, kafka_errors.KafkaConnectionError) and "Handshake failed" not in str(error)
 
 
 def _description(state: Any) -> Description:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
+import ssl
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,8 @@ from tests.live.rules.schedules import at
 from tests.live.security_support import PASSWORD, USER, allow, documented_rights
 from twopc.errors import CommitBlockedError, ConfigurationError, TwoPhaseCommitError
 from twopc.sinks.kafka import ledger_topic
+from twopc.sinks.kafka.reports import NO_ANSWER
+from twopc.sinks.kafka.transactions import TransactionClient
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -119,6 +123,31 @@ def test_the_certificate_of_an_unknown_authority_is_refused(
     query = secure_query(secured, tmp_path, authority, **{"kafka.ssl.ca.location": str(other)})
     with pytest.raises(TwoPhaseCommitError, match=r"kafka\.(ssl|security)"):
         query.driver().process(query.batch(0), Tasks(query, ROWS))
+
+
+@pytest.mark.parametrize("expired", ["password", "certificate"])
+def test_the_committing_client_says_why_a_broker_refuses_its_new_connections(
+    secured: LocalKafka, tmp_path: Path, authority: tuple[Path, Path], expired: str
+) -> None:
+    """Seen: after a rotation of passwords or certificates, the error said only that no response came."""
+    query = secure_query(secured, tmp_path, authority)
+    with contextlib.closing(TransactionClient(query.sink.committing_config())) as client:
+        manager = client._connection._manager
+        if expired == "password":
+            manager.config |= {"sasl_plain_password": "old"}
+        else:
+            manager.config["ssl_context"] = ssl.create_default_context()  # does not know the authority
+        manager.run(partial(close_all, manager))
+        assert client.describe([f"{query.name}.1.w.0"])[f"{query.name}.1.w.0"].error == NO_ANSWER
+        [why] = client.connection_errors()
+    assert why.startswith("the last connection")
+    said = r"SaslAuthenticationFailed|check kafka\.sasl" if expired == "password" else "CERTIFICATE_VERIFY_FAILED"
+    assert re.search(said, why)
+
+
+async def close_all(manager: Any) -> None:
+    for connection in list(manager._conns.values()):
+        connection.close()
 
 
 def test_the_sinks_representation_hides_the_password(

@@ -133,6 +133,9 @@ class TransactionClient:
     def coordinator_of(self, _transactional_id: str) -> str:
         return "the coordinator"
 
+    def connection_errors(self) -> list[str]:
+        return []
+
     def describe(self, transactional_ids: Sequence[str]) -> dict[str, Description]:
         def ask() -> dict[str, Description]:
             return {tid: _description(tid) for tid in transactional_ids}

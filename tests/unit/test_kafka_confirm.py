@@ -14,7 +14,7 @@ import kafka.errors
 import pytest
 
 from twopc.attempt import Evidence
-from twopc.errors import CheckpointExpiredError
+from twopc.errors import CheckpointExpiredError, RetriableError
 from twopc.sinks.kafka import reports
 from twopc.sinks.kafka.committer import KafkaCommitter
 from twopc.sinks.kafka.handle import KafkaHandle
@@ -72,6 +72,16 @@ def test_a_missing_or_unknown_transaction_is_not_confirmed(error: str) -> None:
     assert error in str(why_not(HANDLE, Description(error), LEDGER))
 
 
+def test_the_reason_why_a_coordinator_does_not_respond_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: after a rotation of passwords, the error said NO_ANSWER."""
+    monkeypatch.setattr(reports, "until_final", lambda ids, ask, **_: ask(list(ids)))
+    client: Any = SimpleNamespace(
+        describe=lambda ids: dict.fromkeys(ids, Description(NO_ANSWER)), connection_errors=lambda: ["wrong password"]
+    )
+    with pytest.raises(RetriableError, match=r"its coordinator does not respond \(NO_ANSWER\); wrong password"):
+        confirm(client, KafkaSettings(name="s", bootstrap_servers="b:1"), [HANDLE], 0)
+
+
 @pytest.mark.parametrize("passing", [NO_ANSWER, CONCURRENT])
 def test_a_coordinator_that_moves_is_asked_again(passing: str) -> None:
     """All rows are written. Without the repetition, the tasks would write them again."""
@@ -100,6 +110,7 @@ class Asked(KafkaCommitter):
         self._unread = [unread] if unread else []
         client: Any = SimpleNamespace(
             coordinator_of=lambda _: "broker 3",
+            connection_errors=lambda: ["wrong password"],
             end=lambda identities: {identity.transactional_id: answer for identity in identities},
             describe=lambda ids: dict.fromkeys(ids, Description(NOT_FOUND)),
         )
@@ -124,7 +135,10 @@ def test_no_other_response_proves_a_commit(answer: str) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "said"),
-    [(NO_ANSWER, "broker 3: no response"), (NOT_AUTHORIZED, "broker 3: not authorized. Allow Write")],
+    [
+        (NO_ANSWER, "broker 3: no response; the markers were deleted; wrong password. "),
+        (NOT_AUTHORIZED, "broker 3: not authorized. Allow Write"),
+    ],
 )
 def test_the_error_gives_the_reason_for_an_unproven_commit_and_the_time_left(answer: str, said: str) -> None:
     """Without it the error reads "restart when every broker answers", while a right is missing and transactions expire."""

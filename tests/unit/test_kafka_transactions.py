@@ -32,9 +32,11 @@ class Manager:
     def __init__(self) -> None:
         self.sent: list[int | None] = []
         self.refreshed: list[bool] = []  #: an entry for each request for newer metadata
-        self.cluster = SimpleNamespace(request_update=lambda: self.refreshed.append(True))
+        brokers = [SimpleNamespace(node_id=node) for node in (DEAD, ALIVE)]
+        self.cluster = SimpleNamespace(request_update=lambda: self.refreshed.append(True), brokers=lambda: brokers)
         self.error: kafka_errors.KafkaError = kafka_errors.UnknownBrokerIdError(DEAD)  #: node 1's error
         self.paused: set[str] = set()  #: why the connection to node 2 sends nothing
+        self.down = True  #: whether node 1 does not respond
         self.waits = 0
         self.looked_up: list[str] = []  #: the ids whose coordinator was looked up
         self._conns = {ALIVE: SimpleNamespace(paused=self.paused)}
@@ -51,11 +53,16 @@ class Manager:
 
     def send(self, request: Any, node: int | None = None) -> Any:
         self.sent.append(node)
-        if node == DEAD:
+        if node == DEAD and self.down:
             raise self.error
         if self.paused:
             raise kafka_errors.NodeNotReadyError(f"Node paused: {self.paused}")
         return self._answer(request)
+
+    async def answer_with(self, node: int, request: Any) -> Any:
+        """Say that ``node`` coordinates every id."""
+        rows = [SimpleNamespace(key=key, node_id=node, error_code=0) for key in request.coordinator_keys]
+        return SimpleNamespace(coordinators=rows)
 
     async def _answer(self, request: Any) -> Any:
         if hasattr(request, "coordinator_keys"):
@@ -68,7 +75,8 @@ class Manager:
 def client_that_knows(coordinators: dict[str, int]) -> tuple[TransactionClient, Manager]:
     client, connection, manager = object.__new__(TransactionClient), object.__new__(BrokerConnection), Manager()
     connection._manager = manager
-    client._connection, client._nodes = connection, dict(coordinators)
+    client._connection, client._nodes, client._errors = connection, dict(coordinators), {}
+    client._login_hint = " (check kafka.sasl.*)"
     client._lanes = Lanes(connection, lambda: connection)
     return client, manager
 
@@ -134,6 +142,38 @@ def test_a_coordinator_without_a_successor_counts_as_no_response() -> None:
     client, manager = client_that_knows({"s.0.a.0": DEAD})
     manager._answer = lambda _request: kafka_errors.KafkaConnectionError()  # type: ignore[method-assign,assignment]
     assert client.end([ProducerIdentity("s.0.a.0", 7, 0)]) == {"s.0.a.0": NO_ANSWER}
+
+
+def test_the_reason_why_a_broker_does_not_respond_is_kept_until_it_responds() -> None:
+    """Seen: a failed login was reported as a missing response. While kafka-python waits to connect again, it hides why."""
+    client, manager = client_that_knows({"s.0.a.0": DEAD, "s.0.b.0": ALIVE})
+    manager._answer = lambda request: (  # type: ignore[method-assign]
+        manager.answer_with(DEAD, request)
+        if hasattr(request, "coordinator_keys")
+        else Manager._answer(manager, request)
+    )
+    manager.error = kafka_errors.SaslAuthenticationFailedError("wrong password")
+    assert client.end([ProducerIdentity("s.0.a.0", 7, 0)]) == {"s.0.a.0": NO_ANSWER}
+    manager.error = kafka_errors.NodeNotReadyError(DEAD)
+    assert client.end([ProducerIdentity("s.0.a.0", 7, 0), ProducerIdentity("s.0.b.0", 7, 0)])["s.0.b.0"] == NONE
+    [why] = client.connection_errors()
+    assert why.startswith("the last connection to broker 1 failed: ") and why.endswith("wrong password")
+    manager.down = False
+    assert client.end([ProducerIdentity("s.0.a.0", 7, 0)]) == {"s.0.a.0": NONE}
+    assert client.connection_errors() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [("Handshake failed: certificate expired", ""), ("socket disconnected", " (check kafka.sasl.*)")],
+)
+def test_the_reason_why_no_coordinator_can_be_looked_up_is_kept(error: str, hint: str) -> None:
+    """kafka-python often discards the response to a rejected login, because the broker then closes the connection."""
+    client, manager = client_that_knows({})
+    manager._answer = lambda _request: kafka_errors.KafkaConnectionError(error)  # type: ignore[method-assign,assignment]
+    assert client.end([ProducerIdentity("s.0.a.0", 7, 0)]) == {"s.0.a.0": NO_ANSWER}
+    [why] = client.connection_errors()
+    assert why.startswith("the last connection failed: ") and why.endswith(f"{error}{hint}")
 
 
 def connect_to(version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> TransactionClient:
