@@ -25,6 +25,7 @@ from twopc.sinks.kafka.errors import (
     error_of,
     is_fenced,
     is_forgotten,
+    ledger_changed,
     ledger_gone,
     on_ids,
     on_topic,
@@ -179,7 +180,10 @@ class DriverProducer:
             self._end()
             return FatalError(self._ended)
         doing, right = f"writing to the ledger {self._ledger}", on_topic("Write", self._ledger)
-        found = ledger_gone(inner, self._ledger) or wrong_clock(inner, doing) or translate(error, doing, right)
+        known = (
+            ledger_gone(inner, self._ledger) or wrong_clock(inner, doing) or ledger_changed(inner, self._ledger, doing)
+        )
+        found = known or translate(error, doing, right)
         return type(found)(f"{found}{self._client_log.said()}") if isinstance(found, RetriableError) else found
 
     def _commit(self) -> None:

@@ -212,6 +212,28 @@ def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
     )
 
 
+def ledger_changed(error: KafkaError, ledger: str, doing: str) -> TwoPhaseCommitError | None:
+    """Build the error to raise if ``error`` means that the ledger's settings were changed while the query was running.
+
+    Brokers reject records without a key in a compacted topic, and decisions have no key.
+    """
+    text = f"{doing}: {error.str()} ({error.name()})"
+    if error.code() == KafkaError.INVALID_RECORD:
+        return ConfigurationError(
+            f"{text}. The ledger {ledger} must have cleanup.policy=delete, but this setting was probably changed to compact "
+            "while the query was running. This record was not written, but the decisions in the ledger are at risk, because "
+            "Kafka deletes records without a key from a compacted topic. This is urgent: set cleanup.policy=delete now "
+            f"(kafka-configs --alter --topic {ledger}), and then restart the query"
+        )
+    if error.code() in {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}:
+        return RetriableError(
+            f"{text}. The ledger's max.message.bytes or segment.bytes was probably lowered while the query was running. This "
+            "record was not written, and no row is lost or duplicated. Restart the query, which will then read the new limit, "
+            "and write smaller records"
+        )
+    return None
+
+
 def wrong_clock(error: KafkaError, doing: str) -> ConfigurationError | None:
     """Build the error to raise if a broker rejected the time that this host's clock has set; otherwise return None."""
     if error.code() != KafkaError.INVALID_TIMESTAMP:

@@ -15,6 +15,7 @@ from twopc.sinks.kafka.errors import (
     SLOW_DELIVERY,
     TOO_MUCH,
     cause_of,
+    ledger_changed,
     ledger_gone,
     ledger_is_gone,
     on_ids,
@@ -311,10 +312,11 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
 
     def _translated(self, ready: ReadyProducer, error: KafkaError, topic: str, doing: str) -> TwoPhaseCommitError:
         error = cause_of(ready.producer, error)
-        gone = ledger_gone(error, topic) if topic == self._ledger else None
-        refused = self._batch_size.refusal(error, topic, self._sent_bytes, self._largest, doing)
-        by_clock = None if self._dated and topic != self._ledger else wrong_clock(error, doing)
-        return gone or refused or by_clock or translate_in_task(error, doing, on_topic("Write", topic))
+        is_ledger = topic == self._ledger
+        by_ledger = (ledger_gone(error, topic) or ledger_changed(error, topic, doing)) if is_ledger else None
+        refused = by_ledger or self._batch_size.refusal(error, topic, self._sent_bytes, self._largest, doing)
+        by_clock = None if self._dated and not is_ledger else wrong_clock(error, doing)
+        return refused or by_clock or translate_in_task(error, doing, on_topic("Write", topic))
 
     def _doing(self, ready: ReadyProducer) -> str:
         return f"{ready.transactional_id}: writing (of {counted(self._rows, 'row')})"

@@ -70,6 +70,25 @@ def test_an_error_about_the_time_of_a_ledger_record_blames_this_hosts_clock(
         driver.write([(0, b"a decision")], point=None)
 
 
+@pytest.mark.parametrize(
+    ("config", "kind", "said"),
+    [
+        ({"cleanup.policy": "compact"}, ConfigurationError, r"cleanup\.policy=delete.*at risk.*urgent"),
+        ({"max.message.bytes": "1000"}, RetriableError, r"max\.message\.bytes.*Restart the query"),
+    ],
+    ids=["compacted", "small"],
+)
+def test_a_ledger_whose_settings_are_changed_during_the_run_is_not_mistaken_for_a_bad_row(
+    kafka: KafkaService, monkeypatch: pytest.MonkeyPatch, config: dict[str, str], kind: type[Exception], said: str
+) -> None:
+    way = Way(kafka, monkeypatch, native=False)
+    driver = DriverProducer(way.sink, {})
+    way.change(way.sink.ledger, config)
+    with pytest.raises(kind, match=said) as caught:
+        driver.write([(0, b"a decision" * 1000)], point=None)
+    assert caught.type is kind
+
+
 @pytest.mark.whole
 @BOTH
 def test_the_error_for_an_id_forgotten_by_the_brokers_mentions_the_broker_setting(

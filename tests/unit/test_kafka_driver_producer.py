@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
-from twopc.errors import DecisionInDoubtError, FatalError
+from twopc.errors import ConfigurationError, DecisionInDoubtError, FatalError, RetriableError
 from twopc.sinks.kafka import driver_producer
 from twopc.sinks.kafka.driver_producer import DriverProducer
 from twopc.sinks.kafka.settings import KafkaSettings
@@ -101,6 +101,23 @@ class Forgotten:
         self.init_transactions(timeout_s)
 
 
+class Refused(Forgotten):
+    """A producer whose record the ledger's leader refuses. Its abort succeeds."""
+
+    def begin_transaction(self) -> None:
+        if self._is_refused:
+            raise KafkaException(KafkaError(KafkaError._STATE))
+
+    _is_refused = False
+
+    def produce(self, *_: object, on_delivery: Callable[..., None], **__: object) -> None:
+        self._is_refused = True
+        on_delivery(KafkaError(self._code), SimpleNamespace())
+
+    def abort_transaction(self, _timeout_s: float) -> None:
+        pass
+
+
 @pytest.mark.parametrize(
     ("code", "raised", "registered"),
     [
@@ -122,6 +139,33 @@ def test_a_driver_whose_id_was_forgotten_never_writes_again(
     with pytest.raises(FatalError, match="Another driver may have taken over"):
         driver.write([(0, b"a decision")], point=None)
     assert driver._producer.registered == registered  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        (KafkaError.INVALID_RECORD, ConfigurationError, "must have cleanup.policy=delete.*at risk.*urgent"),
+        (
+            KafkaError.MSG_SIZE_TOO_LARGE,
+            RetriableError,
+            "max.message.bytes.*Restart the query, which will then read the new limit",
+        ),
+        (KafkaError.RECORD_LIST_TOO_LARGE, RetriableError, "segment.bytes.*Restart the query"),
+    ],
+)
+def test_a_ledger_whose_settings_were_changed_during_the_run_is_to_blame_and_not_a_row(
+    code: int, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: the error asked for a key in the user's rows, or for a smaller row."""
+    monkeypatch.setattr(driver_producer, "connect", lambda *_, **__: 1)
+    monkeypatch.setattr(driver_producer, "Producer", lambda _, logger: Refused(code, logger))
+    driver = DriverProducer(SETTINGS, {})
+    with pytest.raises(kind, match=said) as caught:
+        driver.write([(0, b"a decision")], point=None)
+    assert caught.type is kind
+    assert "key" not in str(caught.value).replace("without a key", "") and "make the record smaller" not in str(
+        caught.value
+    )
 
 
 def test_an_idle_driver_reads_its_clients_events_and_a_write_reads_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

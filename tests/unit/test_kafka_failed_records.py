@@ -145,6 +145,16 @@ def test_a_rejected_record_keeps_its_own_error_if_the_transaction_failed_because
         serve(reporting([("out", INVALID)], cause=cause))
 
 
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [(INVALID, ConfigurationError, r"cleanup\.policy=delete"), (TOO_LARGE, RetriableError, "was probably lowered")],
+)
+def test_a_refused_marker_is_not_blamed_on_a_row(error: KafkaError, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said) as caught:
+        serve(reporting([("twopc-ledger-s", error)]))
+    assert caught.type is kind
+
+
 def test_a_record_that_failed_before_it_had_a_partition_is_reported_as_a_failed_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
