@@ -30,6 +30,8 @@ from twopc.sinks.kafka.settings import AT_LEAST_ONCE
 from twopc.sinks.kafka.writer import KafkaWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from confluent_kafka import KafkaError
 
     from twopc.attempt import TaskAttempt
@@ -84,13 +86,22 @@ class PlainWriter(KafkaWriter):
         """See :class:`SinkWriter`. The next task reuses the producer."""
         dropped = [] if self._ready is None else _keep(self._key, self._ready)
         super().hand_over()
-        for ready in dropped:
-            for unsent in _unsent_of(ready, self._settings.timeout_ms):
-                _warn(ready.transactional_id, unsent)
+        self._drop(dropped)
 
     def abort(self) -> None:
         """See :class:`SinkWriter`. Records that the brokers accepted stay visible."""
         self._ready = None
+
+    def _replace_producer(self) -> None:
+        """See :class:`KafkaWriter`. The producer may have unsent records from earlier tasks, whose votes have been counted."""
+        ready, self._ready = self._begun, None
+        self._drop(_keep(self._key, ready))
+        self.begin_transaction()
+
+    def _drop(self, dropped: Sequence[ReadyProducer]) -> None:
+        for ready in dropped:
+            for unsent in _unsent_of(ready, self._settings.timeout_ms):
+                _warn(ready.transactional_id, unsent)
 
     def close(self) -> None:
         """See :class:`SinkWriter`."""

@@ -200,9 +200,13 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             if self._rows:
                 self._in_pieces, self._sent_bytes = True, self._batch_size.bytes
             else:
-                self.abort()
-                self.begin_transaction()
+                self._replace_producer()
         return topics
+
+    def _replace_producer(self) -> None:
+        """Before the first row, take another producer, whose batches are smaller."""
+        self.abort()
+        self.begin_transaction()
 
     def _enqueue_all(self, ready: ReadyProducer, records: Records) -> None:
         done, deadline = 0, None

@@ -44,6 +44,15 @@ CHECKPOINTING_BUGS: Final[tuple[Bug, ...]] = (
         protocol=f"{_IDLE} -k beside",
     ),
     one_edit(
+        "without a transaction: a task that needs smaller batches drops the unsent records of earlier tasks",
+        0,
+        _PLAIN,
+        "        self._drop(_keep(self._key, ready))\n        self.begin_transaction()\n",
+        "        self.begin_transaction()\n",
+        model=False,
+        protocol=f"{_IDLE} -k smaller_batches",
+    ),
+    one_edit(
         "without a transaction: the threads of a driver change the idle producers at the same time",
         0,
         _PLAIN,

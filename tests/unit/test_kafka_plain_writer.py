@@ -6,10 +6,11 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 import pytest
 
 from twopc.attempt import Attempt, TaskAttempt
-from twopc.sinks.kafka import KafkaSink, plain_writer
+from twopc.sinks.kafka import KafkaSink, batch_size, plain_writer
 from twopc.sinks.kafka.plain_writer import PlainWriter, release
 from twopc.sinks.kafka.producer import ReadyProducer
 
@@ -85,6 +86,25 @@ def test_a_task_that_ends_beside_another_task_of_its_sink_does_not_drop_the_othe
     assert [client.unsent for client in clients] == [0, 1]
     assert release(sink_of("s")) == []
     assert [client.unsent for client in clients] == [0, 0]
+
+
+def test_a_task_whose_first_rows_need_smaller_batches_does_not_drop_an_earlier_tasks_records(
+    clients: list[Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: the earlier task had voted, nothing failed, and its rows were never sent."""
+    monkeypatch.setattr(batch_size, "_known", {})
+    monkeypatch.setattr(
+        batch_size, "_ask", lambda _settings, topics: dict.fromkeys(topics, (65_536, "max.message.bytes"))
+    )
+    begun("s").hand_over()
+    later = begun("s")
+    later._fit_batches(pa.record_batch({"topic": ["small"]}))
+    assert len(clients) == 2
+    assert later._begun.producer is clients[1]  # type: ignore[comparison-overlap]
+    later.abort()
+    assert clients[0].unsent == 1  # it is idle, and not yet flushed
+    assert release(sink_of("s")) == []
+    assert [client.unsent for client in clients] == [0, 1]
 
 
 class Interrupted(dict[Any, Any]):
