@@ -3,9 +3,10 @@
 Unlike the Java client, librdkafka never splits such batches.
 
 The limit applies to a whole batch. A topic that accepts 64 kB may therefore reject five hundred small records with the same
-key. A process reads each topic's limit once per run. If it cannot read the limit, it sends batches as small as those of the Java
-client. If the limit is lowered while the query runs, a broker rejects one attempt, and the next attempt reads the limit again.
-Nothing else may be left to the next attempt: an error ends the Python process of Spark's task, which forgets what it has learned.
+key. A process reads each topic's limit once per run. Without permission to read the limit, it sends batches as small as those of
+the Java client. After any other failure, it does so only until a later request succeeds. If the limit is lowered while the query
+runs, a broker rejects one attempt, and the next attempt reads the limit again. Nothing else may be left to the next attempt: an
+error ends the Python process of Spark's task, which forgets what it has learned.
 
 Sources: ``batch.size`` in librdkafka's CONFIGURATION.md; ``analyzeAndValidateRecords`` and ``append`` in Kafka's
 ``UnifiedLog.scala``.
@@ -13,6 +14,7 @@ Sources: ``batch.size`` in librdkafka's CONFIGURATION.md; ``analyzeAndValidateRe
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError
 
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
-from twopc.sinks.kafka.topic_settings import batch_limit, settings_of_topics
+from twopc.sinks.kafka.topic_settings import Pauses, Unread, batch_limit, settings_of_topics
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
     from twopc.errors import TwoPhaseCommitError
     from twopc.sinks.kafka.settings import KafkaSettings, Place
     from twopc.sinks.kafka.topic_settings import Limit
+
+    #: What the brokers say about a topic; None if they name no limit.
+    Answer = Limit | Unread | None
+
+logger = logging.getLogger(__name__)
 
 #: The librdkafka default.
 _DEFAULT: Final = 1_000_000
@@ -51,7 +58,9 @@ class BatchSize:
         given = settings.client_options.get("batch.size")
         self._chosen = int(given or _DEFAULT)
         self._cautious = int(given or _CAUTIOUS)
-        self._limits: dict[str, Limit | None] = {}
+        self._answers: dict[str, Answer] = {}
+        self._pauses = Pauses()
+        self._has_warned = False
         self._lock = threading.Lock()
 
     @property
@@ -60,21 +69,49 @@ class BatchSize:
 
         A limit that could not be read counts as the batch size of the Java client, unless the user has set one.
         """
-        limits = self._limits.values()
-        return min([self._chosen, *(limit[0] if limit else self._cautious for limit in limits)])
+        return min([self._chosen, *map(self._accepted, self._answers.values())])
+
+    def _accepted(self, answer: Answer) -> int:
+        if isinstance(answer, tuple):
+            return answer[0]
+        is_absent = isinstance(answer, Unread) and not answer.why
+        return self._chosen if is_absent else self._cautious
 
     def limit_of(self, topic: str) -> int:
         """Return the size in bytes of the largest batch that a topic accepts, as far as it is known."""
-        limit = self._limits.get(topic)
-        return limit[0] if limit else sys.maxsize
+        answer = self._answers.get(topic)
+        return answer[0] if isinstance(answer, tuple) else sys.maxsize
 
     def learn(self, topics: Collection[str]) -> None:
-        """Read the limits of topics that are not known yet. Raises nothing."""
-        if self._limits.keys() >= set(topics):
+        """Read the limits of topics that are not known yet, unless the brokers were asked a moment ago. Raises nothing."""
+        if not self._pauses.due(topics):
             return
         with self._lock:
-            new = sorted(set(topics) - self._limits.keys())
-            self._limits |= _ask(self._settings, new)
+            if due := self._pauses.due(topics):
+                self._read(due)
+
+    def _read(self, topics: Collection[str]) -> None:
+        found = _ask(self._settings, topics)
+        for topic, answer in found.items():
+            self._pauses.note(topic, answer)
+        self._answers = self._answers | found  # a new dict, because other threads may be reading the old one
+        for topic, answer in found.items():
+            if (
+                isinstance(answer, Unread)
+                and answer.is_failure
+                and self._cautious < self._chosen
+                and not self._has_warned
+            ):
+                self._has_warned = True
+                logger.warning(
+                    "sink %r: the settings of the topic %s could not be read (%s). Until a later request succeeds, this process "
+                    "sends batches of at most %d bytes, as the Java client does, so writing may be slower. No data is at risk. "
+                    "Check the brokers and the network",
+                    self._settings.name,
+                    topic,
+                    answer.why,
+                    self._cautious,
+                )
 
     def applied_to(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Add a suitable batch size to a producer's options."""
@@ -95,8 +132,9 @@ class BatchSize:
         if error.code() not in _REFUSALS:
             return None
         with self._lock:
-            self._limits |= _ask(self._settings, [topic])
-        limit = self._limits.get(topic)
+            self._read([topic])
+        answer = self._answers.get(topic)
+        limit = answer if isinstance(answer, tuple) else None
         text = f"{doing}: {error.str()} ({error.name()})"
         has = f"This task's largest row has {largest} bytes of key and value"
         if limit is not None and limit[0] < sent_bytes:
@@ -104,18 +142,35 @@ class BatchSize:
                 f"{text}: the topic {topic} accepts batches of at most {limit[0]} bytes ({limit[1]}). The next attempt will "
                 "use this limit"
             )
+        is_unread = isinstance(answer, Unread) and not answer.is_refused
         if limit is None and _BATCH_BYTES + _RECORD_BYTES + largest < sent_bytes:
-            return ConfigurationError(
-                f"{text}: the sink sent batches of up to {sent_bytes} bytes, but the topic {topic} accepts only smaller "
-                f"batches, and the sink cannot read its limit. {has}. None of this attempt's rows are or will be visible. Allow "
-                f"DescribeConfigs on the topic {topic}, or set kafka.batch.size to the topic's max.message.bytes or less, and "
-                "restart the query"
+            sent = (
+                f"{text}: the sink sent batches of up to {sent_bytes} bytes, but the topic {topic} accepts only smaller"
             )
-        takes = f"{limit[1]}={limit[0]}" if limit else "this principal has no permission to read the limit"
+            if is_unread:
+                return RetriableError(
+                    f"{sent} batches, and its limit could not be read ({_why(answer)}). {has}. The next attempt will ask for the "
+                    "limit again. If this does not help, set kafka.batch.size to the topic's max.message.bytes or less"
+                )
+            return ConfigurationError(
+                f"{sent} batches, and the sink cannot read its limit. {has}. None of this attempt's rows are or will be visible. "
+                f"Allow DescribeConfigs on the topic {topic}, or set kafka.batch.size to the topic's max.message.bytes or less, "
+                "and restart the query"
+            )
+        unknown = (
+            f"the limit could not be read: {_why(answer)}"
+            if is_unread
+            else "this principal has no permission to read the limit"
+        )
+        takes = f"{limit[1]}={limit[0]}" if limit else unknown
         return BadRecordError(
             f"{text}: a record is larger than the topic {topic} accepts ({takes}). {has}. Increase the topic's "
             "max.message.bytes, or make the record smaller"
         )
+
+
+def _why(answer: Answer) -> str:
+    return (isinstance(answer, Unread) and answer.why) or "the broker does not know the topic"
 
 
 def pieces(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -129,13 +184,10 @@ def pieces(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
         start += count
 
 
-def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Limit | None]:
-    """Read each topic's limit.
-
-    Without permission to read them, the limit is None. The result omits topics that do not exist yet.
-    """
+def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Answer]:
+    """Read each topic's limit."""
     found = settings_of_topics(settings, topics)
-    return {topic: batch_limit(entries or {}) for topic, entries in found.items()}
+    return {topic: one if isinstance(one, Unread) else batch_limit(one) for topic, one in found.items()}
 
 
 #: The cache has a limit because a process outlives many queries. The limit is much higher than the number of sinks in a

@@ -65,7 +65,7 @@ class PlainWriter(KafkaWriter):
     def _take(self) -> ReadyProducer:
         if self._topic is not None:
             self._batch_size.learn([self._topic])
-        self._sent_bytes = self._batch_size.bytes
+        self._sent_bytes = self._producer_bytes = self._batch_size.bytes
         self._config = self._batch_size.applied_to(self._settings.plain_config())
         with _idle_lock:
             ready = _idle.pop(self._key, None)

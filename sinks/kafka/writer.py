@@ -77,7 +77,8 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._ledger = settings.ledger
         self._timeout_s = settings.timeout_ms / 1000
         self._ready: ReadyProducer | None = None
-        self._sent_bytes = 0  # the size of the largest batch that the producer sends
+        self._producer_bytes = 0  # the size of the largest batch that the producer sends by itself
+        self._sent_bytes = 0  # the size of the largest batch that is sent now
         self._in_pieces = False  # whether the writer itself must keep batches that small
         self._ends_at = task.ends_at
         self._rows = 0
@@ -105,7 +106,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         settings, task = self._settings, self._task
         if self._topic is not None:
             self._batch_size.learn([self._topic])
-        self._sent_bytes = self._batch_size.bytes
+        self._sent_bytes = self._producer_bytes = self._batch_size.bytes
         config = tuple(sorted(self._batch_size.applied_to(settings.producer_config()).items()))
         key = PoolKey(settings.place, task.driver_epoch, config, self._topic)
         self._pool = pool_for(key, timeout_ms=settings.timeout_ms)
@@ -196,11 +197,11 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         topics = texts_of(column.drop_null().unique())
         self._require_topics([*topics, *([None] if column.null_count else [])])
         self._batch_size.learn(topics)
-        if self._batch_size.bytes < self._sent_bytes:
-            if self._rows:
-                self._in_pieces, self._sent_bytes = True, self._batch_size.bytes
-            else:
-                self._replace_producer()
+        accepted = min(self._batch_size.bytes, self._producer_bytes)
+        if self._rows:  # the limit of a topic may have been unknown for a moment only
+            self._in_pieces, self._sent_bytes = accepted < self._producer_bytes, accepted
+        elif accepted < self._producer_bytes:
+            self._replace_producer()
         return topics
 
     def _replace_producer(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from tests.live.pipeline import create_topic
 from tests.live.ways import BOTH, Way
 from tests.reader import records
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
+from twopc.sinks.kafka.topic_settings import Unread
 
 if TYPE_CHECKING:
     from tests.live.services import KafkaService
@@ -109,8 +111,9 @@ def test_a_limit_lowered_while_the_query_runs_makes_the_next_attempt_send_smalle
 
 @pytest.fixture
 def unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No topic's limit can be read."""
-    monkeypatch.setattr("twopc.sinks.kafka.batch_size._ask", lambda _settings, topics: dict.fromkeys(topics))
+    """The permission to read any topic's limit is missing."""
+    refused = Unread(math.inf, "not allowed", is_refused=True)
+    monkeypatch.setattr("twopc.sinks.kafka.batch_size._ask", lambda _settings, topics: dict.fromkeys(topics, refused))
 
 
 @BOTH

@@ -13,6 +13,7 @@ _STORES: Final = "integration/operate/stores.py"
 _ADVICE: Final = "integration/operate/store_advice.py"
 _RULES: Final = "tests/unit/test_store_advice.py"
 _LIVE: Final = "tests/live/stores/test_store_status.py"
+_TOPICS: Final = "tests/unit/test_kafka_topic_settings.py"
 
 
 def _bug(name: str, path: str, old: str, new: str, caught_by: str) -> Bug:
@@ -301,10 +302,45 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         "Kafka: a row that is not old enough hides a later row that is",
         0,
         "sinks/kafka/old_rows.py",
-        "        if retention_ms is not None and age_ms > retention_ms and key not in _warned:\n            _warned.add(key)\n",
-        "        is_new, _ = key not in _warned, _warned.add(key)\n"
-        "        if retention_ms is not None and age_ms > retention_ms and is_new:\n",
+        "    elif retention_ms is not None and age_ms > retention_ms and topic not in _warned:\n        _warned.add(topic)\n",
+        "    elif not (topic in _warned or _warned.add(topic)) and retention_ms is not None and age_ms > retention_ms:\n",
         model=False,
         protocol="tests/live/test_kafka_old_rows.py -k later",
+    ),
+    one_edit(
+        "Kafka: old rows cause no warning if the retention of their topic cannot be read",
+        0,
+        "sinks/kafka/old_rows.py",
+        "        if retention_ms.why and topic not in _warned_unread:\n",
+        "        if False:\n",
+        model=False,
+        protocol=f"{_TOPICS} -k cause_one_warning",
+    ),
+    one_edit(
+        "Kafka: a retention that could not be read at once is never read",
+        0,
+        "sinks/kafka/old_rows.py",
+        "            pauses.note(topic, answer)\n",
+        "            pauses.note(topic, None)\n",
+        model=False,
+        protocol=f"{_TOPICS} -k read_later",
+    ),
+    one_edit(
+        "Kafka: a limit that could not be read once counts as a missing permission",
+        0,
+        "sinks/kafka/topic_settings.py",
+        "    if error.code() in _REFUSALS:\n",
+        "    if True:\n",
+        model=False,
+        protocol=f"{_TOPICS} -k asked_again_later",
+    ),
+    one_edit(
+        "Kafka: each batch asks about a topic that does not exist",
+        0,
+        "sinks/kafka/topic_settings.py",
+        "        return Unread(_AFTER_ABSENCE_S)\n",
+        "        return Unread(0)\n",
+        model=False,
+        protocol=f"{_TOPICS} -k one_question",
     ),
 )
