@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 _UNLIKE: Final = (Py4JError, TypeError, ValueError, AttributeError)
 #: The kind of plan node in which ``ForeachBatchSink`` passes the batch.
 _BATCH: Final = "LogicalRDD"
-#: The nodes that may compute a partition more than once. Range partitioning samples its input; a common table expression may be
-#: copied.
-_REPEATING: Final = re.compile(
-    rf"Sort|Rebalance|WithCTE|CTERelation|RepartitionByExpression .*(\b(ASC|DESC)\b|{OMITTED})"
+#: The nodes with which the number of commits proves nothing. Range partitioning samples its input, and a common table expression
+#: may be copied, so a partition may be computed more than once. A limit skips partitions, and the executor's loss or a Cartesian
+#: product, which no name in the plan shows, may compute another partition twice and make up for the skipped one.
+_UNCOUNTED: Final = re.compile(
+    rf"Sort|Rebalance|WithCTE|CTERelation|GlobalLimit|LocalLimit|Offset|Tail|"
+    rf"RepartitionByExpression .*(\b(ASC|DESC)\b|{OMITTED})"
 )
 #: The nodes that may end before they have read all rows of a partition.
 _CUTTING: Final = re.compile("Join|Limit")
@@ -242,8 +244,8 @@ class BatchState:
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public API returns the plan
         text = str(plan.toString())
         nodes = _NODE.findall(text)
-        is_repeated = [name for _, name in nodes].count(_BATCH) != 1 or any(_REPEATING.match(line) for line, _ in nodes)
-        if is_repeated or is_cut_short(text):
+        is_uncounted = [name for _, name in nodes].count(_BATCH) != 1 or any(_UNCOUNTED.match(line) for line, _ in nodes)
+        if is_uncounted or is_cut_short(text):
             return False
         leaves, batch = plan.collectLeaves(), self._execution.toRdd().id()
         found = map(leaves.apply, range(leaves.size()))

@@ -400,18 +400,22 @@ def test_a_filled_cache_shows_that_the_state_is_whole_unless_the_plan_may_end_ea
 
 
 @pytest.mark.parametrize(
-    ("shuffle", "is_taken_once"),
+    ("node", "is_taken_once"),
     [
         ("RepartitionByExpression [key#1], 2", True),
         ("RepartitionByExpression [key#1 ASC NULLS FIRST], 2", False),
         ("RepartitionByExpression [... 1 more fields], 2", False),  # spark.sql.debug.maxToStringFields is 0
+        ("Project [key#1]", True),
+        ("GlobalLimit 5\n+- LocalLimit 5", False),
+        ("Offset 3", False),
+        ("Tail 3", False),
     ],
 )
-def test_a_shuffle_may_compute_a_partition_twice_unless_spark_shows_that_it_does_not_sort(
-    shuffle: str, *, is_taken_once: bool
+def test_the_number_of_commits_proves_nothing_if_a_partition_may_be_computed_twice_or_skipped(
+    node: str, *, is_taken_once: bool
 ) -> None:
     frame = MagicMock()
     plan = frame._jdf.queryExecution().analyzed()
-    plan.toString.return_value = f"{shuffle}\n+- LogicalRDD [key#1], false\n"
+    plan.toString.return_value = f"{node}\n+- LogicalRDD [key#1], false\n"
     plan.collectLeaves.return_value = leaves("LogicalRDD")
     assert state_of("")._is_taken_once(frame) == is_taken_once
