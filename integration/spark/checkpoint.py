@@ -53,7 +53,7 @@ def query_id(files: Files) -> str:
             ".option('checkpointLocation', …), or omit checkpoint_location, so that exactly_once() finds it"
         )
     with decoding(files, "metadata"):
-        return str(json.loads(data.decode().splitlines()[-1])["id"])
+        return str(json.loads(_split(data)[-1])["id"])
 
 
 def numbers(files: Files, directory: str) -> set[int]:
@@ -159,7 +159,7 @@ def read_entry(files: Files, batch_id: int) -> Entry | None:
     if data is None:
         return None
     with decoding(files, name):
-        version, metadata, *lines = data.decode().splitlines()
+        version, metadata, *lines = _split(data)
         if version == "v1":
             return Entry({str(number): line for number, line in enumerate(lines)}, *_facts(metadata))
         if version == "v2":
@@ -215,6 +215,14 @@ def require_planned(files: Files, batch_id: int) -> Entry:
             "finish a batch. As after every restart, the old query writes the unrecorded rows again"
         )
     return entry
+
+
+def _split(data: bytes) -> list[str]:
+    """Split a file into lines as Spark does, at line feeds and carriage returns only.
+
+    ``str.splitlines`` also splits at other characters, which may be part of an offset (U+2028, for example).
+    """
+    return [line.decode() for line in data.splitlines()]
 
 
 def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:

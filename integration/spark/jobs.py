@@ -20,10 +20,12 @@ _CANCEL_AGAIN_S: Final = 0.5
 #: A worker sends the driver only the name of an error's class.
 _OURS: Final = re.compile(r"twopc\.errors\.(?P<name>\w+): (?P<message>.*)")
 
-#: These errors mean that an executor died or was lost, shuffle files were lost, a Python worker died, or the source's
-#: brokers did not respond.
+#: These errors mean that an executor died or was lost, shuffle files, a task's result or a part of a broadcast table were
+#: lost, a Python worker died, or the source's brokers did not respond. For a result, see ``TaskEndReason.scala``. For a
+#: broadcast table, see ``TorrentBroadcast.scala``.
 _OF_CLUSTER: Final = re.compile(
     r"ExecutorLostFailure|FetchFailed|Python worker exited unexpectedly"
+    r"|TaskResultLost|Failed to (get|store) broadcast_\d"
     r"|org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network)Exception"
 )
 #: Spark's errors for a result stage that it cannot run again (``DAGScheduler``). Either Spark's own comparison of rows

@@ -152,6 +152,21 @@ def test_the_files_of_a_named_source_are_compared(tmp_path: Path) -> None:
     assert source_offsets(ours, 5) != source_offsets(theirs, 5)
 
 
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"])
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_character_that_ends_a_line_only_in_python_is_part_of_an_offset(
+    version: str, character: str, tmp_path: Path
+) -> None:
+    """Spark ends a line only at a line feed or a carriage return. The source's offset need not be JSON."""
+    before = "" if version == "v1" else "0:"
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets/5").write_text(
+        f'{version}\n{{"batchWatermarkMs":0,"batchTimestampMs":9}}\n{before}a{character}b'
+    )
+    assert source_offsets(LocalFiles(tmp_path), 5) == (f"a{character}b",)
+    assert checkpoint_module.planning_time_ms(LocalFiles(tmp_path), 5) == 9
+
+
 def test_numbered_sources_give_the_same_offsets_in_both_versions(tmp_path: Path) -> None:
     first = checkpoint(tmp_path / "v1", 'v1\n{}\n{"logOffset":1}\n{"t":{"0":7}}', "0", "1")
     second = checkpoint(tmp_path / "v2", 'v2\n{}\n0:{"logOffset":1}\n1:{"t":{"0":7}}', "0", "1")
