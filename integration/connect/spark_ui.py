@@ -75,13 +75,33 @@ class SparkUi:
             )
         return int(counts[0])
 
+    def page(self, path: str) -> str | None:
+        """Return a page of the UI as HTML; None if the UI does not show the page.
+
+        Raises:
+            UnavailableError: the UI does not respond.
+        """
+        response, body = self._response(f"/{path}", "text/html")
+        return body.decode(errors="replace") if response.status == http.client.OK else None
+
     def _get(self, path: str, absent: re.Pattern[str] = _UNKNOWN) -> Any:
+        response, body = self._response(path, "application/json")
+        if response.status == http.client.NOT_FOUND and absent.search(body.decode(errors="replace")):
+            return None
+        if response.status != http.client.OK:
+            raise self._unexpected(f"{path}: {response.status} {response.reason}")
+        try:
+            return msgspec.json.decode(body)
+        except msgspec.DecodeError as error:
+            raise self._unexpected(f"{path}: {error}") from error
+
+    def _response(self, path: str, accepted: str) -> tuple[http.client.HTTPResponse, bytes]:
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(self._parts.netloc, timeout=_TIMEOUT_S)
         try:
-            connection.request("GET", f"{self._parts.path.rstrip('/')}{path}", headers={"Accept": "application/json"})
+            connection.request("GET", f"{self._parts.path.rstrip('/')}{path}", headers={"Accept": accepted})
             response = connection.getresponse()
-            body = response.read()
+            return response, response.read()
         except (OSError, http.client.HTTPException) as error:
             raise UnavailableError(
                 f"Spark's UI at {self.address} does not respond ({type(error).__name__}: {error}). So the toolkit "
@@ -92,14 +112,6 @@ class SparkUi:
             ) from error
         finally:
             connection.close()
-        if response.status == http.client.NOT_FOUND and absent.search(body.decode(errors="replace")):
-            return None
-        if response.status != http.client.OK:
-            raise self._unexpected(f"{path}: {response.status} {response.reason}")
-        try:
-            return msgspec.json.decode(body)
-        except msgspec.DecodeError as error:
-            raise self._unexpected(f"{path}: {error}") from error
 
     def _converted(self, found: Any, of: type[FoundT]) -> FoundT:
         try:

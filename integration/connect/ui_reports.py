@@ -5,6 +5,7 @@ The UI shows the same status store that a classic driver reads.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
@@ -14,6 +15,7 @@ import msgspec
 
 from twopc.errors import UnavailableError
 from twopc.integration.spark.reports import RETAINED_BY_DEFAULT, RETAINED_JOBS, Job, JobData, Moment, StageAttempt
+from twopc.integration.spark.stage_graph import StageGraph
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,8 +33,16 @@ _MARK_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.01
 
 
-class _Cached(msgspec.Struct, frozen=True):
+#: A stage's graph in the page about the stage. No object of the UI contains the graph (``UIUtils.showDagViz``).
+_GRAPH: Final = re.compile(r'<div class="dot-file">')
+_EDGE: Final = re.compile(r"^\s*(\d+)-(?:&gt;|>)(\d+);$", re.MULTILINE)
+_INCOMING: Final = re.compile(r'<div class="incoming-edge">\d+,(\d+)</div>')
+_CACHED: Final = re.compile(r'<div class="cached-rdd">(\d+)</div>')
+
+
+class _Cached(msgspec.Struct, frozen=True, rename="camel"):
     id: int
+    storage_level: str = ""
 
 
 class _Environment(msgspec.Struct, frozen=True, rename="camel"):
@@ -146,6 +156,19 @@ class UiReports:
         """See :class:`Reports`."""
         found = self._ui.several(f"stages/{stage}?details=false", StageAttempt)
         return sorted(found, key=lambda attempt: attempt.attempt_id)
+
+    def may_read(self, stage: int) -> bool:
+        """See :class:`Reports`."""
+        page = self._ui.page(f"stages/stage/?id={stage}&attempt=0") or ""
+        if not _GRAPH.search(page):
+            return True
+        edges = [(int(rdd), int(computed)) for rdd, computed in _EDGE.findall(page)]
+        graph = StageGraph(edges, set(map(int, _INCOMING.findall(page))), set(map(int, _CACHED.findall(page))))
+        return graph.may_read(self._level_of)
+
+    def _level_of(self, rdd: int) -> str | None:
+        found = self._ui.one(f"storage/rdd/{rdd}", _Cached)
+        return None if found is None else found.storage_level
 
     def cached_rdds(self, among: Collection[int]) -> set[int]:
         """See :class:`Reports`. The UI's list omits an RDD whose cached rows are lost, so this method asks for each RDD."""

@@ -201,7 +201,8 @@ class JobHistory:
         missing: list[int] = []
 
         def reported() -> dict[int, list[StageAttempt]] | None:
-            found = {stage: self._attempts(stage) for stage in job.stages}
+            first = min(job.stages, default=0)  # reads no shuffle, because Spark numbers a stage after the stages it reads
+            found = {stage: self._attempts(stage, may_read=stage != first) for stage in job.stages}
             missing[:] = [stage for stage, attempts in found.items() if not attempts]
             return found if not missing or self._has_skipped(job.job_id, found) else None
 
@@ -212,17 +213,21 @@ class JobHistory:
         with self.lock:  # afterward, because the reports must be older than this look at the clock
             return is_accounted_for and self.set_back_ms() == self._before_job(number).set_back_ms
 
-    def _attempts(self, stage: int) -> list[StageAttempt]:
+    def _attempts(self, stage: int, *, may_read: bool) -> list[StageAttempt]:
         last = self.store.last_attempt(stage)
         found = [last] if last is not None and last.attempt_id == 0 else self.store.attempts(stage)
         numbers = [one.attempt_id for one in found]
         if numbers != list(range(len(numbers))):
             raise UnreportedError(f"all attempts at stage {stage}")
         # Assume the worst of a stage whose report was lost.
-        return [
+        found = [
             structs.replace(one, shuffle_read_records=1, shuffle_write_records=1) if one.is_overwritten else one
             for one in found
         ]
+        # Ask now, because the store may soon forget the stage.
+        if may_read and any(one.reads_nothing for one in found) and self.store.may_read(stage):
+            found = [structs.replace(one, shuffle_read_records=1) if one.reads_nothing else one for one in found]
+        return found
 
     def examined(self, jobs: Iterable[int]) -> None:
         """Record that these jobs have ended and that their stages are known."""

@@ -76,6 +76,11 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
         return self.status in _IDLE and self.has_run
 
     @property
+    def reads_nothing(self) -> bool:
+        """Whether the stage has run and, according to its report, has read no records of a shuffle."""
+        return self.has_run and not self.shuffle_read_records
+
+    @property
     def is_written(self) -> bool:
         """Whether the stage writes a shuffle. Spark skips only stages that write shuffles."""
         return not self.has_run or self.shuffle_write_records > 0
@@ -186,6 +191,12 @@ class Reports(Protocol):
 
     def attempts(self, stage: int) -> list[StageAttempt]:
         """Return all attempts at a stage, in order. Return [] if Spark reports no attempts."""
+
+    def may_read(self, stage: int) -> bool:
+        """Whether a stage may have read a shuffle although its report shows no record; see :mod:`stage_graph`.
+
+        True if unknown.
+        """
 
     def cached_rdds(self, among: Collection[int]) -> set[int]:
         """Of these RDDs, return those that are cached or will be cached."""

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from twopc.errors import UnavailableError
 from twopc.integration.spark.java_errors import JAVA_ERRORS, is_java_error
 from twopc.integration.spark.reports import RETAINED_BY_DEFAULT, RETAINED_JOBS, Job, JobData, Moment, StageAttempt
+from twopc.integration.spark.stage_graph import GraphData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -119,6 +120,25 @@ class StatusStore:
             last = self.last_attempt(stage)
             worst = [] if last is None else [structs.replace(last, shuffle_read_records=1, shuffle_write_records=1)]
             return [structs.replace(one, attempt_id=number) for one in worst for number in range(one.attempt_id + 1)]
+
+    def may_read(self, stage: int) -> bool:
+        """See :class:`~twopc.integration.spark.reports.Reports`.
+
+        Raises:
+            UnavailableError: the store could not be read.
+        """
+        try:
+            found = _if_reported(lambda: self._store.operationGraphForStage(stage))
+            if found is None:
+                return True
+            data = msgspec.json.decode(self._json.writeValueAsString(found), type=GraphData)
+        except (Py4JError, PySparkException, msgspec.ValidationError):
+            return True  # the report is from another release of Spark: assume the worst
+        return data.graph.may_read(self._level_of)
+
+    def _level_of(self, rdd: int) -> str | None:
+        found = _if_reported(lambda: self._store.rdd(rdd))
+        return None if found is None else str(found.storageLevel())
 
     def cached_rdds(self, among: Collection[int]) -> set[int]:
         """Return the RDDs in ``among`` that are cached or will be cached."""

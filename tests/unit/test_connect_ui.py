@@ -203,6 +203,51 @@ def test_the_query_stops_if_another_jobs_stage_ran_again_before_the_batch(spark:
         shuffles.check("a", {spark.jobs[-1]["stageIds"][-1]}, nothing_kept)
 
 
+#: A part of the page about a stage, as Spark 4.0.5 shows it: the stage reads a shuffle of RDD 16, and its last RDD is 19.
+_PAGE = """<div id="dag-viz-metadata" style="display:none">
+        <div class="stage-metadata" stage-id="4" skipped="false">
+              <div class="dot-file">digraph G {{
+      17 [id=&quot;node_17&quot; labelType=&quot;html&quot; label=&quot;ShuffledRowRDD [17] [Unordered]&lt;br&gt;&quot;];
+  17-&gt;18;
+  18-&gt;19;
+}}</div>
+              {}
+            </div>
+      </div>"""
+_INCOMING, _CACHED = '<div class="incoming-edge">16,17</div>', '<div class="cached-rdd">18</div>'
+
+
+@pytest.mark.parametrize(
+    ("page", "level", "expected"),
+    [
+        pytest.param((200, _PAGE.format("")), None, False, id="no shuffle"),
+        pytest.param((200, _PAGE.format(_INCOMING)), None, True, id="a shuffle"),
+        pytest.param((200, _PAGE.format(_INCOMING + _CACHED)), "Disk Memory Serialized", False, id="a cache"),
+        pytest.param((200, _PAGE.format(_INCOMING + _CACHED)), "Memory Serialized", True, id="a cache in memory"),
+        pytest.param((200, _PAGE.format(_INCOMING + _CACHED)), None, True, id="a former cache"),
+        pytest.param((200, "No information to display for Stage 4"), None, True, id="forgotten"),
+        pytest.param((500, _PAGE.format("")), None, True, id="an error"),
+        pytest.param((302, ""), None, True, id="a redirect"),
+    ],
+)
+def test_the_page_about_a_stage_shows_whether_the_stage_may_have_read_a_shuffle(
+    page: tuple[int, str], level: str | None, spark: Spark, address: str, *, expected: bool
+) -> None:
+    rdd = (404, "no rdd found w/ id") if level is None else (200, json.dumps({"id": 18, "storageLevel": level}))
+    spark.answers |= {"/stages/stage/?id=4&attempt=0": page, f"{_BASE}/storage/rdd/18": rdd}
+    assert UiReports(SparkUi(address, _APP), spark).may_read(4) is expected
+
+
+def test_a_limited_stage_that_ran_again_stops_the_query(spark: Spark, address: str) -> None:
+    """Its tasks ended so early that Spark reports no records. Without the page about the stage, the worst is assumed."""
+    shuffles = opened(spark, address)
+    shuffles.begin()
+    rdds = [spark.new_rdd() for _ in range(3)]
+    spark.run("a", [stage(rdds[0], writes=9)], [stage(rdds[1], writes=9)] * 2, [stage(rdds[2], reads=9)])
+    with pytest.raises(FatalError, match="Spark ran stage 3 again"):
+        shuffles.check("a", {spark.jobs[-1]["stageIds"][-1]}, nothing_kept)
+
+
 def test_a_report_that_spark_has_dropped_stops_the_query(spark: Spark, address: str) -> None:
     """A missing attempt leaves no trace."""
     shuffles = opened(spark, address)

@@ -73,6 +73,7 @@ class Store:
     lost: int = 0  #: how many reports Spark has dropped
     markers: set[int] = field(default_factory=set)
     retained: int = 0  #: how many jobs the store keeps before it forgets any
+    hiding: set[int] = field(default_factory=set)  #: the stages that read a shuffle, although their reports may show nothing
 
     def dropped(self) -> int:
         return self.lost
@@ -111,6 +112,9 @@ class Store:
 
     def attempts(self, stage: int) -> list[StageAttempt]:
         return self.stages.get(stage, [])
+
+    def may_read(self, stage: int) -> bool:
+        return stage in self.hiding
 
     def cached_rdds(self, among: Collection[int]) -> set[int]:
         return self.cached.intersection(among)
@@ -209,6 +213,53 @@ def test_the_query_also_stops_if_the_result_stage_ran_again() -> None:
 
 def test_a_stage_that_does_not_read_a_shuffle_may_run_again() -> None:
     watching(Store(ONE_JOB, {**plain(), M1: attempts_at(M1, 3)})).check("a", {RESULT})
+
+
+def limited(*, hides: bool) -> Store:
+    """A LIMIT ends the tasks of M2 early, so that Spark reports no records. An executor dies, and M1 and M2 run again."""
+    stages = {
+        M1: [StageAttempt("COMPLETE", M1, number, (1,), 0, 9, at) for number, at in enumerate((0, 25))],
+        M2: [
+            StageAttempt("FAILED", M2, 0, (2,), 0, 9, 10, completion_time=24),
+            StageAttempt("COMPLETE", M2, 1, (2,), 0, 9, 30, completion_time=40),
+        ],
+        RESULT: result(RESULT, 3),
+    }
+    return Store(ONE_JOB, stages, hiding={M2} if hides else set())
+
+
+def test_a_repeated_stage_that_read_a_shuffle_stops_the_query_even_if_spark_reports_no_records() -> None:
+    with pytest.raises(FatalError, match="Spark ran stage 1 again"):
+        watching(limited(hides=True)).check("a", {RESULT})
+
+
+def test_a_second_stage_without_a_shuffle_may_also_run_again() -> None:
+    """A join of two sources, for example."""
+    watching(limited(hides=False)).check("a", {RESULT})
+
+
+def test_the_first_stage_of_a_job_reads_no_shuffle_and_costs_no_question() -> None:
+    """Spark numbers a stage after the stages that it reads."""
+    store = Store(ONE_JOB, {**plain(), M1: attempts_at(M1, 2)}, hiding={M1})
+    watching(store).check("a", {RESULT})
+
+
+def test_a_shuffle_rewritten_after_a_limited_stage_has_read_it_stops_the_query() -> None:
+    """Stage 3 runs once, and keeps what it read of the first write. The result stage reads the second write."""
+    store = read_twice(StageAttempt("COMPLETE", 5, 0, (2, 6), 9, 0, 50), rewritten=45)
+    store.stages[3] = [structs.replace(store.stages[3][0], shuffle_read_records=0)]
+    store.hiding = {3}
+    with pytest.raises(FatalError, match="Spark ran stage 0 again"):
+        watching(store).check("a", {5})
+
+
+def test_a_limited_broadcast_that_ran_again_stops_the_query() -> None:
+    """A retry may use it again."""
+    broadcast = [StageAttempt("COMPLETE", RESULT, number, (3,), 0, 0, 20 + number) for number in range(2)]
+    jobs = [Job(0, (M1, RESULT), is_over=True), Job(1, (3,), is_over=True)]
+    stages = {M1: attempts_at(M1, 2), RESULT: broadcast, 3: result(3, 7, reads=0)}
+    with pytest.raises(FatalError, match="Spark ran stage 2 again"):
+        watching(Store({"a": jobs}, stages, hiding={RESULT})).check("a", {3})
 
 
 def read_twice(*results: StageAttempt, rewritten: int) -> Store:
@@ -730,6 +781,14 @@ def test_a_shuffle_rewritten_by_another_job_during_a_local_checkpoint_stops_the_
     """The batch's job does not show the shuffle, and the stage that read it ran once."""
     with pytest.raises(FatalError, match="Spark ran stage 0 again"):
         watching(cut_off_while_rewritten(ended=50)).check("b", {5})
+
+
+def test_a_shuffle_rewritten_during_a_local_checkpoint_of_limited_rows_stops_the_query() -> None:
+    store = cut_off_while_rewritten(ended=50)
+    store.stages[4] = [structs.replace(store.stages[4][0], shuffle_read_records=0)]
+    store.hiding = {4}
+    with pytest.raises(FatalError, match="Spark ran stage 0 again"):
+        watching(store).check("b", {5})
 
 
 @pytest.mark.parametrize(("ended", "rewritten"), [(44, 45), (50, 39)], ids=["after it", "before it"])
