@@ -127,7 +127,7 @@ class Ruled:
     def begin(self) -> None:
         """Do nothing."""
 
-    def look(self, tag: str) -> None:
+    def look(self, tag: str, *, is_collected: bool = True) -> None:
         """Do nothing."""
 
     def check(self, tag: str, results: Collection[int], kept_since_ms: Callable[[], float | None]) -> None:

@@ -38,9 +38,9 @@ class Unusable:
         """Reject the attempt. Recovery has already run, so this does not delay a decided batch."""
         raise self._error
 
-    def look(self, tag: str) -> NoReturn:
+    def look(self, tag: str, *, is_collected: bool = True) -> NoReturn:
         """Reject the attempt."""
-        del tag
+        del tag, is_collected
         raise self._error
 
     def check(self, tag: str, results: Collection[int], kept_since_ms: Callable[[], float | None]) -> NoReturn:

@@ -71,6 +71,11 @@ class ComputedRdds:
         """Whether a recorded stage has computed any of the RDDs."""
         return any(rdd in self._attempts for rdd in rdds)
 
+    def have_written(self, rdd: int, *, until: int) -> bool:
+        """Whether a recorded stage has written the shuffle of the RDD's rows, and has no higher number than ``until``."""
+        known = self._attempts.get(rdd, {}).values()
+        return any(one.rdd_ids[0] == rdd and one.stage_id <= until for one in known)
+
     def of(self, rdds: Iterable[int], own: Mapping[int, Sequence[StageAttempt]]) -> list[StageAttempt]:
         """Return the stage attempts that computed any of the RDDs and may change the judgment, in stage order.
 

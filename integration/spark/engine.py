@@ -200,6 +200,8 @@ class SparkEngine:
         with self._watching(rows):
             most = self.slots.most_writers() if self.max_writers is None else self.max_writers
             results = _run(rows.for_tasks(most), task)
+        if not results:  # a DataFrame without partitions: no result shows for which job the check must wait
+            self.shuffles.look(tag, is_collected=False)
         self.way.learn(rows.name, sum(result.size_bytes for result in results))
         return results
 

@@ -68,8 +68,13 @@ class ShuffleCheck(Protocol):
     def begin(self) -> None:
         """Record the start of an attempt."""
 
-    def look(self, tag: str) -> None:
-        """Begin to observe the jobs with the tag that have ended so far. :meth:`check` waits for the observation."""
+    def look(self, tag: str, *, is_collected: bool = True) -> None:
+        """Begin to observe the jobs with the tag that have ended so far. :meth:`check` waits for the observation.
+
+        Args:
+            tag: the tag of the attempt's jobs.
+            is_collected: whether the last of these jobs has collected rows that the driver writes.
+        """
 
     def check(self, tag: str, results: Collection[int], kept_since_ms: Callable[[], float | None]) -> None:
         """Check the jobs with the tag after they have succeeded.

@@ -47,11 +47,13 @@ class _Seen:
         jobs: the jobs with the attempt's tag.
         marks: the marker jobs, which follow the tagged jobs; empty if no thread was watching.
         attempts: all attempts at each stage of these jobs.
+        collected: the stages of the job that has collected rows for the driver, if any.
     """
 
     jobs: Sequence[Job]
     marks: Sequence[Job]
     attempts: Mapping[int, Sequence[StageAttempt]]
+    collected: Collection[int] = ()
 
     @property
     def stages(self) -> dict[int, StageAttempt]:
@@ -107,9 +109,10 @@ class Shuffles:
         with self._history.lock:
             self._began = self._history.begin()
 
-    def look(self, tag: str) -> None:
+    def look(self, tag: str, *, is_collected: bool = True) -> None:
         """See :class:`~twopc.integration.spark.mode.ShuffleCheck`. Collected rows do not show which stage they come from."""
-        looked = self._beside.submit(self._look, tag, f"{tag}{_MARK}{next(self._numbers)}")
+        mark = f"{tag}{_MARK}{next(self._numbers)}"
+        looked = self._beside.submit(self._look, tag, mark, is_collected=is_collected)
         self._looks = {tag: [*self._looks.get(tag, ()), looked]}
 
     def check(self, tag: str, results: Collection[int], kept_since_ms: Callable[[], float | None]) -> None:
@@ -122,13 +125,12 @@ class Shuffles:
             else:
                 jobs = self._reported(tag, results)
                 seen = _Seen(jobs, marks, self._attempts_of(jobs))
-            # The last job before each check has collected the rows that the driver writes.
-            collected = {stage for look in looks for job in look.jobs[-1:] for stage in job.stages}
+            collected = {stage for look in looks for stage in look.collected}
             self._require_all(seen, collected.union(results), kept_since_ms)
         except UnreportedError as error:
             raise _unreported(str(error), error.advice) from None
 
-    def _look(self, tag: str, mark: str) -> _Seen:
+    def _look(self, tag: str, mark: str, *, is_collected: bool) -> _Seen:
         """Run a marker job, and wait until Spark reports it.
 
         By then, Spark has reported everything that happened earlier. Return the jobs with the tag.
@@ -136,7 +138,9 @@ class Shuffles:
         self._store.mark(mark)
         marks = self._await(mark, bool, "the end of the job that collected the batch")
         jobs = self._store.jobs_with_tag(tag)
-        return _Seen(jobs, marks, self._attempts_of(jobs))
+        # The last job has collected the rows that the driver writes.
+        collected = jobs[-1].stages if is_collected and jobs else ()
+        return _Seen(jobs, marks, self._attempts_of(jobs), collected)
 
     def _reported(self, tag: str, results: Collection[int]) -> list[Job]:
         """Wait until Spark has reported the end of the jobs that have the stages ``results``.
@@ -180,6 +184,7 @@ class Shuffles:
         try:
             with self._history.lock:
                 behind = self._require_unmixed(seen, own, results)
+                self._require_all_jobs(own)
             self._outside.require_unmixed(end, kept_since_ms)
         except FatalError as error:
             self._mixed = str(error)
@@ -230,6 +235,13 @@ class Shuffles:
         again = [attempts[-1].rdd_ids[0] for attempts in seen.attempts.values() if len(attempts) > 1]
         return self._history.stages_elsewhere(min(again), own) | in_several(seen.jobs) if again else ()
 
+    def _require_all_jobs(self, own: Collection[int]) -> None:
+        """Check that Spark has forgotten no job of the attempt. Nothing else shows that a job with the tag is missing."""
+        # Under Spark Connect, each attempt begins with a marker job, which is newer than all earlier jobs.
+        marker = max(self._store.markers, default=-1)
+        others = [number for number in self._others(own) if number > marker]
+        self._history.require_stored(others, self._began, max(own, default=0))
+
     def _require_all_reports(
         self, seen: _Seen, behind: Iterable[tuple[int, ...]], kept_since_ms: Callable[[], float | None]
     ) -> None:
@@ -249,8 +261,9 @@ class Shuffles:
     def _unwritten(self, seen: _Seen) -> dict[int, int]:
         """Map the RDD of each unwritten stage to the stage.
 
-        A stage is unwritten if the attempt's jobs skipped it and no known job has run it. Leave out a job that is still
-        running, because the job may still run its stages.
+        A stage is unwritten if the attempt's jobs skipped it and no known earlier stage has written its shuffle. Spark numbers
+        a stage that skips a shuffle after the stage that wrote it. Leave out a job that is still running, because the job
+        may still run its stages.
         """
         skipped = {
             stage: last
@@ -262,20 +275,23 @@ class Shuffles:
         return {
             last.rdd_ids[0]: stage
             for stage, last in skipped.items()
-            if not self._history.computed.have_run(last.rdd_ids)
+            if not self._history.computed.have_written(last.rdd_ids[0], until=stage)
         }
 
     def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:
         """From the rows' lineage, return the RDDs that another job may have kept as shuffle files or in a cache."""
         history, old = self._history, self._old(seen)
-        during = range(self._began.job, max(own, default=0))
-        is_alone = all(number in own or number in self._store.markers for number in during)
         # A job that ran during the attempt may have filled a cache, or may have run the user's own DataFrame as the driver does.
-        if not is_alone and (seen.marks or self._store.cached_rdds(seen.lineage - old)):
+        if self._others(own) and (seen.marks or self._store.cached_rdds(seen.lineage - old)):
             old = seen.lineage
         if not old or (history.is_known(old, own) and not history.computed.have_run(old)):
             return set()
         return self._kept(seen, old)
+
+    def _others(self, own: Collection[int]) -> list[int]:
+        """Return the numbers of the other jobs that may have begun between the start of the attempt and its last job."""
+        during = range(self._began.job, max(own, default=0))
+        return [number for number in during if number not in own and number not in self._store.markers]
 
     def _old(self, seen: _Seen) -> frozenset[int]:
         return frozenset(rdd for rdd in seen.lineage if rdd < self._began.rdd)

@@ -28,13 +28,14 @@ class Unbegun:
         self._store = store
         self._witnesses: dict[int, int] = {}  # by job number: a job that was over before that job began
 
-    def look(self, number: int, witness: int | None, last: int) -> Job | None:
+    def look(self, number: int, witness: int | None, last: int, *, is_in_order: bool = True) -> Job | None:
         """Return a job, or None if Spark has not begun the job. The job may still begin later.
 
         Args:
             number: the job.
             witness: a job that was over before Spark assigned the number; None if unknown.
             last: a job that is probably over. If it is, it is the witness in the next call for this number.
+            is_in_order: whether the times at which the jobs ended show their order. If not, a witness proves nothing.
 
         Raises:
             LookupError: Spark may have forgotten the job.
@@ -44,7 +45,8 @@ class Unbegun:
         is_over = self._store.is_over(last)
         if (job := self._store.job(number)) is not None:
             return job
-        if not self._is_complete() and not self._contains(self._witnesses.get(number, witness)):
+        is_proven = is_in_order and self._contains(self._witnesses.get(number, witness))
+        if not is_proven and not self._is_complete():
             raise LookupError(f"job {number}")
         if is_over:
             self._witnesses[number] = last

@@ -72,7 +72,7 @@ class Store:
     moment: Moment = OLD
     lost: int = 0  #: how many reports Spark has dropped
     markers: set[int] = field(default_factory=set)
-    retained: int = 0  #: how many jobs the store keeps before it forgets any
+    retained: int = 1000  #: how many jobs the store keeps before it forgets any
     hiding: set[int] = field(default_factory=set)  #: the stages that read a shuffle, although their reports may show nothing
 
     def dropped(self) -> int:
@@ -179,6 +179,16 @@ def test_observations_of_collected_rows_do_not_count_for_a_later_job_of_tasks() 
     store.jobs["a"] = [*ONE_JOB["a"], Job(2, (3, 4), is_over=True)]
     with pytest.raises(FatalError, match="Spark ran stage"):
         watched.check("a", {4})
+
+
+def test_a_dataframe_without_tasks_is_checked_once_a_later_mark_has_been_reported() -> None:
+    """No result shows a stage. The last job with the tag collected a broadcast, which a retry would use again."""
+    broadcast = [StageAttempt("COMPLETE", RESULT, number, (3,), 9, 0, 20 + number) for number in range(2)]
+    jobs = {"a": [Job(0, (M1, RESULT), is_over=True)]}
+    watched = watching(Store({}, {M1: attempts_at(M1, 2), RESULT: broadcast}, marked=jobs))
+    watched.look("a", is_collected=False)
+    with pytest.raises(FatalError, match="Spark ran stage 2 again"):
+        watched.check("a", ())
 
 
 def test_observations_of_an_attempt_do_not_count_for_the_next_one() -> None:
@@ -311,6 +321,7 @@ def test_a_broadcast_that_ran_again_before_the_call_stops_the_query() -> None:
 def test_a_job_that_may_have_made_a_broadcast_and_is_forgotten_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     store = broadcast_before(1)
+    store.retained = 0
     del store.jobs[""]
     with pytest.raises(FatalError, match=f"does not contain job 0.*{SETTINGS}"):
         watching(store).check("b", {3}, lambda: 0)
@@ -817,7 +828,7 @@ def test_a_shuffle_of_an_earlier_batch_that_read_the_same_cache_does_not_stop_a_
 
 def test_a_job_that_may_have_filled_a_cache_and_is_forgotten_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
-    store = Store({"b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
+    store = Store({"b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"), retained=0)
     with pytest.raises(FatalError, match=f"does not contain job 0.*{SETTINGS}"):
         watching(store).check("b", {5})
 
@@ -857,11 +868,13 @@ def test_a_missing_report_of_a_job_that_began_after_a_kept_job_ended_does_not_ma
     store.retained = 0
     watched.check("b", {5})
     store.jobs |= {"c": [Job(5, (5,), is_over=True)]}
+    watched.begin()
     watched.check("c", {5})
     forget(store, 4)
     watched.check("c", {5})
     forget(store, 5)
     store.jobs |= {"d": [Job(6, (5,), is_over=True)]}
+    watched.begin()
     with pytest.raises(FatalError, match="does not contain job 2"):
         watched.check("d", {5})
 
@@ -890,7 +903,7 @@ def test_the_error_about_a_cache_older_than_the_query_says_what_to_do_before_a_r
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
-    store = Store({"b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"))
+    store = Store({"b": [Job(1, (3, 4, 5), is_over=True)]}, later_job("SKIPPED", "SKIPPED"), retained=0)
     with pytest.raises(FatalError, match=r"reads RDD \d+ from a cache.*UNCACHE TABLE.*Restart the query"):
         watching(store).check("b", {5})
 
@@ -979,6 +992,11 @@ def test_a_job_not_reported_by_spark_stops_the_query_at_once_and_the_error_menti
         watching(Store({"a": []})).check("a", {RESULT})
 
 
+def after_another() -> dict[int, list[StageAttempt]]:
+    """The stages of a batch that skips the shuffle of M1. A stage with a lower number has written it."""
+    return {20: attempts_at(20, of=M1, status="SKIPPED"), 21: attempts_at(21, of=M2), 22: result(22, 3)}
+
+
 def test_a_job_of_another_query_that_is_just_beginning_is_awaited() -> None:
     """Spark enters such a job before its stages."""
 
@@ -990,9 +1008,9 @@ def test_a_job_of_another_query_that_is_just_beginning_is_awaited() -> None:
             return found
 
     others = [Job(0, (8,), is_over=True), Job(1, (9,), is_over=False)]
-    jobs = {"": others, "a": [Job(2, (M1, M2, RESULT), is_over=True)]}
-    store = Beginning(jobs, {**plain(), M1: attempts_at(M1, status="SKIPPED"), 8: attempts_at(8, of=M1)})
-    watching(store).check("a", {RESULT})
+    jobs = {"": others, "a": [Job(2, (20, 21, 22), is_over=True)]}
+    store = Beginning(jobs, {**after_another(), 8: attempts_at(8, of=M1)})
+    watching(store).check("a", {22})
     assert 9 in store.stages
 
 
@@ -1008,14 +1026,14 @@ def of_somebody_else(skipped: int, *, ended_ms: int | None = 95) -> Store:
     """A batch that another job may have computed: stages 6 and 7 of that job were not found, and stage 8 was skipped."""
     jobs = {
         "": [Job(0, (5,), is_over=True), Job(1, (6, 7, 8, 9), is_over=True, skipped=skipped, ended_ms=ended_ms)],
-        "a": [Job(2, (M1, M2, RESULT), is_over=True)],
+        "a": [Job(2, (20, 21, 22), is_over=True)],
     }
-    stages = {**plain(), M1: attempts_at(M1, status="SKIPPED"), 5: attempts_at(5, of=M1)}
+    stages = {**after_another(), 5: attempts_at(5, of=M1)}
     return Store(jobs, stages | {8: attempts_at(8, of=M1, status="SKIPPED"), 9: result(9, 90)})
 
 
 def test_a_dropped_skipped_stage_of_another_query_does_not_stop_the_query() -> None:
-    watching(of_somebody_else(skipped=3)).check("a", {RESULT})
+    watching(of_somebody_else(skipped=3)).check("a", {22})
 
 
 @pytest.mark.parametrize(
@@ -1031,7 +1049,7 @@ def test_a_stage_that_spark_has_dropped_counts_as_skipped_only_if_the_job_accoun
 ) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     with pytest.raises(FatalError, match="does not contain stage 6"):
-        watching(of_somebody_else(skipped, ended_ms=ended_ms)).check("a", {RESULT})
+        watching(of_somebody_else(skipped, ended_ms=ended_ms)).check("a", {22})
 
 
 @pytest.mark.parametrize(
@@ -1049,7 +1067,7 @@ def test_an_ambiguous_number_of_skipped_stages_does_not_account_for_a_dropped_st
     store = of_somebody_else(skipped=2)
     store.stages[8] = shared
     with pytest.raises(FatalError, match="does not contain stage 6"):
-        watching(store).check("a", {RESULT})
+        watching(store).check("a", {22})
 
 
 def test_a_stage_that_seems_to_have_run_before_the_clock_was_set_back_does_not_account_for_a_dropped_stage(
@@ -1059,14 +1077,14 @@ def test_a_stage_that_seems_to_have_run_before_the_clock_was_set_back_does_not_a
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     jobs = {
         "": [Job(0, (5,), is_over=True), Job(1, (6, 8, 9), is_over=True, skipped=1, ended_ms=95)],
-        "a": [Job(2, (M1, M2, RESULT), is_over=True)],
+        "a": [Job(2, (20, 21, 22), is_over=True)],
     }
-    stages = {**plain(), M1: attempts_at(M1, status="SKIPPED"), 5: attempts_at(5, of=M1)}
+    stages = {**after_another(), 5: attempts_at(5, of=M1)}
     later = StageAttempt("COMPLETE", 8, 0, (21,), 0, 9, 80)
     watched = watching(Store(jobs, stages | {8: [later], 9: result(9, 90)}))
     set_clock(-60_000)
     with pytest.raises(FatalError, match="does not contain stage 6"):
-        watched.check("a", {RESULT})
+        watched.check("a", {22})
 
 
 def test_a_rerun_whose_first_attempt_spark_has_dropped_stops_the_query() -> None:
@@ -1087,9 +1105,92 @@ def test_a_dropped_job_of_the_batch_is_detected_if_another_job_has_read_its_shuf
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     skipped = {stage: attempts_at(stage, of=kind, status="SKIPPED") for stage, kind in ((3, M1), (4, M2))}
     stages = {**skipped, 5: result(5, 6), 6: result(6, 90)}
-    store = Store({"": others, "b": [Job(1, (3, 4, 5), is_over=True)]}, stages, moment=NEW)
+    store = Store({"": others, "b": [Job(1, (3, 4, 5), is_over=True)]}, stages, moment=NEW, retained=0)
     with pytest.raises(FatalError, match=f"does not contain {missed}"):
         watching(store).check("b", {5})
+
+
+def test_a_skipped_shuffle_that_only_later_stages_are_known_to_have_written_stops_the_query() -> None:
+    """Spark has forgotten the job that wrote the shuffle. Another job of the batch then wrote a lost part again."""
+    own = [Job(1, (3, 4), is_over=True), Job(2, (5, 6), is_over=True), Job(3, (7, 8, 9), is_over=True)]
+    skipped = {stage: [StageAttempt("SKIPPED", stage, 0, (rdd,), 0, 0)] for stage, rdd in ((3, 31), (7, 31), (8, 33))}
+    ran = {stage: [attempt_of(stage, 0, rdd)] for stage, rdd in ((4, 32), (5, 31), (6, 33))}
+    store = Store({"": [Job(0, (), is_over=True)], "b": own}, {**skipped, **ran, 9: result(9, 34)}, moment=NEW)
+    with pytest.raises(FatalError, match="does not contain the job that wrote the shuffle of stage 3"):
+        watching(store).check("b", {9})
+
+
+def test_a_stage_that_only_computed_the_rows_of_a_skipped_shuffle_has_not_written_it() -> None:
+    """Both DataFrames of the batch compute RDD 31, and the second one shuffles it. Spark has forgotten who wrote that."""
+    jobs = [Job(1, (3,), is_over=True), Job(2, (4, 5), is_over=True)]
+    stages = {
+        3: [StageAttempt("COMPLETE", 3, 0, (32, 31), 0, 0, 30)],
+        4: [StageAttempt("SKIPPED", 4, 0, (33, 31), 0, 0)],
+        5: result(5, 34),
+    }
+    with pytest.raises(FatalError, match="does not contain the job that wrote the shuffle of stage 4"):
+        watching(Store({"": [Job(0, (), is_over=True)], "b": jobs}, stages, moment=NEW)).check("b", {3, 5})
+
+
+def busy(*forgotten: int, kept: int = 3) -> Watched:
+    """Job 0 ended before the attempt. Job 1 collected a broadcast of the batch, and its stage ran twice."""
+    broadcast = [StageAttempt("COMPLETE", 4, number, (13,), 9, 0, 20 + number) for number in range(2)]
+    store = Store({"": [Job(0, (), is_over=True)]}, {4: broadcast, 5: result(5, 17, reads=0)}, retained=kept)
+    history = JobHistory(store)
+    for _ in range(2):
+        store.moment = Moment(10, 1)
+        history.begin(exactly=True)
+    watched = Watched(history)
+    watched.begin()
+    store.jobs["b"] = [Job(1, (4,), is_over=True), Job(3, (5,), is_over=True)]
+    store.jobs[""].append(Job(2, (), is_over=True))
+    forget(store, *forgotten)
+    return watched
+
+
+def test_a_broadcast_of_the_batch_that_spark_has_forgotten_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark forgets the jobs that ended first, so it has forgotten job 0, too. The batch's plan reads no older broadcast."""
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
+    with pytest.raises(FatalError, match=f"does not contain job 1.*{SETTINGS}"):
+        busy(0, 1).check("b", {5})
+    with pytest.raises(FatalError, match="Spark ran stage 4 again"):
+        busy(0).check("b", {5})
+
+
+@pytest.mark.parametrize(("forgotten", "kept"), [((1,), 3), ((0, 1), 4)], ids=["an older job is stored", "all jobs are"])
+def test_a_number_without_a_job_does_not_stop_a_batch_if_spark_has_forgotten_no_job_of_the_attempt(
+    forgotten: tuple[int, ...], kept: int
+) -> None:
+    """A job that Spark rejects gets a number, too."""
+    busy(*forgotten, kept=kept).check("b", {5})
+
+
+def test_a_job_that_ended_earlier_proves_nothing_once_the_clock_was_set_back(
+    set_clock: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark forgets first what seems to have ended first."""
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
+    watched = busy(1)
+    set_clock(-60_000)
+    with pytest.raises(FatalError, match="does not contain job 1"):
+        watched.check("b", {5})
+
+
+def test_under_spark_connect_only_jobs_after_the_attempts_marker_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query was idle, and Spark has forgotten the jobs of others."""
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
+    store = Store({"": [Job(7, (), is_over=True)], "b": [Job(8, (5,), is_over=True)]}, markers={7}, retained=2)
+    store.stages = {5: result(5, 17, reads=0)}
+    watching(store).check("b", {5})
+    store.jobs["b"], store.markers = [Job(9, (5,), is_over=True)], {7}
+    with pytest.raises(FatalError, match="does not contain job 8"):
+        watching(store).check("b", {5})
+
+
+def test_a_batch_whose_jobs_have_consecutive_numbers_is_decided_although_spark_has_forgotten_all_other_jobs() -> None:
+    store = Store({"b": [Job(900, (3,), is_over=True), Job(901, (4,), is_over=True)]}, moment=Moment(10, 900), retained=1)
+    store.stages = {3: result(3, 13), 4: result(4, 14)}
+    watching(store).check("b", {3, 4})
 
 
 def test_a_pending_stage_of_the_batch_needs_no_job_that_wrote_it() -> None:
