@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from twopc.errors import FatalError, RetriableError
+from twopc.integration.spark.unfinished_writes import failed_first, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -56,12 +58,13 @@ def judge(
         FatalError: rows from two writes of a shuffle may be mixed in data that Spark keeps.
     """
     written = _Written(ran)
+    ran = written.ran
     again = [runs for runs in map(written.of, _shuffles(own.last)) if len(runs) > 1]
     for runs in again:
         stages = {run.stage_id for run in runs}
         reads = any(run.shuffle_read_records for run in runs)
         if reads or len(stages) > 1 or own.is_merged or not stages.isdisjoint(own.shared):
-            raise _mixed(max(stages))
+            raise _unfinished(runs) if failed_first(runs) else _mixed(max(stages))
     again += [runs for runs in map(written.of, behind) if len(runs) > 1]
     if not again and all(attempt.attempt_id == 0 for attempt in ran):
         return
@@ -100,6 +103,9 @@ class _Written:
 
     Spark lists this RDD first (``StageInfo.fromStage``). The RDD is the same in every job. A lazy checkpoint may replace the
     other RDDs between two jobs.
+
+    Attributes:
+        ran: the given attempts, in stage order. Runs that wrote one shuffle together are joined (:func:`joined`).
     """
 
     def __init__(self, ran: Sequence[StageAttempt]) -> None:
@@ -108,6 +114,11 @@ class _Written:
         for one in sorted(ran, key=start_of):
             if one.stage_id in writing:
                 self._runs.setdefault(one.rdd_ids[0], []).append(one)
+        self._runs = {rdd: joined(runs) for rdd, runs in self._runs.items()}
+        others = (one for one in ran if one.stage_id not in writing)
+        self.ran = sorted(
+            [*others, *itertools.chain(*self._runs.values())], key=lambda one: (one.stage_id, one.attempt_id)
+        )
 
     def of(self, rdds: tuple[int, ...]) -> Sequence[StageAttempt]:
         return self._runs.get(rdds[0], ())
@@ -174,6 +185,10 @@ _RESTART: Final = (
     "then recompute the whole batch. If your program has cached a DataFrame outside the function, call unpersist() on it "
     "before the restart. A retry without a restart would use the same shuffle files"
 )
+_UNFINISHED: Final = (
+    "The job of stage {first} failed before the stage had written its whole output, and a retry wrote the rest (stage "
+    "{stage}). Spark's reports do not show whether some of the first output was lost in between"
+)
 _SET_BACK: Final = (
     "The clock of the driver's host was set back, so the times in Spark's reports do not show which stages read which "
     "output"
@@ -183,6 +198,11 @@ _GRADUALLY: Final = "If this happens again, let the host's time service correct 
 
 def _mixed(stage: int) -> FatalError:
     return FatalError(f"{_LOST}, {_RESTART}".format(stage=stage))
+
+
+def _unfinished(runs: Sequence[StageAttempt]) -> FatalError:
+    first, later, *_ = runs
+    return FatalError(f"{_UNFINISHED}, {_RESTART}".format(first=first.stage_id, stage=later.stage_id))
 
 
 def _without_order(stage: int) -> FatalError:

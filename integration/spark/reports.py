@@ -41,7 +41,9 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
         rdd_ids: the RDDs that the stage's tasks compute or read from a cache. A shuffle's stage has the same RDDs in every
             job.
         submission_time: when the attempt began, in milliseconds since 1970; None if the attempt did not begin.
+        num_tasks: how many tasks the attempt has. Output that exists already needs no task.
         completion_time: when the attempt succeeded or failed, in milliseconds since 1970; None if the attempt has not ended.
+        num_complete_tasks: how many tasks have succeeded. A task that succeeded twice counts twice.
     """
 
     status: str
@@ -53,6 +55,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
     submission_time: int | None = None
     num_tasks: int = 1
     completion_time: int | None = None
+    num_complete_tasks: int = 0
 
     @property
     def has_run(self) -> bool:

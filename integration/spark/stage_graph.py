@@ -7,7 +7,7 @@ all of them, or with a heartbeat. So if a LIMIT ends a task early, Spark reports
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
 #: The sign of a storage level that keeps rows on disk, in Spark's description of the level.
-_ON_DISK = "Disk"
+_ON_DISK: Final = "Disk"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ The last line is a JSON list: for each stage that has run, its kind, the records
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,4 +60,4 @@ def _stages(spark: SparkSession, name: str, frame: DataFrame) -> list[Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -195,7 +195,8 @@ def test_a_query_that_joins_a_cached_table_decides_thousands_of_batches_with_lit
     monkeypatch.setattr(computed_rdds, "_MAX_RDDS", 50)
     monkeypatch.setattr(computed_rdds, "_MAX_RANGES", 20)
     monkeypatch.setattr("twopc.integration.spark.job_history._MAX_RANGES", 20)
-    store = Store({"": [Job(0, (0,), is_over=True)]}, {0: [StageAttempt("COMPLETE", 0, 0, TABLE, 0, 0, 1, 1, 1)]}, retained=10_000)
+    store = Store({"": [Job(0, (0,), is_over=True)]}, {0: [StageAttempt("COMPLETE", 0, 0, TABLE, 0, 0, 1, 1, 1)]})
+    store.retained = 10_000
     history = JobHistory(store)
     shuffles = Shuffles(history)
     for batch in range(1, 1_000):

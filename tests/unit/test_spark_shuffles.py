@@ -73,7 +73,9 @@ class Store:
     lost: int = 0  #: how many reports Spark has dropped
     markers: set[int] = field(default_factory=set)
     retained: int = 1000  #: how many jobs the store keeps before it forgets any
-    hiding: set[int] = field(default_factory=set)  #: the stages that read a shuffle, although their reports may show nothing
+    hiding: set[int] = field(
+        default_factory=set
+    )  #: the stages that read a shuffle, although their reports may show nothing
 
     def dropped(self) -> int:
         return self.lost
@@ -507,6 +509,61 @@ def test_a_later_job_that_completely_rewrites_the_shuffle_of_an_earlier_one_stop
         watched.check("b", {5})
     with pytest.raises(FatalError, match="Spark ran stage 3 again"):
         watched.begin()
+
+
+def failed_and_retried(complete: int, rest: int, *, reads: int = 0, rewritten: int | None = None) -> Watched:
+    """Stage 1 of four tasks fails in attempt a. A retry runs the rest of its tasks in stage 4, and reads everything."""
+    first = StageAttempt("FAILED", M2, 0, (2,), reads, 9, 10, 4, 20, complete)
+    later = StageAttempt("COMPLETE", 4, 0, (2,), reads, 9, 40, rest, 50, rest)
+    writes = [StageAttempt("COMPLETE", M1, 0, (1,), 0, 9, 0, 4, 5, 4)]
+    writes += [] if rewritten is None else [StageAttempt("COMPLETE", M1, 1, (1,), 0, 9, rewritten, 1, rewritten, 1)]
+    skipped = attempts_at(3, of=M1, status="SKIPPED")
+    jobs = {"": [Job(0, (M1, M2), is_over=True, has_failed=True)], "b": [Job(1, (3, 4, 5), is_over=True)]}
+    return watching(Store(jobs, {M1: writes, M2: [first], 3: skipped, 4: [later], 5: result(5, 6)}))
+
+
+@pytest.mark.parametrize("reads", [0, 9])
+@pytest.mark.parametrize("complete", [0, 1, 3])
+def test_a_retry_that_runs_only_the_tasks_that_had_not_succeeded_is_decided(complete: int, reads: int) -> None:
+    """Spark keeps what the other tasks have written."""
+    failed_and_retried(complete, 4 - complete, reads=reads).check("b", {5})
+
+
+@pytest.mark.parametrize(("complete", "rest"), [(3, 2), (2, 3), (3, 4)])
+def test_a_retry_stops_the_query_if_it_ran_more_tasks_than_had_not_succeeded(complete: int, rest: int) -> None:
+    """An output may have been lost in between. Or a task succeeded too late for Spark to use its output."""
+    with pytest.raises(
+        FatalError, match=r"job of stage 1 failed .* a retry wrote the rest \(stage 4\).*Restart the query"
+    ):
+        failed_and_retried(complete, rest).check("b", {5})
+
+
+@pytest.mark.parametrize("rewritten", [15, 30, 45], ids=["during the first", "in between", "during the second"])
+def test_a_retry_stops_the_query_if_the_shuffle_read_by_both_parts_was_rewritten(rewritten: int) -> None:
+    with pytest.raises(FatalError, match="Spark ran stage 0 again"):
+        failed_and_retried(3, 1, reads=9, rewritten=rewritten).check("b", {5})
+
+
+def test_several_retries_that_run_only_the_missing_tasks_are_decided() -> None:
+    runs = {
+        stage: [StageAttempt(status, stage, 0, (1,), 0, 9, 10 * stage, tasks, 10 * stage + 5, complete)]
+        for stage, status, tasks, complete in ((0, "FAILED", 6, 2), (2, "FAILED", 4, 3), (4, "COMPLETE", 1, 1))
+    }
+    others = [Job(number, (2 * number,), is_over=True, has_failed=True) for number in range(2)]
+    store = Store({"": others, "b": [Job(2, (4, 5), is_over=True)]}, {**runs, 5: result(5, 6)})
+    watching(store).check("b", {5})
+
+
+def test_a_lost_part_written_in_two_runs_still_stops_the_query() -> None:
+    """The first run was complete, so it may have been read before the loss."""
+    runs = {
+        stage: [StageAttempt(status, stage, 0, (1,), 0, 9, 10 * stage, tasks, 10 * stage + 5, complete)]
+        for stage, status, tasks, complete in ((0, "COMPLETE", 6, 6), (2, "FAILED", 4, 3), (4, "COMPLETE", 1, 1))
+    }
+    others = [Job(number, (2 * number,), is_over=True, has_failed=number > 0) for number in range(2)]
+    store = Store({"": others, "b": [Job(2, (4, 5), is_over=True)]}, {**runs, 5: result(5, 6)})
+    with pytest.raises(FatalError, match="Spark ran stage 4 again"):
+        watching(store).check("b", {5})
 
 
 def test_a_batch_of_two_jobs_with_separate_shuffles_is_decided() -> None:
@@ -1121,10 +1178,10 @@ def test_a_skipped_shuffle_that_only_later_stages_are_known_to_have_written_stop
 
 
 def test_a_stage_that_only_computed_the_rows_of_a_skipped_shuffle_has_not_written_it() -> None:
-    """Both DataFrames of the batch compute RDD 31, and the second one shuffles it. Spark has forgotten who wrote that."""
+    """Both DataFrames of the batch compute RDD 33, and the second one shuffles it. Spark has forgotten who wrote that."""
     jobs = [Job(1, (3,), is_over=True), Job(2, (4, 5), is_over=True)]
     stages = {
-        3: [StageAttempt("COMPLETE", 3, 0, (32, 31), 0, 0, 30)],
+        3: [StageAttempt("COMPLETE", 3, 0, (35, 33, 31), 0, 0, 30)],
         4: [StageAttempt("SKIPPED", 4, 0, (33, 31), 0, 0)],
         5: result(5, 34),
     }
@@ -1157,7 +1214,9 @@ def test_a_broadcast_of_the_batch_that_spark_has_forgotten_stops_the_query(monke
         busy(0).check("b", {5})
 
 
-@pytest.mark.parametrize(("forgotten", "kept"), [((1,), 3), ((0, 1), 4)], ids=["an older job is stored", "all jobs are"])
+@pytest.mark.parametrize(
+    ("forgotten", "kept"), [((1,), 3), ((0, 1), 4)], ids=["an older job is stored", "all jobs are"]
+)
 def test_a_number_without_a_job_does_not_stop_a_batch_if_spark_has_forgotten_no_job_of_the_attempt(
     forgotten: tuple[int, ...], kept: int
 ) -> None:
@@ -1176,7 +1235,9 @@ def test_a_job_that_ended_earlier_proves_nothing_once_the_clock_was_set_back(
         watched.check("b", {5})
 
 
-def test_under_spark_connect_only_jobs_after_the_attempts_marker_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_spark_connect_only_jobs_after_the_attempts_marker_may_be_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The query was idle, and Spark has forgotten the jobs of others."""
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     store = Store({"": [Job(7, (), is_over=True)], "b": [Job(8, (5,), is_over=True)]}, markers={7}, retained=2)
@@ -1188,7 +1249,9 @@ def test_under_spark_connect_only_jobs_after_the_attempts_marker_may_be_missing(
 
 
 def test_a_batch_whose_jobs_have_consecutive_numbers_is_decided_although_spark_has_forgotten_all_other_jobs() -> None:
-    store = Store({"b": [Job(900, (3,), is_over=True), Job(901, (4,), is_over=True)]}, moment=Moment(10, 900), retained=1)
+    store = Store(
+        {"b": [Job(900, (3,), is_over=True), Job(901, (4,), is_over=True)]}, moment=Moment(10, 900), retained=1
+    )
     store.stages = {3: result(3, 13), 4: result(4, 14)}
     watching(store).check("b", {3, 4})
 

@@ -28,7 +28,9 @@ def test_a_cached_rdd_that_may_go_to_disk_takes_all_rows_of_a_shuffle(
     assert graph.may_read(lambda rdd: level if rdd == cached else pytest.fail("not cached")) is expected
 
 
-@pytest.mark.parametrize(("edges", "expected"), [([(1, 2), (1, 3), (2, 4), (3, 4)], True), ([(1, 2), (2, 3), (2, 4)], False)])
+@pytest.mark.parametrize(
+    ("edges", "expected"), [([(1, 2), (1, 3), (2, 4), (3, 4)], True), ([(1, 2), (2, 3), (2, 4)], False)]
+)
 def test_rows_may_pass_a_cached_rdd_by(edges: list[tuple[int, int]], *, expected: bool) -> None:
     assert StageGraph(edges, {1}, {2}).may_read(lambda _: BOTH) is expected
 
