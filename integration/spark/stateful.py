@@ -244,7 +244,9 @@ class BatchState:
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public API returns the plan
         text = str(plan.toString())
         nodes = _NODE.findall(text)
-        is_uncounted = [name for _, name in nodes].count(_BATCH) != 1 or any(_UNCOUNTED.match(line) for line, _ in nodes)
+        is_uncounted = [name for _, name in nodes].count(_BATCH) != 1 or any(
+            _UNCOUNTED.match(line) for line, _ in nodes
+        )
         if is_uncounted or is_cut_short(text):
             return False
         leaves, batch = plan.collectLeaves(), self._execution.toRdd().id()
