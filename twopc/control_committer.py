@@ -39,8 +39,8 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
 
     In a store with transactions, a *step* is one transaction. In a store with locks, a step lasts as long as the lock
     is held. In any other store, a step is any object that the hooks need, such as a client. An atomic step fences other
-    drivers, because nothing can happen between its owner check and its change. A store without atomic steps compares
-    the attempt's version in each of its own atomic operations.
+    drivers, because nothing can happen between its owner check and its change. In a store without atomic steps, each
+    atomic operation itself compares the attempt's version.
 
     The record's revision never decreases. If a step reads a lower revision than an earlier step read, the store was
     restored to an older state. The driver then stops. If it continued, its next decision would raise the versions in

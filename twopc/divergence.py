@@ -64,7 +64,7 @@ def _in_own_decision(setup: Setup, view: LogView, batch: Batch) -> list[tuple[st
     """
     begin = view.begin
     if begin is None or begin.query_id != batch.query_id or (begin.ends is not None and view.decision is None):
-        return []  # a sink need not keep an ended query's decisions
+        return []  # a sink does not have to keep an ended query's decisions
     committers, starts = setup.participants.committers, view.scan_start
     return [(name, committer, starts[name]) for name, committer in committers.items() if name in starts]
 

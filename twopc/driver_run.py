@@ -175,7 +175,7 @@ class DriverRun:
                     error if isinstance(error, TwoPhaseCommitError) else _interrupted(self.setup.log.name, error)
                 )
                 if isinstance(error, FencedError) and self._is_proven_absent(records):
-                    self.undetermined = {}  # so that the sweep need not wait until the transactions time out
+                    self.undetermined = {}  # so that the sweep does not wait for the transactions to time out
             raise
         return self.view
 

@@ -2,10 +2,10 @@
 
 A query may take over a sink whose own log contains the last decision of a query that has ended. If that query's driver died after
 the decision, the sweep would end the decided transactions. So a start first commits the last decision in every log, and spares
-the transactions of all of them. The start closes each completed log with a begin record. Later starts then need not prove the
-commit again: by then, its evidence may have been deleted. The start judges the decisions that are left only after it has tried
-to commit all of them, because before that, the user cannot know what to give up. If the start dies in between, the log is still
-open for the next start, although the sink has a new owner.
+the transactions of all of them. The start closes each completed log with a begin record. Later starts then do not have to prove
+the commit again, because its evidence may have been deleted by then. The start judges the decisions that are left only after
+it has tried to commit all of them, because before that, the user cannot know what to give up. If the start dies in between, the
+log is still open for the next start, even though the sink has a new owner.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ class Participants:
         one.evidence |= {key: found[handle] for key, handle in mine.items()}
 
     def with_unknown_commits(self, known: Known[Any], decided: Handles, scan_start: ScanStart) -> list[str]:
-        """List the sinks with a log that contain one of the query's transactions although it is not in ``decided``.
+        """List the sinks with a log that contain one of the query's transactions even though it is not in ``decided``.
 
         Each sink receives a copy of ``known`` that contains the sink's own handles.
         """

@@ -68,8 +68,8 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             f"checkpoint and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
         ),
         Position.PLANNED_AGAIN: (
-            f"the checkpoint contains a newer plan of batch {highest} than {log}. The source offsets are the same, but the times "
-            f"are {_in_spark(found)} instead of {_in_spark(view.highest_times)}. The checkpoint had lost the file "
+            f"the checkpoint's plan of batch {highest} is newer than the one in {log}. The source offsets are the same, but the "
+            f"times are {_in_spark(found)} instead of {_in_spark(view.highest_times)}. The checkpoint had lost the file "
             f"offsets/{highest}, for example because an older copy was restored, so Spark planned the batch again. The "
             "query keeps state. With the new plan, its state would no longer match its visible rows, and rows of timers could be "
             "lost. To finish the batch as it was decided, stop the query, and write "

@@ -127,8 +127,8 @@ def _oldest_producers(
 ) -> tuple[dict[Where, int], set[Where]]:
     """In each partition, find the producer whose open transaction begins first.
 
-    Omit partitions whose leader does not name a producer. Also return the partitions whose leader refused to, because the
-    principal has no Read permission on the topic.
+    Omit partitions whose leader does not name a producer. Also return the partitions whose leader refused to name one,
+    because the principal has no Read permission on the topic.
     """
     leaders: dict[str, int] = {}
     for topic, partitions in behind.items():

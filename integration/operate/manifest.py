@@ -135,7 +135,7 @@ def check(savepoint: Savepoint) -> None:
     except UnknownFilesError as error:
         raise ConfigurationError(
             f"{savepoint.path} cannot be checked: {error}, so the savepoint might lack some of them. Use another savepoint, or a "
-            "version of this toolkit that knows the version of Spark that wrote this file"
+            "version of this toolkit that supports the version of Spark that wrote this file"
         ) from error
     if missing:
         raise ConfigurationError(

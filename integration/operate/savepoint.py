@@ -283,9 +283,9 @@ def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int,
         missing = missing_files(tree, names)
     except UnknownFilesError as error:
         raise ConfigurationError(
-            f"{error}, so the copy might lack some of them. No savepoint was taken. Either this file is damaged, or a version of "
-            "Spark that this toolkit does not know has written it. If the query starts with this checkpoint, stop the query, and "
-            "copy the checkpoint's whole directory instead"
+            f"{error}, so the copy might lack some of them. No savepoint was taken. Either this file is damaged, or it was "
+            "written by a version of Spark that this toolkit does not know. If the query starts with this checkpoint, stop the "
+            "query, and copy the checkpoint's whole directory instead"
         ) from error
     if missing:
         raise _VanishedError(", ".join(missing))

@@ -195,7 +195,7 @@ def _of_history(checkpoint: Path) -> Advice | None:
 
 
 def _before_the_end(seen: Look) -> Iterator[Advice]:
-    """Say what is missing from the proof that the checkpoint's last batch is complete in every sink."""
+    """Say what is still needed to prove that the checkpoint's last batch is complete in every sink."""
     if seen.checkpoint is None:
         raise ConfigurationError("--idle needs the query's checkpoint. Pass its directory, or add --checkpoint")
     planned, finished = seen.checkpoint.planned, seen.checkpoint.finished

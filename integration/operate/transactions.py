@@ -216,7 +216,7 @@ def _not_proven(state: SinkState) -> _Left:
 
 
 def _not_judged(state: SinkState, wanted: Sequence[OpenTransaction]) -> _Left:
-    """List the open transactions, other than ``wanted``, that may already have been decided although no decision was found."""
+    """List the open transactions, other than ``wanted``, that may already have been decided even though no decision was found."""
     unknown = {Standing.UNJUDGED, Standing.UNMARKED}
     found = [one for one in state.transactions if one.standing in unknown and one not in wanted]
     lines = [f"{one.transactional_id}: left open: {one.evidence}" for one in found]

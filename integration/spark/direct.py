@@ -23,7 +23,7 @@ _MAX_BYTES: Final = (1024, 1 << 62)
 _FIRST_BYTES_PER_RECORD: Final = 1024
 #: The number of recent batches to consider. If any of them was large, the tasks write the next batch.
 _REMEMBERED: Final = 8
-#: The tasks need not limit their rows if even this multiple of the estimated size fits.
+#: The tasks do not have to limit their rows if even this multiple of the estimated size fits.
 _MARGIN: Final = 50
 
 

@@ -59,7 +59,7 @@ def exit_status(error: BaseException) -> int:
 
 
 def _classes(kind: type[BaseException]) -> Iterator[type[BaseException]]:
-    """List a class and all of its subclasses. A sink may define its own, whose module the driver has imported."""
+    """List a class and all of its subclasses. A sink may define its own subclasses in a module that the driver has imported."""
     yield kind
     for one in kind.__subclasses__():
         yield from _classes(one)

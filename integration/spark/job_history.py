@@ -186,7 +186,7 @@ class JobHistory:
         for number in numbers:
             if number not in own:
                 job = self.reported(number, last) if number < last else self.store.job(number)
-                if job is not None:  # None: the job begins after the run's jobs are over, or never
+                if job is not None:  # None: the job begins after the run's jobs have ended, or never
                     yield job
 
     def stages_of(self, job: Job) -> dict[int, list[StageAttempt]]:

@@ -109,7 +109,7 @@ class QueryRun:
         except Exception:
             logger.warning(
                 "the connections of query %s (run %s) were not closed properly. No data is at risk, because no call is using "
-                "these connections. They may stay open until this process ends. You need not do anything",
+                "these connections. They may stay open until this process ends. You do not have to do anything",
                 self.query.query_id,
                 self.query.run_id,
                 exc_info=True,
@@ -215,7 +215,7 @@ def enter_run(query: Query, check: Callable[[], ShuffleCheck]) -> QueryRun:
             return known
         earlier = list(_runs.values())
         run = _runs[query.run_id] = QueryRun(query, check())
-    for one in earlier:  # without the lock, because other queries need not wait until the connections are closed
+    for one in earlier:  # without the lock, so that other queries do not wait until the connections are closed
         drop_if_ended(one)
     return run
 

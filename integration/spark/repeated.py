@@ -55,8 +55,8 @@ _TIES: Final = re.compile(r"\b(max_by|min_by|mode)\(")
 class Repeated:
     """Checks the DataFrames of one run of a query.
 
-    An examination takes many calls to the JVM. So batches whose DataFrames have the same form are examined once. A function may
-    write the same sinks in another way later: its first batches may be empty, for example.
+    An examination takes many calls to the JVM, so batches whose DataFrames have the same form are examined only once. A function
+    may write to the same sinks in another way later, for example because its first batches were empty.
     """
 
     def __init__(self) -> None:

@@ -168,7 +168,7 @@ def _calling_query(session: SparkSession, given: GivenCheckpoint | None) -> Runn
         raise ConfigurationError(
             f"checkpoint_location={given.location!r} belongs to query {given.query_id}, but the call is from query "
             f"{query.query_id}, whose checkpoint is {query.checkpoint_location!r}. Nothing was written. Omit "
-            "checkpoint_location, because exactly_once() finds the calling query's checkpoint by itself"
+            "checkpoint_location, because exactly_once() finds the calling query's checkpoint on its own"
         )
     if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         raise ConfigurationError(

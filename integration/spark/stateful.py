@@ -104,7 +104,7 @@ class StatefulOperators:
         return BatchState(execution, commits, self._warnings)
 
     def _look_back(self, batch_id: int) -> None:
-        """Warn if Spark has evaluated the batch before this one again, after the call for it. Only the next call can see this."""
+        """Warn if Spark has evaluated the previous batch again after that batch's call. Only the next call can see this."""
         last, self._last = self._last, None
         if last is not None and last.batch_id != batch_id and last.have_grown:
             self._warnings.evaluated_later(last.batch_id)
@@ -189,13 +189,14 @@ class BatchState:
             self._warnings.evaluated_by_several(self._batch_id)
 
     def _evaluate_missing(self, missing: set[int], missing_before: set[int], *, is_visible: bool) -> None:
-        """Evaluate the batch once more before the plan is blamed. If a shuffle now exists, Spark does not run its stage again.
+        """Evaluate the batch once more before the plan is blamed.
 
-        Then the evaluation before this one completed a stage of which earlier jobs had run some tasks.
+        If Spark now skips a stage, because its shuffle exists, the previous evaluation completed a stage that earlier jobs had
+        run in part.
 
         Args:
-            missing: the operators of which the evaluation before this one did not commit every store.
-            missing_before: the operators of which the earlier jobs had not committed enough stores.
+            missing: the operators for which the previous evaluation did not commit every store.
+            missing_before: the operators for which the earlier jobs had not committed enough stores.
             is_visible: see :meth:`complete`.
 
         Raises:

@@ -58,8 +58,8 @@ _OURS: Final = (CHECKSUM, PARTITION)
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result that a task sends to the driver.
 
-    A permanent error is reported as a result and not as a task failure. A task failure would make Spark retry the task
-    in vain, and would lose the error's class.
+    A permanent error is reported as a result, not as a task failure. After a task failure, Spark would retry the
+    task for nothing, and the error's class would be lost.
 
     Attributes:
         stage: Spark's id for the stage that the task ran in; None in the driver.

@@ -27,5 +27,5 @@ def is_known(description: Description) -> bool:
 
 
 def undescribed(found: Mapping[str, Description]) -> list[str]:
-    """List the transactions that may be open although no coordinator described them."""
+    """List the transactions that may be open even though no coordinator described them."""
     return sorted(tid for tid, description in found.items() if not is_known(description))

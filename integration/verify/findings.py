@@ -76,7 +76,7 @@ class Kind(Enum):
     COMMIT_MISSING = (
         "commit_missing",
         Severity.WARNING,
-    )  #: Spark's commits/N is missing although batch N + 1 was decided
+    )  #: Spark's commits/N is missing even though batch N + 1 was decided
     OFFSETS_MISSING = "offsets_missing", Severity.WARNING  #: Spark's offsets/N is missing for a decided batch
     RUNNING_OPEN = "running_open", Severity.INFO  #: undecided; the current driver began it and is writing its batch
     NOT_COMPARED = "not_compared", Severity.INFO  #: a comparison would prove nothing; the finding says why

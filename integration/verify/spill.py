@@ -51,8 +51,8 @@ def on_disk() -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigurationError(
-            f"the temporary directory cannot be used ({error}). Set TMPDIR to a directory with {_ENTRY.itemsize} free "
-            "bytes for each record, or twice as many bytes with both --key and --sequence"
+            f"the temporary directory cannot be used ({error}). Set TMPDIR to a directory with {_ENTRY.itemsize} "
+            "bytes of free space for each record, or twice as much with both --key and --sequence"
         ) from error
 
 

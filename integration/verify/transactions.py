@@ -134,7 +134,7 @@ def check_visible(
                 text = f"its decision says {counted(one.handle.rows, 'row')}, so the marker or the decision was altered"
                 yield Finding(Kind.ROWS_DIFFER, where, f"{named}: {text}")
         elif marker.uuid in superseded:
-            text = "visible, although a repair counted it as lost and replaced it, so its rows are duplicated"
+            text = "visible, even though a repair counted it as lost and replaced it, so its rows are duplicated"
             yield Finding(Kind.UNDECIDED_VISIBLE, where, f"{named}: {text}")
         elif marker.query_id in history.elsewhere:
             elsewhere[marker.query_id] += 1

@@ -85,7 +85,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         """See :class:`LakeCommitter`.
 
         If a schema or partitioning was removed from the table, files that need it cannot be listed in any manifest, even if the
-        table now uses its id for another one.
+        table has used the id again.
 
         Raises:
             StoreError: since the decision, a table property has been set to a value that makes every commit fail.

@@ -1,4 +1,4 @@
-"""Find the columns of an altered table that files written before the change do not fit."""
+"""Find the columns of an altered table that older files no longer fit."""
 
 from __future__ import annotations
 

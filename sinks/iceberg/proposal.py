@@ -186,7 +186,7 @@ def _unmoved(name: str, snapshot_id: int | None) -> AssertRefSnapshotId:
 
 
 def _unaltered(metadata: TableMetadata) -> Iterator[TableRequirement]:
-    """Require that the table's definitions are those that the step has read.
+    """Require that the table still has the definitions that the step has read.
 
     The current definitions' ids are not enough. The owner may drop a column or partition field, and add another one that gets
     the same id after maintenance. But a new column or partition field also raises the table's highest field id.

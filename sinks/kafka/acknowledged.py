@@ -19,7 +19,7 @@ _SLICE_S: Final = 0.5
 def flush_all(flush: Callable[[float], int], *, silence_s: float, until: float = math.inf) -> int:
     """Flush until every record is acknowledged, or until no acknowledgement has arrived for ``silence_s``.
 
-    With a quota or a slow network, a batch may take minutes although acknowledgements arrive every second.
+    With a quota or a slow network, a batch may take minutes even though acknowledgements arrive every second.
 
     Args:
         flush: waits for at most the given number of seconds, and returns the number of records without a delivery

@@ -63,7 +63,7 @@ class DriverProducer:
     producer was fenced. So this producer writes nothing after the brokers have forgotten its id.
 
     Attributes:
-        repeats: whether some commit may have been sent twice. Such a commit may have been fenced although librdkafka reports
+        repeats: whether some commit may have been sent twice. Such a commit may have been fenced even though librdkafka reports
             success. Or the second request may end a later transaction too early (KAFKA-17754).
     """
 
@@ -247,8 +247,7 @@ class DriverProducer:
             f"the ledger {self._ledger}: the brokers have forgotten the transactional id {self._transactional_id}, because it "
             "was idle for longer than their transactional.id.expiration.ms (7 days by default). Another driver may have taken "
             "over in the meantime, so this driver stops, and has not written its record. No row is lost or duplicated. Restart "
-            "the query, unless another driver is running. If more time than that may pass between two batches, increase "
-            "this setting"
+            "the query, unless another driver is running. If batches may be further apart than that, increase this setting"
         )
 
 

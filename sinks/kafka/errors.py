@@ -85,7 +85,7 @@ _PASSING: Final = {
     KafkaError.INVALID_PRODUCER_ID_MAPPING: (
         "the brokers have forgotten the transactional id, because it was idle for longer than the brokers' "
         "transactional.id.expiration.ms (7 days by default). No part of this transaction is visible. Restart the "
-        "query. If more time than that may pass between two batches, increase this setting"
+        "query. If batches may be further apart than that, increase this setting"
     ),
     KafkaError._TIMED_OUT: _SILENT,
 }

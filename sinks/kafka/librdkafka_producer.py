@@ -1,4 +1,4 @@
-"""Provide a transactional producer that uses librdkafka's C interface, so that records need not become Python objects.
+"""Provide a transactional producer that uses librdkafka's C interface, so that records do not have to become Python objects.
 
 Delivery reports, statistics and log lines are events in one queue. :meth:`LibrdkafkaProducer.poll` reads the queue, so librdkafka
 never calls Python. Each accepted record has one delivery report (``delivery.report.only.error`` is off), and the producer reads

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #: The settings that limit a topic's batches. The segment size is a limit because a batch must fit in one segment.
 _BATCH_LIMITS: Final = ("max.message.bytes", "segment.bytes")
 _REQUEST_S: Final = 5.0
-#: How long to wait before the next question about a topic: after a failure, which may have taken the whole :data:`_REQUEST_S`,
-#: and about a topic that does not exist. The topic's first record may create it.
+#: How long to wait before asking about a topic again: after a failure, which may have taken the whole :data:`_REQUEST_S`,
+#: and if the topic does not exist. The topic's first record may create it.
 _AFTER_FAILURE_S: Final = 60.0
 _AFTER_ABSENCE_S: Final = 10.0
 #: These errors mean that a permission is missing.
@@ -90,7 +90,7 @@ def _unread(error: KafkaError) -> Unread:
 
 
 class Pauses:
-    """Records which topics need no question at present, because the answer is known, or because a pause has not ended yet."""
+    """Records which topics not to ask about for now, because the answer is known, or because a pause has not ended yet."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}

@@ -112,7 +112,7 @@ class TransactionClient:
     def connection_errors(self) -> list[str]:
         """Say why brokers have not responded to their last requests, for error messages. No broker is contacted.
 
-        A failed login or TLS handshake, for example, is otherwise only a missing response.
+        Otherwise, a failed login or TLS handshake, for example, would only look like a missing response.
         """
         nodes = self._connection.nodes
         found = [(node, why) for node, why in list(self._errors.items()) if node is None or node in nodes]

@@ -77,7 +77,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._ledger = settings.ledger
         self._timeout_s = settings.timeout_ms / 1000
         self._ready: ReadyProducer | None = None
-        self._producer_bytes = 0  # the size of the largest batch that the producer sends by itself
+        self._producer_bytes = 0  # the size of the largest batch that the producer sends on its own
         self._sent_bytes = 0  # the size of the largest batch that is sent now
         self._in_pieces = False  # whether the writer itself must keep batches that small
         self._ends_at = task.ends_at
@@ -198,7 +198,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._require_topics([*topics, *([None] if column.null_count else [])])
         self._batch_size.learn(topics)
         accepted = min(self._batch_size.bytes, self._producer_bytes)
-        if self._rows:  # the limit of a topic may have been unknown for a moment only
+        if self._rows:  # a topic's limit may have been unknown only briefly
             self._in_pieces, self._sent_bytes = accepted < self._producer_bytes, accepted
         elif accepted < self._producer_bytes:
             self._replace_producer()

@@ -69,7 +69,7 @@ _RIGHTS: Final = {"append": frozenset({"INSERT", "SELECT"}), "upsert": frozenset
 
 
 def find_objections(publishing: Publishing) -> Iterator[str]:
-    """Find everything that may reject or prevent a publish after the decision. Each message says what to do.
+    """Find everything that may make a publish fail after the decision. Each message says what to do.
 
     Earlier messages may explain later ones.
     """

@@ -53,7 +53,7 @@ class Publishing:
 
     @property
     def null_when_staged(self) -> tuple[Column, ...]:
-        """The columns that are null in the stage although the table may forbid that, because the publish computes them."""
+        """The columns that are null in the stage even though the table may forbid that, because the publish computes them."""
         computed = (c for c in self.table.columns if c.generated == "EXPRESSION" and self.vote == "prepared")
         return (*self.left_to_the_table, *computed)
 

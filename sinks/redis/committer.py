@@ -69,7 +69,7 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         """See :class:`ControlCommitter`."""
         words = (self._control_key, old or b"", new)
         before, after = control.decode(old), control.decode(new)
-        # On a single server, this write of the decision need not be durable, because the proof of its rows waits for all earlier
+        # On a single server, the decision does not have to be durable, because the proof of its rows waits for all earlier
         # writes, and unproven rows may be applied again. In a cluster, the rows may be on other servers.
         durable = self._is_cluster or (before.driver_epoch, before.version) != (after.driver_epoch, after.version)
         return bool(step.execute_one(Call(self._control_slot, words, scripts.SWAP, keys=1, durable=durable)))

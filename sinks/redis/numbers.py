@@ -28,7 +28,7 @@ _SHORT: Final = 15
 
 
 def scores(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """Convert a column of numbers that a double represents. A fraction such as 0.1 must be the double's shortest text.
+    """Convert a column of numbers that a double can represent. A fraction such as 0.1 must be the shortest text of its double.
 
     Raises:
         SchemaError: the column is missing, or does not contain numbers.
@@ -39,7 +39,7 @@ def scores(rows: pa.RecordBatch, name: str) -> list[bytes]:
 
 
 def increments(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """Convert a column of numbers of which a new counter would keep every digit. A double may be rounded: it is never exact.
+    """Convert a column of numbers whose every digit a new counter would keep. A double may be rounded: it is never exact.
 
     Raises:
         SchemaError: the column is missing, or does not contain numbers.

@@ -152,7 +152,7 @@ class StoreClient(ABC, Generic[CallT]):
         deadline = time.monotonic() + self._timeout_s
         for at in window:
             if failure is not None and time.monotonic() > deadline:
-                answers[at] = failure  # no server responds, so the other calls need not wait
+                answers[at] = failure  # no server responds, so the other calls do not have to wait
                 continue
             try:
                 server, place = self._find(calls[at], answers[at])

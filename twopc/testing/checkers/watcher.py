@@ -140,7 +140,7 @@ class Watcher:
         elif error.code() in _LOST:
             raise AssertionError(f"{self._topic}/{partition} lost records before they were read: {error.str()}")
         elif error.code() != _AT_END:
-            return  # a broker has left the cluster, and librdkafka reconnects by itself
+            return  # a broker has left the cluster, and librdkafka reconnects on its own
         with self._moved:
             self._reached[partition] = max(self._reached[partition], offset)
             self._moved.notify_all()

@@ -183,7 +183,7 @@ class Query:
         return self.continue_with(self.start(settings), *batches, before_tasks=before_tasks)
 
     def start(self, settings: Settings | None = None) -> Coordinator:
-        """Start a run that does not end by itself."""
+        """Start a run that does not end on its own."""
         coordinator = Coordinator([self._case.sink], LocalFiles(self._directory), settings=settings)
         opened.append(coordinator)
         return coordinator

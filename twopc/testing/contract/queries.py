@@ -138,7 +138,7 @@ class QueryContract:
         assert noticing.visible() == all_rows(0, 1)
 
     def test_a_query_that_another_one_has_replaced_does_not_return(self, noticing: Case, tmp_path: Path) -> None:
-        """The store need not keep the evidence for the old query's last batch, so a second write could duplicate the rows."""
+        """The store may drop the evidence for the old query's last batch, so a second write could duplicate the rows."""
         old = Query(noticing, tmp_path)
         old.run(0)
         ends = Settings(overrides=Overrides(end_query_ids={QUERY_ID}))

@@ -97,7 +97,7 @@ class TransactionContract:
         assert case.visible() == ROWS + OTHERS
 
     def test_a_transaction_that_the_store_has_forgotten_is_not_reported_as_lost(self, case: Case) -> None:
-        """If the transaction were reported as lost, its rows would be written again although they were committed."""
+        """If the transaction were reported as lost, its rows would be written again even though they were committed."""
         driver = Driver(case.sink)
         scan_start = driver.begin()
         older = driver.prepare(case.rows(ROWS))

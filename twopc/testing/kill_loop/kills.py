@@ -16,7 +16,7 @@ class Moment(Enum):
     """The moment of a kill. All moments except POINT work with any sink."""
 
     #: The ``foreachBatch`` function has returned, but Spark has not yet recorded the batch as done, so Spark will replay the
-    #: batch. For a query without such a function, the run ends by itself. The loop then deletes Spark's record of the last
+    #: batch. For a query without such a function, the run ends on its own. The loop then deletes Spark's record of the last
     #: batch, which has the same effect.
     AFTER = "after"
     #: One task of the batch is held before its end, until other tasks have written their rows or have had time to write them.

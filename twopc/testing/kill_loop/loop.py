@@ -36,7 +36,7 @@ _WORKER_DIED: Final = "Python worker exited unexpectedly"
 
 
 class QueryFailedError(ServiceError):
-    """The query under test ended or hung although it was not killed. The message quotes the end of the query's log."""
+    """The query under test ended or hung even though it was not killed. The message quotes the end of the query's log."""
 
 
 @dataclass(kw_only=True)
