@@ -109,8 +109,8 @@ def status(  # noqa: PLR0913 - command-line options
         bool,
         typer.Option(
             "--idle",
-            help="Before you end the query or delete its data: exit with 1 unless its last batch is proven to be complete "
-            "in every sink.",
+            help="Before you end a stopped query or delete its data: exit with 1 unless its last decided batch is proven to be "
+            "complete in every sink. Needs a checkpoint.",
         ),
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Keep checking until you press Ctrl-C.")] = False,
@@ -124,9 +124,9 @@ def status(  # noqa: PLR0913 - command-line options
 
     The command only reads, and the query may be running or dead. Ages depend on this machine's clock and the brokers' clocks.
 
-    Exit status: 0 if there is nothing to do; 1 if you must act; 2 if nothing was examined (no broker, no such checkpoint,
-    wrong usage). A decided batch that is not yet visible is not always urgent, and the query will complete it, so 0 does not
-    prove that the last batch is complete. With --idle, it does.
+    Exit status: 0 if nothing is urgent; 1 if you must act; 2 if nothing was examined (no broker, no such checkpoint, wrong
+    usage). A decided batch that is not yet visible is not always urgent, because the query will complete it. With --idle, 0
+    proves that the last decided batch is complete in every sink.
     """
     if what is None and bootstrap_servers is None:
         raise typer.BadParameter("pass a checkpoint, or add --bootstrap-servers")

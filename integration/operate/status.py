@@ -94,8 +94,7 @@ def status(
     if is_ending:
         own = [*own, *_before_the_end(looked)]
     everything = [*own, *(one for _, advice in (*found, *stores) for one in advice)]
-    allowed = {Urgency.NONE} if is_ending else {Urgency.NONE, Urgency.WATCH}
-    is_quiet = all(one.urgency in allowed for one in everything)
+    is_quiet = not any(one.urgency is Urgency.ACT or (is_ending and _is_unfinished(one)) for one in everything)
     facts: dict[str, Any] = {
         "at_ms": int(time.time() * 1000),
         "ok": is_quiet,
@@ -198,15 +197,33 @@ def _before_the_end(seen: Look) -> Iterator[Advice]:
     """Say what is still needed to prove that the checkpoint's last batch is complete in every sink."""
     if seen.checkpoint is None:
         raise ConfigurationError("--idle needs the query's checkpoint. Pass its directory, or add --checkpoint")
-    planned, finished = seen.checkpoint.planned, seen.checkpoint.finished
-    if planned != finished:
-        what = f"Spark has planned batch {planned}, but has not finished it"
-        yield Advice(Urgency.WATCH, what, "Start the query, and let it finish the batch.", "a-batch-is-being-written")
+    finished = -1 if seen.checkpoint.finished is None else seen.checkpoint.finished
+    if seen.checkpoint.log is None and finished >= 0:
+        what = f"nothing shows whether batch {finished} is complete, because no batch has been decided with this checkpoint yet"
+        action = "If the checkpoint was restored from a savepoint, check the old query's checkpoint instead."
+        yield Advice(Urgency.WATCH, what, action, "healthy")
+    # Spark plans a batch before it calls the function, so a stop may leave a planned batch that nothing has decided.
+    if (decided := max(_decided(seen), default=-1)) > finished:
+        what = f"batch {decided} is decided, but Spark has not finished it"
+        yield Advice(Urgency.WATCH, what, "Start the query, and let it finish the batch.", "decided-and-not-published")
     examined = {state.sink for state, _ in seen.sinks} | {store.sink for store, _ in seen.stores}
     if left := sorted(set(seen.checkpoint.sinks) - examined):
         what = f"nothing shows whether the last batch is complete in {', '.join(left)}, because this check left out these sinks"
         action = "Add --bootstrap-servers for Kafka sinks, and --sinks MODULE:NAME for all other sinks."
         yield Advice(Urgency.WATCH, what, action, "the-stores-of-sinks")
+
+
+def _decided(seen: Look) -> Iterator[int]:
+    """List the newest decided batch of the checkpoint's query, as each examined sink and the checkpoint show it."""
+    newest = [*(state.last_decided for state, _ in seen.sinks), *(store.batch for store, _ in seen.stores)]
+    if seen.checkpoint is not None and seen.checkpoint.registers is not None:
+        newest.append(seen.checkpoint.registers.highest_batch_of(seen.checkpoint.query_id))
+    yield from (batch for batch in newest if batch is not None)
+
+
+def _is_unfinished(one: Advice) -> bool:
+    """Whether a finding shows that the query may have work left. Another program's transaction only delays readers."""
+    return one.urgency is not Urgency.NONE and one.anchor != "a-foreign-transaction-holds-readers-back"
 
 
 def _undecided(compared: CheckpointState, *, has_ledgers: bool) -> Advice | None:

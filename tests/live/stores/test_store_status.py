@@ -106,8 +106,8 @@ def test_a_decided_but_unpublished_batch_is_reported_until_the_next_start(query:
     assert query.look()[2] == HEALTHY
 
 
-def test_idle_means_that_the_last_batch_is_finished_and_visible_in_every_sink(query: Checkpointed) -> None:
-    """Without --idle, 0 means only that nothing is urgent."""
+def test_idle_means_that_the_last_decided_batch_is_finished_and_visible_in_every_sink(query: Checkpointed) -> None:
+    """Without --idle, 0 means only that nothing is urgent. A batch that was planned, but not begun, does not matter."""
     query.run(0)
     assert query.status("--idle").status == 0
     alone = command("status", str(query.root), "--idle")
@@ -116,10 +116,20 @@ def test_idle_means_that_the_last_batch_is_finished_and_visible_in_every_sink(qu
         crash(query, 1, point)
         assert (query.status().status, query.status("--idle").status) == (0, 1)
     query.run(1)
-    assert query.status("--idle").status == 0
     query._write("offsets", 2)
+    assert query.status("--idle").status == 0
+    (query.root / "commits" / "1").unlink()
     unfinished = query.status("--idle")
-    assert unfinished.status == 1 and "Spark has planned batch 2, but has not finished it" in unfinished.out
+    assert unfinished.status == 1 and "batch 1 is decided, but Spark has not finished it" in unfinished.out
+
+
+def test_a_checkpoint_without_a_decision_is_not_idle_if_it_has_finished_batches(query: Checkpointed) -> None:
+    """A restored savepoint. Its batches were decided with another checkpoint."""
+    assert query.status("--idle").status == 0
+    query._write("offsets", 0)
+    query._write("commits", 0)
+    found = query.status("--idle")
+    assert found.status == 1 and "check the old query's checkpoint" in found.out
 
 
 def test_an_undecided_batch_is_distinguished_from_a_decided_one_and_continues(query: Checkpointed, shop: Shop) -> None:
