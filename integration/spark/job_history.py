@@ -256,26 +256,6 @@ class JobHistory:
             return self._unbegun.look(number, before.over, last, is_in_order=is_in_order)
         return _awaited(lambda: self.store.job(number), lambda: f"job {number}")
 
-    def require_stored(self, numbers: Collection[int], since: Moment, last: int) -> None:
-        """Check that Spark has forgotten none of these jobs.
-
-        Args:
-            numbers: jobs that began after a moment, or never began.
-            since: the moment.
-            last: the last of the run's jobs.
-
-        Raises:
-            UnreportedError: Spark may have forgotten one of them.
-        """
-        if not numbers or self.store.end_of_jobs() <= self.store.retained_jobs():
-            return
-        # Spark first forgets the jobs that ended first, by the driver's clock (see :class:`Unbegun`).
-        is_in_order = self.set_back_ms() <= since.set_back_ms
-        if is_in_order and since.over is not None and self.store.is_over(since.over):
-            return
-        for number in numbers:
-            self.reported(number, last)
-
     def _before_job(self, number: int) -> Moment:
         """Return the last recorded moment before Spark assigned the job's number."""
         return self._moment_before(number, lambda moment: moment.job)

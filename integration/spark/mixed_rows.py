@@ -57,7 +57,7 @@ def judge(
         RetriableError: a stage that keeps no rows was rerun. A retry reads the stage's input again.
         FatalError: rows from two writes of a shuffle may be mixed in data that Spark keeps.
     """
-    written = _Written(ran)
+    written = _Written(ran, is_merged=own.is_merged)
     ran = written.ran
     again = [runs for runs in map(written.of, _shuffles(own.last)) if len(runs) > 1]
     for runs in again:
@@ -105,16 +105,18 @@ class _Written:
     other RDDs between two jobs.
 
     Attributes:
-        ran: the given attempts, in stage order. Runs that wrote one shuffle together are joined (:func:`joined`).
+        ran: the given attempts, in stage order. Runs that wrote one shuffle together are joined (:func:`joined`), unless
+            the shuffle is merged: then readers may get a killed task's blocks.
     """
 
-    def __init__(self, ran: Sequence[StageAttempt]) -> None:
+    def __init__(self, ran: Sequence[StageAttempt], *, is_merged: bool) -> None:
         writing = {one.stage_id for one in ran if one.shuffle_write_records}
         self._runs: dict[int, list[StageAttempt]] = {}
         for one in sorted(ran, key=start_of):
             if one.stage_id in writing:
                 self._runs.setdefault(one.rdd_ids[0], []).append(one)
-        self._runs = {rdd: joined(runs) for rdd, runs in self._runs.items()}
+        if not is_merged:
+            self._runs = {rdd: joined(runs) for rdd, runs in self._runs.items()}
         others = (one for one in ran if one.stage_id not in writing)
         self.ran = sorted(
             [*others, *itertools.chain(*self._runs.values())], key=lambda one: (one.stage_id, one.attempt_id)

@@ -184,7 +184,6 @@ class Shuffles:
         try:
             with self._history.lock:
                 behind = self._require_unmixed(seen, own, results)
-                self._require_all_jobs(own)
             self._outside.require_unmixed(end, kept_since_ms)
         except FatalError as error:
             self._mixed = str(error)
@@ -234,13 +233,6 @@ class Shuffles:
         """Return the stages that may write a shuffle again while another stage or job reads it."""
         again = [attempts[-1].rdd_ids[0] for attempts in seen.attempts.values() if len(attempts) > 1]
         return self._history.stages_elsewhere(min(again), own) | in_several(seen.jobs) if again else ()
-
-    def _require_all_jobs(self, own: Collection[int]) -> None:
-        """Check that Spark has forgotten no job of the attempt. Nothing else shows that a job with the tag is missing."""
-        # Under Spark Connect, each attempt begins with a marker job, which is newer than all earlier jobs.
-        marker = max(self._store.markers, default=-1)
-        others = [number for number in self._others(own) if number > marker]
-        self._history.require_stored(others, self._began, max(own, default=0))
 
     def _require_all_reports(
         self, seen: _Seen, behind: Iterable[tuple[int, ...]], kept_since_ms: Callable[[], float | None]

@@ -1985,13 +1985,13 @@ BUGS: Final = (
         protocol="tests/unit/test_spark_shuffles.py -k both_parts",
     ),
     _bug(
-        "a forgotten job of the attempt is not noticed",
+        "a retry may finish a merged shuffle",
         6,
-        "integration/spark/shuffles.py",
-        "                self._require_all_jobs(own)\n",
-        "",
+        "integration/spark/mixed_rows.py",
+        "        if not is_merged:\n",
+        "        if True:\n",
         model=False,
-        protocol="tests/unit/test_spark_shuffles.py -k that_spark_has_forgotten",
+        protocol="tests/unit/test_spark_shuffles.py -k task_that_was_killed",
     ),
     _bug(
         "a job that seems to have ended earlier proves that Spark has forgotten no job, even after the clock was set back",

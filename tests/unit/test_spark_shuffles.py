@@ -511,7 +511,9 @@ def test_a_later_job_that_completely_rewrites_the_shuffle_of_an_earlier_one_stop
         watched.begin()
 
 
-def failed_and_retried(complete: int, rest: int, *, reads: int = 0, rewritten: int | None = None) -> Watched:
+def failed_and_retried(
+    complete: int, rest: int, *, reads: int = 0, rewritten: int | None = None, is_merged: bool = False
+) -> Watched:
     """Stage 1 of four tasks fails in attempt a. A retry runs the rest of its tasks in stage 4, and reads everything."""
     first = StageAttempt("FAILED", M2, 0, (2,), reads, 9, 10, 4, 20, complete)
     later = StageAttempt("COMPLETE", 4, 0, (2,), reads, 9, 40, rest, 50, rest)
@@ -519,7 +521,10 @@ def failed_and_retried(complete: int, rest: int, *, reads: int = 0, rewritten: i
     writes += [] if rewritten is None else [StageAttempt("COMPLETE", M1, 1, (1,), 0, 9, rewritten, 1, rewritten, 1)]
     skipped = attempts_at(3, of=M1, status="SKIPPED")
     jobs = {"": [Job(0, (M1, M2), is_over=True, has_failed=True)], "b": [Job(1, (3, 4, 5), is_over=True)]}
-    return watching(Store(jobs, {M1: writes, M2: [first], 3: skipped, 4: [later], 5: result(5, 6)}))
+    store = Store(jobs, {M1: writes, M2: [first], 3: skipped, 4: [later], 5: result(5, 6)})
+    watched = Watched(JobHistory(store), is_merged=is_merged)
+    watched.begin()
+    return watched
 
 
 @pytest.mark.parametrize("reads", [0, 9])
@@ -536,6 +541,12 @@ def test_a_retry_stops_the_query_if_it_ran_more_tasks_than_had_not_succeeded(com
         FatalError, match=r"job of stage 1 failed .* a retry wrote the rest \(stage 4\).*Restart the query"
     ):
         failed_and_retried(complete, rest).check("b", {5})
+
+
+def test_a_retry_stops_the_query_if_readers_may_get_the_blocks_of_a_task_that_was_killed() -> None:
+    """With push-based shuffle, a killed task may already have pushed blocks."""
+    with pytest.raises(FatalError, match="a retry wrote the rest"):
+        failed_and_retried(3, 1, is_merged=True).check("b", {5})
 
 
 @pytest.mark.parametrize("rewritten", [15, 30, 45], ids=["during the first", "in between", "during the second"])
@@ -1189,63 +1200,19 @@ def test_a_stage_that_only_computed_the_rows_of_a_skipped_shuffle_has_not_writte
         watching(Store({"": [Job(0, (), is_over=True)], "b": jobs}, stages, moment=NEW)).check("b", {3, 5})
 
 
-def busy(*forgotten: int, kept: int = 3) -> Watched:
-    """Job 0 ended before the attempt. Job 1 collected a broadcast of the batch, and its stage ran twice."""
-    broadcast = [StageAttempt("COMPLETE", 4, number, (13,), 9, 0, 20 + number) for number in range(2)]
-    store = Store({"": [Job(0, (), is_over=True)]}, {4: broadcast, 5: result(5, 17, reads=0)}, retained=kept)
-    history = JobHistory(store)
-    for _ in range(2):
-        store.moment = Moment(10, 1)
-        history.begin(exactly=True)
-    watched = Watched(history)
-    watched.begin()
-    store.jobs["b"] = [Job(1, (4,), is_over=True), Job(3, (5,), is_over=True)]
-    store.jobs[""].append(Job(2, (), is_over=True))
-    forget(store, *forgotten)
-    return watched
-
-
-def test_a_broadcast_of_the_batch_that_spark_has_forgotten_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark forgets the jobs that ended first, so it has forgotten job 0, too. The batch's plan reads no older broadcast."""
-    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
-    with pytest.raises(FatalError, match=f"does not contain job 1.*{SETTINGS}"):
-        busy(0, 1).check("b", {5})
-    with pytest.raises(FatalError, match="Spark ran stage 4 again"):
-        busy(0).check("b", {5})
-
-
-@pytest.mark.parametrize(
-    ("forgotten", "kept"), [((1,), 3), ((0, 1), 4)], ids=["an older job is stored", "all jobs are"]
-)
-def test_a_number_without_a_job_does_not_stop_a_batch_if_spark_has_forgotten_no_job_of_the_attempt(
-    forgotten: tuple[int, ...], kept: int
-) -> None:
-    """A job that Spark rejects gets a number, too."""
-    busy(*forgotten, kept=kept).check("b", {5})
-
-
 def test_a_job_that_ended_earlier_proves_nothing_once_the_clock_was_set_back(
     set_clock: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark forgets first what seems to have ended first."""
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
-    watched = busy(1)
+    store = without_job(2, 4, retained=5)
+    watched = watching(store)
+    watched.check("b", {5})
+    store.retained = 0
+    watched.check("b", {5})
     set_clock(-60_000)
-    with pytest.raises(FatalError, match="does not contain job 1"):
+    with pytest.raises(FatalError, match="does not contain job 2"):
         watched.check("b", {5})
-
-
-def test_under_spark_connect_only_jobs_after_the_attempts_marker_may_be_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The query was idle, and Spark has forgotten the jobs of others."""
-    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
-    store = Store({"": [Job(7, (), is_over=True)], "b": [Job(8, (5,), is_over=True)]}, markers={7}, retained=2)
-    store.stages = {5: result(5, 17, reads=0)}
-    watching(store).check("b", {5})
-    store.jobs["b"], store.markers = [Job(9, (5,), is_over=True)], {7}
-    with pytest.raises(FatalError, match="does not contain job 8"):
-        watching(store).check("b", {5})
 
 
 def test_a_batch_whose_jobs_have_consecutive_numbers_is_decided_although_spark_has_forgotten_all_other_jobs() -> None:
