@@ -173,7 +173,8 @@ class Binding:
         # This number is above all earlier ones, because the drivers that wrote them had lower epochs.
         number = self._newest + 1 if self._files.is_atomic else log_epoch + 1 + _FIRST
         data = seal(current)
-        if self._bound is None and not self._files.is_atomic and self._read(_FIRST) is None:
+        has_put_first = self._bound is None and not self._files.is_atomic and self._read(_FIRST) is None
+        if has_put_first:
             # First, because a driver that dies here must not leave only a file that a store may list late.
             self._put(_FIRST, data)
         is_ours = self._put(number, data) or self._read(number) == current
@@ -184,6 +185,10 @@ class Binding:
             is_ours = all(other is None or _is_same_log(other, current) for other in found)
             if not is_ours:
                 self._files.remove(_name(number))
+                # If this driver paused before it wrote the fixed name, it may have overwritten the other driver's binding. It
+                # must not stay, because it would refuse every later binding of the other driver.
+                if has_put_first and self._read(_FIRST) == current:
+                    self._files.remove(_name(_FIRST))
         if not is_ours:
             raise self._refused(
                 "another driver has just bound this checkpoint to other sinks", "Stop one of the two queries"

@@ -98,6 +98,24 @@ def test_a_driver_that_is_refused_leaves_the_other_drivers_binding_under_the_fix
     assert Binding(files).log == "ledger"
 
 
+def test_a_refused_driver_that_has_overwritten_the_fixed_name_takes_its_binding_back(files: Objects) -> None:
+    """It paused between its look at the fixed name and its put. Seen: the other driver could never add a sink again."""
+    first, second = Binding(files), Binding(files)
+    really = files.put_if_absent
+
+    def pause_and_put(name: str, data: bytes) -> bool:
+        files.put_if_absent = really  # type: ignore[method-assign]
+        first.bind(BOUND, 4)
+        files.show()
+        return really(name, data)
+
+    files.put_if_absent = pause_and_put  # type: ignore[method-assign]
+    with pytest.raises(RefusedStartError, match="just bound this checkpoint to other sinks"):
+        second.bind(OTHER_LOG, 9)
+    bind(files, BOUND, 5, decided=first.number)
+    assert bind(files, WITH_REDIS, 6, decided=first.number) > first.number
+
+
 def test_binding_again_writes_nothing(files: Objects) -> None:
     number = bind(files, BOUND, 3)
     content = dict(files.content)
