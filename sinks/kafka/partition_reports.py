@@ -19,9 +19,12 @@ from kafka.protocol.metadata import MetadataRequest
 from twopc.sinks.kafka.reports import NO_ANSWER, NONE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from twopc.sinks.kafka.broker_connection import BrokerConnection
+
+    #: Sends requests, each about some topics, ids or partitions, and returns their outcomes.
+    Send = Callable[[Sequence[tuple[Any, ...]], Sequence[Collection[str]]], Sequence[Any]]
 
 UNKNOWN_TOPIC: Final = kafka_errors.UnknownTopicOrPartitionError.__name__
 NOT_ALLOWED: Final = kafka_errors.TopicAuthorizationFailedError.__name__
@@ -78,14 +81,16 @@ def split(partition: str) -> tuple[str, int]:
     return topic, int(number)
 
 
-def describe_topics(connection: BrokerConnection, topics: Collection[str]) -> dict[str, TopicReport]:
+def describe_topics(
+    connection: BrokerConnection, topics: Collection[str], *, send: Send | None = None
+) -> dict[str, TopicReport]:
     """Describe topics with one request. It does not create a missing topic."""
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in sorted(topics)],
         allow_auto_topic_creation=False,
         min_version=_WITHOUT_CREATION,
     )
-    [response] = connection.send_all([(request,)])
+    [response] = (send or _without_notes(connection))([(request,)], [()])
     rows = [] if isinstance(response, Exception) else response.topics
     return dict.fromkeys(topics, TopicReport(NO_ANSWER)) | {row.name: _topic(row) for row in rows}
 
@@ -102,7 +107,9 @@ def _topic(row: Any) -> TopicReport:
     )
 
 
-def describe_partitions(connection: BrokerConnection, leaders: Mapping[str, int]) -> dict[str, PartitionReport]:
+def describe_partitions(
+    connection: BrokerConnection, leaders: Mapping[str, int], *, send: Send | None = None
+) -> dict[str, PartitionReport]:
     """Ask each partition's leader, a few partitions at a time. If a leader does not respond, it is not asked again.
 
     Some brokers that are not Apache Kafka do not support this request. Then the error is :data:`NOT_SUPPORTED`.
@@ -110,19 +117,24 @@ def describe_partitions(connection: BrokerConnection, leaders: Mapping[str, int]
     Args:
         connection: the connection to the brokers.
         leaders: the leader of each partition, as ``topic:partition``.
+        send: sends the requests in place of the connection.
     """
     if connection.does_not_know(DescribeProducersRequest):
         return dict.fromkeys(leaders, PartitionReport(NOT_SUPPORTED))
     found = dict.fromkeys(leaders, PartitionReport(NO_ANSWER))
-    waiting = _by_node(leaders)
+    waiting, send = _by_node(leaders), send or _without_notes(connection)
     while waiting:
         requests = [(_producers(partitions[:_ASKED_AT_ONCE]), node) for node, partitions in waiting.items()]
-        responses = dict(zip(waiting, connection.send_all(requests), strict=True))
+        responses = dict(zip(waiting, send(requests, list(waiting.values())), strict=True))
         answered = {node: one for node, one in responses.items() if not isinstance(one, Exception)}
         for response in answered.values():
             found |= _reports(response)
         waiting = {node: rest for node in answered if (rest := waiting[node][_ASKED_AT_ONCE:])}
     return found
+
+
+def _without_notes(connection: BrokerConnection) -> Send:
+    return lambda requests, _: connection.send_all(requests)
 
 
 def _by_node(leaders: Mapping[str, int]) -> dict[int, list[str]]:

@@ -20,12 +20,13 @@ from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from twopc.errors import ConfigurationError
 from twopc.sinks.kafka.broker_connection import BrokerConnection
+from twopc.sinks.kafka.connection_errors import ConnectionErrors
 from twopc.sinks.kafka.lanes import Lanes
 from twopc.sinks.kafka.partition_reports import describe_partitions, describe_topics
 from twopc.sinks.kafka.reports import NO_ANSWER, NONE, Description, Listing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from twopc.sinks.kafka.handle import ProducerIdentity
     from twopc.sinks.kafka.partition_reports import PartitionReport, TopicReport
@@ -60,8 +61,6 @@ _MOVED: Final = frozenset(
         kafka_errors.CoordinatorLoadInProgressError.errno,
     }
 )
-#: kafka-python reports these errors without a connection. They hide the error of the last connection.
-_WITHOUT_CONNECTION: Final = (kafka_errors.NodeNotReadyError, kafka_errors.UnknownBrokerIdError)
 
 
 class BrokersTooOldError(ConfigurationError):
@@ -78,11 +77,9 @@ class TransactionClient:
         self._connection = BrokerConnection(config)
         self._lanes = Lanes(self._connection, lambda: BrokerConnection(config))
         self._nodes: dict[str, int] = {}  # the known coordinators, by transactional id
-        self._errors: dict[
-            int | None, str
-        ] = {}  # why each node's last request had no response; None stands for any node
         logs_in = str(config.get("security_protocol", "")).startswith("SASL")
-        self._login_hint = " (perhaps the broker has rejected the login: check kafka.sasl.*)" if logs_in else ""
+        hint = " (perhaps the broker has rejected the login: check kafka.sasl.*)" if logs_in else ""
+        self._errors = ConnectionErrors(hint)
         missing = [name for name, request in _NEEDED.items() if self._connection.does_not_know(request)]
         if missing:
             version = self._connection.broker_version
@@ -114,19 +111,14 @@ class TransactionClient:
 
         Otherwise, a failed login or TLS handshake, for example, would only look like a missing response.
         """
-        nodes = self._connection.nodes
-        found = [(node, why) for node, why in list(self._errors.items()) if node is None or node in nodes]
-        named = [f"the last connection to broker {node} failed: {why}" for node, why in found if node is not None]
-        others = [f"the last connection failed: {why}" for node, why in found if node is None]
-        return sorted(named) or others
+        return self._errors.texts(self._connection.nodes)
 
-    def _noted(self, nodes: Iterable[int | None], outcomes: Sequence[Any]) -> Sequence[Any]:
-        """Note the errors among the outcomes of requests to these nodes, and return the outcomes."""
-        for node, outcome in zip(nodes, outcomes, strict=True):
-            if not isinstance(outcome, Exception):
-                self._errors.pop(node, None)
-            elif not isinstance(outcome, _WITHOUT_CONNECTION):
-                self._errors[node] = f"{outcome}{self._login_hint if _may_be_a_refused_login(outcome) else ''}"
+    def _send(
+        self, requests: Sequence[tuple[Any, ...]], about: Sequence[Collection[str]], *, in_lanes: bool = False
+    ) -> Sequence[Any]:
+        """Send requests, each about some ids, and note why brokers do not respond."""
+        outcomes = (self._lanes if in_lanes else self._connection).send_all(requests)
+        self._errors.note((request[1] if len(request) > 1 else None for request in requests), outcomes, about)
         return outcomes
 
     def describe(self, transactional_ids: Sequence[str]) -> dict[str, Description]:
@@ -175,8 +167,8 @@ class TransactionClient:
             "producer_id_filters": list(producer_ids),
             **({"transactional_id_pattern": pattern} if pattern else {}),
         }
-        outcomes = self._connection.send_all(
-            [(ListTransactionsRequest(state_filters=["Ongoing"], **wanted), node) for node in nodes]
+        outcomes = self._send(
+            [(ListTransactionsRequest(state_filters=["Ongoing"], **wanted), node) for node in nodes], [()] * len(nodes)
         )
         listed = [outcome for outcome in outcomes if not isinstance(outcome, Exception) and not outcome.error_code]
         found = {row.transactional_id for response in listed for row in response.transaction_states}
@@ -185,11 +177,13 @@ class TransactionClient:
 
     def topics(self, topics: Collection[str]) -> dict[str, TopicReport]:
         """See :func:`~twopc.sinks.kafka.partition_reports.describe_topics`."""
-        return describe_topics(self._connection, topics)
+        return describe_topics(self._connection, topics, send=self._send)
 
     def partitions(self, leaders: Mapping[str, int]) -> dict[str, PartitionReport]:
         """See :func:`~twopc.sinks.kafka.partition_reports.describe_partitions`."""
-        return describe_partitions(self._connection, leaders)
+        reports = describe_partitions(self._connection, leaders, send=self._send)
+        self._settle({partition: report.error for partition, report in reports.items()})
+        return reports
 
     def pattern_of(self, prefix: str) -> str | None:
         """Build the filter for ids with ``prefix``. Return None if the prefix is empty or the brokers do not support filters.
@@ -225,8 +219,8 @@ class TransactionClient:
                 break
             reports.update(self._look_up(waiting))
             groups = list(self._groups(waiting, one_by_one=one_by_one))
-            sent = self._lanes.send_all([(build(ids), node) for node, ids in groups])
-            responses = self._noted((node for node, _ in groups), sent)
+            requests = [(build(ids), node) for node, ids in groups]
+            responses = self._send(requests, [ids for _, ids in groups], in_lanes=True)
             waiting = []
             for (_, ids), response in zip(groups, responses, strict=True):
                 rows = {} if isinstance(response, Exception) else read(response)
@@ -238,7 +232,11 @@ class TransactionClient:
                         reports[tid] = NO_ANSWER
                     else:
                         reports[tid] = found if code == 0 else _error_name(code)
+        self._settle(reports)
         return reports
+
+    def _settle(self, reports: Mapping[str, Any]) -> None:
+        self._errors.settle({tid for tid, report in reports.items() if report != NO_ANSWER})
 
     def _look_up(self, transactional_ids: Sequence[str]) -> dict[str, str]:
         """Look up the unknown coordinators. Return the error's name for each rejected id."""
@@ -253,7 +251,7 @@ class TransactionClient:
             request = FindCoordinatorRequest(
                 key_type=_TRANSACTION_COORDINATOR, coordinator_keys=unknown, min_version=_MANY_IDS_VERSION
             )
-            [response] = self._noted([None], self._connection.send_all([(request,)]))
+            [response] = self._send([(request,)], [unknown])
             found = {} if isinstance(response, Exception) else {row.key: row for row in response.coordinators}
         self._nodes.update({tid: row.node_id for tid, row in found.items() if row.error_code == 0})
         return {tid: _error_name(row.error_code) for tid, row in found.items() if row.error_code not in {0, *_MOVED}}
@@ -264,7 +262,7 @@ class TransactionClient:
             (FindCoordinatorRequest(key_type=_TRANSACTION_COORDINATOR, key=tid, max_version=_MANY_IDS_VERSION - 1),)
             for tid in transactional_ids
         ]
-        sent = self._noted([None] * len(requests), self._connection.send_all(requests))
+        sent = self._send(requests, [[tid] for tid in transactional_ids])
         responses = zip(transactional_ids, sent, strict=True)
         return {tid: response for tid, response in responses if not isinstance(response, Exception)}
 
@@ -274,14 +272,6 @@ class TransactionClient:
         for node in sorted(set(known.values())):
             ids = [tid for tid, at in known.items() if at == node]
             yield from ((node, [tid]) for tid in ids) if one_by_one else ((node, ids),)
-
-
-def _may_be_a_refused_login(error: Exception) -> bool:
-    """Whether a broker has closed a connection. It does so right after it has rejected a login.
-
-    kafka-python then often discards the broker's response (``KafkaTCPTransport._read_from_sock``).
-    """
-    return isinstance(error, kafka_errors.KafkaConnectionError) and "Handshake failed" not in str(error)
 
 
 def _description(state: Any) -> Description:

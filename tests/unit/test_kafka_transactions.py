@@ -13,6 +13,7 @@ from kafka.protocol.broker_version_data import BrokerVersionData
 from twopc.errors import ConfigurationError
 from twopc.sinks.kafka import transactions
 from twopc.sinks.kafka.broker_connection import BrokerConnection
+from twopc.sinks.kafka.connection_errors import ConnectionErrors
 from twopc.sinks.kafka.handle import ProducerIdentity
 from twopc.sinks.kafka.lanes import Lanes
 from twopc.sinks.kafka.reports import NO_ANSWER, NONE
@@ -75,8 +76,8 @@ class Manager:
 def client_that_knows(coordinators: dict[str, int]) -> tuple[TransactionClient, Manager]:
     client, connection, manager = object.__new__(TransactionClient), object.__new__(BrokerConnection), Manager()
     connection._manager = manager
-    client._connection, client._nodes, client._errors = connection, dict(coordinators), {}
-    client._login_hint = " (check kafka.sasl.*)"
+    client._connection, client._nodes = connection, dict(coordinators)
+    client._errors = ConnectionErrors(" (check kafka.sasl.*)")
     client._lanes = Lanes(connection, lambda: connection)
     return client, manager
 
@@ -165,15 +166,95 @@ def test_the_reason_why_a_broker_does_not_respond_is_kept_until_it_responds() ->
 
 @pytest.mark.parametrize(
     ("error", "hint"),
-    [("Handshake failed: certificate expired", ""), ("socket disconnected", " (check kafka.sasl.*)")],
+    [
+        ("Handshake failed: certificate expired", ""),
+        ("111 ECONNREFUSED", ""),
+        ("DNS Resolution failure", ""),
+        ("Connection timed out", ""),
+        ("Connection closed during connect", ""),
+        ("socket disconnected", " (check kafka.sasl.*)"),
+        ("Connection closed during send", " (check kafka.sasl.*)"),
+        ("closed", " (check kafka.sasl.*)"),
+        (ConnectionResetError("reset"), " (check kafka.sasl.*)"),
+    ],
+    ids=str,
 )
-def test_the_reason_why_no_coordinator_can_be_looked_up_is_kept(error: str, hint: str) -> None:
-    """kafka-python often discards the response to a rejected login, because the broker then closes the connection."""
+def test_the_reason_why_no_coordinator_can_be_looked_up_is_kept(error: str | OSError, hint: str) -> None:
+    """kafka-python often discards the response to a rejected login, because the broker then closes the connection.
+
+    Seen: the error suggested a rejected login for a broker that was only down.
+    """
     client, manager = client_that_knows({})
     manager._answer = lambda _request: kafka_errors.KafkaConnectionError(error)  # type: ignore[method-assign,assignment]
     assert client.end([ProducerIdentity("s.0.a.0", 7, 0)]) == {"s.0.a.0": NO_ANSWER}
     [why] = client.connection_errors()
     assert why.startswith("the last connection failed: ") and why.endswith(f"{error}{hint}")
+
+
+def test_an_error_is_forgotten_if_another_coordinator_has_answered_for_its_ids() -> None:
+    """Seen: long after a coordinator had moved, an error quoted its old connection error, and hid a look-up's new one."""
+    client, manager = client_that_knows({"s.0.a.0": DEAD, "s.0.b.0": DEAD})
+    manager.error = kafka_errors.SaslAuthenticationFailedError("wrong password")
+    assert client.end([ProducerIdentity("s.0.a.0", 7, 0)]) == {"s.0.a.0": NONE}
+    assert client.connection_errors() == []
+
+
+def test_an_error_is_kept_while_one_of_its_ids_has_no_answer() -> None:
+    client, _ = client_that_knows({})
+    errors = client._errors
+    errors.note([DEAD], [kafka_errors.SaslAuthenticationFailedError("wrong password")], [{"s.0.a.0", "s.0.b.0"}])
+    errors.settle({"s.0.a.0"})
+    assert len(client.connection_errors()) == 1
+    errors.settle({"s.0.b.0"})
+    assert client.connection_errors() == []
+
+
+def test_errors_of_named_brokers_do_not_hide_the_error_of_a_look_up() -> None:
+    client, _ = client_that_knows({})
+    for node in (None, DEAD):
+        client._errors.note([node], [kafka_errors.SaslAuthenticationFailedError("wrong password")], [()])
+    assert [why.partition(" failed")[0] for why in client.connection_errors()] == [
+        "the last connection to broker 1",
+        "the last connection",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ask", "broker"),
+    [
+        (lambda client: client.list_open(""), " to broker 1"),
+        (lambda client: client.partitions({"out:0": DEAD}), " to broker 1"),
+        (lambda client: client.topics(["out"]), ""),
+    ],
+    ids=["transactions", "partitions", "topics"],
+)
+def test_a_failed_question_about_anything_else_is_noted_too(
+    ask: Callable[[TransactionClient], object], broker: str
+) -> None:
+    """Otherwise, the error of an earlier request counts as the last one."""
+    client, manager = client_that_knows({})
+    node = DEAD if broker else None
+    client._errors.note([node], [kafka_errors.SaslAuthenticationFailedError("wrong password")], [()])
+    manager.error = kafka_errors.KafkaConnectionError("111 ECONNREFUSED")
+    manager._answer = lambda _request: manager.error  # type: ignore[method-assign,assignment]
+    ask(client)
+    [why] = [why for why in client.connection_errors() if f"connection{broker} failed" in why]
+    assert why == f"the last connection{broker} failed: KafkaConnectionError: 111 ECONNREFUSED"
+
+
+def test_the_error_of_a_partitions_former_leader_is_forgotten() -> None:
+    client, manager = client_that_knows({})
+    manager.error = kafka_errors.KafkaConnectionError("111 ECONNREFUSED")
+    assert client.partitions({"out:0": DEAD})["out:0"].error == NO_ANSWER
+    assert len(client.connection_errors()) == 1
+    row = SimpleNamespace(partition_index=0, error_code=0, active_producers=[])
+
+    async def answer(_request: Any) -> Any:
+        return SimpleNamespace(topics=[SimpleNamespace(name="out", partitions=[row])])
+
+    manager._answer = answer  # type: ignore[method-assign,assignment]
+    assert client.partitions({"out:0": ALIVE})["out:0"].error == NONE
+    assert client.connection_errors() == []
 
 
 def connect_to(version: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> TransactionClient:
