@@ -29,8 +29,8 @@ def ended_by_signals(*own: type[Exception]) -> Iterator[None]:
     signal that the process ignores, as after ``nohup``, stays ignored.
 
     Args:
-        own: the types of the command's own errors. No C extension raises them, so they always reach the caller, like an
-            OSError and the protocol's errors.
+        own: the types of the command's own errors. No C extension raises them, so they always reach the caller, like the
+            protocol's errors, and like an OSError that the signal does not explain.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Python calls signal handlers in the main thread only
@@ -45,7 +45,7 @@ def ended_by_signals(*own: type[Exception]) -> Iterator[None]:
     except Exception as error:
         # An error with a meaning of its own may say what could not be cleaned up.
         is_own = isinstance(error, (TwoPhaseCommitError, OSError, *own))
-        if not received or (is_own and not _is_of_a_closed_terminal(error, received)):
+        if not received or (is_own and not _is_of_the_signal(error, received)):
             raise
         first = next(iter(received))
         if first == signal.SIGINT:
@@ -56,8 +56,10 @@ def ended_by_signals(*own: type[Exception]) -> Iterator[None]:
             signal.signal(number, found)
 
 
-def _is_of_a_closed_terminal(error: Exception, received: Collection[int]) -> bool:
-    return signal.SIGHUP in received and isinstance(error, OSError) and error.errno == errno.EIO
+def _is_of_the_signal(error: Exception, received: Collection[int]) -> bool:
+    """Whether the signal has closed the terminal, or has also ended a process with which the command was connected."""
+    is_of_a_closed_terminal = signal.SIGHUP in received and isinstance(error, OSError) and error.errno == errno.EIO
+    return is_of_a_closed_terminal or isinstance(error, ConnectionError)
 
 
 def _raising(former: Any, received: dict[int, float]) -> Callable[[int, FrameType | None], None]:

@@ -1884,6 +1884,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/unit/test_signals.py -k of_the_system",
     ),
     one_edit(
+        "Ctrl-C reports the connections to processes that it has ended",
+        0,
+        "integration/signals.py",
+        "    return is_of_a_closed_terminal or isinstance(error, ConnectionError)\n",
+        "    return is_of_a_closed_terminal\n",
+        model=False,
+        protocol="tests/unit/test_signals.py -k signal_has_ended",
+    ),
+    one_edit(
         "after a signal, a command hides its own error",
         0,
         "integration/reported.py",

@@ -101,6 +101,18 @@ def test_a_closed_terminal_is_no_error() -> None:
     assert ended.value.code == 128 + signal.SIGHUP
 
 
+@pytest.mark.parametrize("error", [BrokenPipeError("Broken pipe"), ConnectionRefusedError("Connection refused")])
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_connection_to_a_process_that_the_signal_has_ended_is_no_error(
+    number: signal.Signals, error: OSError, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A terminal sends its signals to all processes of a pipeline. Seen: Ctrl-C printed a traceback of a broken pipe."""
+    with pytest.raises(BaseException) as ended:  # noqa: PT011 - the next line names the types
+        given(number, lambda: replaced(number, error), [])
+    assert ended.type is (KeyboardInterrupt if number == signal.SIGINT else SystemExit)
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGHUP])
 def test_a_second_signal_does_not_interrupt_the_cleanup(second: signal.Signals) -> None:
     """A shell may send SIGHUP twice."""
