@@ -92,9 +92,9 @@ class BatchSize:
 
     def _read(self, topics: Collection[str]) -> None:
         found = _ask(self._settings, topics)
-        for topic, answer in found.items():
-            self._pauses.note(topic, answer)
         self._answers = self._answers | found  # a new dict, because other threads may be reading the old one
+        for topic, answer in found.items():  # last, because other threads do not wait for answers that are not due
+            self._pauses.note(topic, answer)
         for topic, answer in found.items():
             if (
                 isinstance(answer, Unread)
@@ -147,15 +147,19 @@ class BatchSize:
             sent = (
                 f"{text}: the sink sent batches of up to {sent_bytes} bytes, but the topic {topic} accepts only smaller"
             )
-            if is_unread:
+            if is_unread and sent_bytes > self._cautious:
                 return RetriableError(
                     f"{sent} batches, and its limit could not be read ({_why(answer)}). {has}. The next attempt will ask for the "
-                    "limit again. If this does not help, set kafka.batch.size to the topic's max.message.bytes or less"
+                    "limit again, and send smaller batches if no broker answers"
                 )
+            reason, permit = (
+                (f" ({_why(answer)})", "Set")
+                if is_unread
+                else ("", f"Allow DescribeConfigs on the topic {topic}, or set")
+            )
             return ConfigurationError(
-                f"{sent} batches, and the sink cannot read its limit. {has}. None of this attempt's rows are or will be visible. "
-                f"Allow DescribeConfigs on the topic {topic}, or set kafka.batch.size to the topic's max.message.bytes or less, "
-                "and restart the query"
+                f"{sent} batches, and the sink cannot read its limit{reason}. {has}. None of this attempt's rows are or will be "
+                f"visible. {permit} kafka.batch.size to the topic's max.message.bytes or less, and restart the query"
             )
         unknown = (
             f"the limit could not be read: {_why(answer)}"

@@ -34,17 +34,21 @@ _Topic = tuple[_Sink, str]
 #: How long each topic keeps a record after the record's own timestamp; None if that timestamp does not matter.
 _known: dict[_Topic, int | Unread | None] = {}
 _pauses: dict[_Sink, Pauses] = {}
-#: The topics that the process has warned of, and those whose retention it could not read: a warning for each batch would hide
-#: other warnings.
+#: The topics that the process has warned of: a warning for each batch would hide other warnings.
 _warned: set[_Topic] = set()
-_warned_unread: set[_Topic] = set()
+#: The sinks that could not read the retention of a topic. A failure or a missing permission often concerns all topics of a sink,
+#: and rows may name many topics.
+_warned_unread: set[_Sink] = set()
 _INSTEAD: Final = (
     "If the rows should carry the time when they were written, as with Spark's own sink, drop the 'timestamp' column"
 )
 
 
 def warn_of_old_rows(settings: KafkaSettings, rows: pa.RecordBatch, topics: Collection[str]) -> None:
-    """Log a warning if these rows' topics may delete a row because of its age. A process warns of a topic once."""
+    """Log a warning if these rows' topics may delete a row because of its age. A process warns of a topic once.
+
+    If the age at which topics delete rows cannot be read, a process warns once per sink.
+    """
     if "timestamp" not in rows.schema.names:
         return
     earliest_ms = pc.min(rows.column("timestamp")).as_py()
@@ -64,15 +68,16 @@ def warn_of_old_rows(settings: KafkaSettings, rows: pa.RecordBatch, topics: Coll
 def _warn(name: str, topic: _Topic, age_ms: float) -> None:
     retention_ms = _known.get(topic)
     if isinstance(retention_ms, Unread):
-        if retention_ms.why and topic not in _warned_unread:
-            _warned_unread.add(topic)
+        if retention_ms.why and topic[0] not in _warned_unread:
+            _warned_unread.add(topic[0])
             remedy = (
                 f"Allow DescribeConfigs on the topic {topic[1]}" if retention_ms.is_refused else "Check the brokers"
             )
             logger.warning(
                 "sink %r: this task writes a row with a timestamp that is %.1f days old, but the sink could not read how long "
                 "the topic %s keeps records (%s). If the topic's retention.ms is shorter than that, the broker may delete the "
-                "row soon after its commit. %s, or compare retention.ms with the rows yourself. %s",
+                "row soon after its commit. %s, or compare retention.ms with the rows yourself. %s. This "
+                "process warns only of the sink's first such topic",
                 name,
                 age_ms / _DAY_MS,
                 topic[1],

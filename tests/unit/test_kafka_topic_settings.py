@@ -119,6 +119,35 @@ def test_a_batch_that_is_refused_while_the_limit_cannot_be_read_fails_only_the_a
     assert type(BatchSize(SINK).refusal(too_large, "t", 1_000_000, 100, "writing")) is ConfigurationError
 
 
+@pytest.mark.parametrize(
+    ("sink", "sent_bytes"),
+    [(SINK, 16_384), (KafkaSink(name="s", bootstrap_servers="b:1", options={"kafka.batch.size": 65_536}), 65_536)],
+    ids=["smallest batches", "the user's batch size"],
+)
+def test_a_refused_batch_fails_the_query_if_no_smaller_batch_would_follow(sink: KafkaSink, sent_bytes: int) -> None:
+    """Seen: brokers that can never answer the question made Spark repeat the same attempt forever."""
+    too_large = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+    found = BatchSize(sink).refusal(too_large, "t", sent_bytes, 100, "writing")
+    assert type(found) is ConfigurationError
+    assert "cannot read its limit (" in str(found) and "_TIMED_OUT" in str(found)
+    assert "Set kafka.batch.size" in str(found) and "DescribeConfigs" not in str(found)
+
+
+def test_another_thread_that_asks_for_no_limits_finds_them(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a thread does not wait for the lock."""
+    brokers.answer = {"max.message.bytes": "65536"}
+    size, seen = BatchSize(SINK), []
+    really = size._pauses.note
+
+    def note(topic: str, answer: object) -> None:
+        seen.append(size.bytes)
+        really(topic, answer)
+
+    monkeypatch.setattr(size._pauses, "note", note)
+    size.learn(["t"])
+    assert seen == [65_536]
+
+
 def test_a_task_sends_large_batches_again_once_the_limit_is_read(brokers: Brokers) -> None:
     """Each piece waits for the broker, so a long task would be slow to its end."""
     writer, rows = KafkaWriter(TASK, SINK), pa.record_batch({"topic": ["t"]})
@@ -132,11 +161,11 @@ def test_a_task_sends_large_batches_again_once_the_limit_is_read(brokers: Broker
     assert (writer._in_pieces, writer._sent_bytes) == (False, 1_000_000)
 
 
-def warnings_of_old_rows(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings_of_old_rows(caplog: pytest.LogCaptureFixture, topics: Collection[str] = ("t",)) -> list[str]:
     caplog.clear()
     rows = pa.record_batch({"timestamp": pa.array([int(time.time() * 1000) - 2 * _DAY_MS], pa.int64())})
     for _ in range(3):
-        old_rows.warn_of_old_rows(SINK, rows, ["t"])
+        old_rows.warn_of_old_rows(SINK, rows, topics)
     assert all(record.levelno == logging.WARNING for record in caplog.records)
     return caplog.messages
 
@@ -149,13 +178,13 @@ def warnings_of_old_rows(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_old_rows_of_a_topic_whose_retention_cannot_be_read_cause_one_warning(
     error: KafkaError, remedy: str, brokers: Brokers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Seen: nothing warned of such rows."""
+    """Seen: nothing warned of such rows. Later, each of a hundred topics caused a warning."""
     brokers.answer = error
-    [warning] = warnings_of_old_rows(caplog)
+    [warning] = warnings_of_old_rows(caplog, ["t", "u"])
     assert "2.0 days old, but the sink could not read how long the topic t keeps records (" in warning
     assert error.name() in warning and remedy in warning
     brokers.now += topic_settings._AFTER_FAILURE_S
-    assert warnings_of_old_rows(caplog) == []
+    assert warnings_of_old_rows(caplog, ["t", "u"]) == []
     assert brokers.clients == (1 if error is REFUSED else 2)
 
 
