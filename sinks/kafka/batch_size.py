@@ -92,8 +92,10 @@ class BatchSize:
 
     def _read(self, topics: Collection[str]) -> None:
         found = _ask(self._settings, topics)
-        self._answers = self._answers | found  # a new dict, because other threads may be reading the old one
-        for topic, answer in found.items():  # last, because other threads do not wait for answers that are not due
+        # Before the pauses, because a thread that finds no topic due does not wait for this one. A new dict, because other
+        # threads may be reading the old one.
+        self._answers = self._answers | found
+        for topic, answer in found.items():
             self._pauses.note(topic, answer)
         for topic, answer in found.items():
             if (

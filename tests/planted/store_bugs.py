@@ -338,7 +338,7 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
         "Kafka: a thread that asks for no limits uses none",
         0,
         "sinks/kafka/batch_size.py",
-        "        self._answers = self._answers | found  # a new dict, because other threads may be reading the old one\n"
+        "        self._answers = self._answers | found\n"
         "        for topic, answer in found.items():\n            self._pauses.note(topic, answer)\n",
         "        for topic, answer in found.items():\n            self._pauses.note(topic, answer)\n"
         "        self._answers = self._answers | found\n",
