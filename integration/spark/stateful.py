@@ -152,10 +152,12 @@ class BatchState:
         The body writes the state if its job commits every store and computes no partition twice.
         """
         before = self._commits.now()
-        yield
-        after = self._commits.now()
-        # If the driver cannot collect a DataFrame, a second job replaces the rows of the first job.
-        self._by_frame[id(frame)] = list(map(operator.sub, after, before))
+        try:
+            yield
+        finally:  # a replay continues after a job that failed, and the job may have written a part of the state
+            after = self._commits.now()
+            # If the driver cannot collect a DataFrame, a second job replaces the rows of the first job.
+            self._by_frame[id(frame)] = list(map(operator.sub, after, before))
         if self._is_whole:
             return
         self._is_whole = (self._is_all(before, after) and self._is_taken_once(frame)) or self._is_in_cache(after, frame)

@@ -660,6 +660,15 @@ BUGS: Final = (
         protocol="tests/unit/test_spark_stateful.py -k could_not_collect",
     ),
     _bug(
+        "a replayed job that failed counts as an evaluation after the call",
+        0,
+        "integration/spark/stateful.py",
+        "        try:\n            yield\n        finally:  # a replay",
+        "        yield\n        if True:  # a replay",
+        model=False,
+        protocol="tests/unit/test_spark_stateful.py -k fails_partway",
+    ),
+    _bug(
         "the function evaluates a stateful batch again after the call, without a warning",
         0,
         "integration/spark/stateful.py",

@@ -343,6 +343,28 @@ def test_a_batch_that_is_evaluated_after_the_call_is_reported_at_the_next_batch(
     assert [expected in text for text in said(caplog)] == [True] * is_reported
 
 
+@pytest.mark.usefixtures("always_taken")
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_replayed_dataframe_that_fails_partway_is_not_mistaken_for_an_evaluation_after_the_call(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
+) -> None:
+    """The other DataFrame has shown the whole state. The failed job has written some of the state again."""
+    monkeypatch.setattr(BatchState, "_is_in_cache", lambda *_: False)
+    operators = StatefulOperators()
+    for batch_id in (7, 8):
+        node = Node("StreamingDeduplicate")
+        query: Any = Running(node)
+        state = operators.of_batch(query, batch_id, has_state=lambda: True)
+        assert state is not None
+        for is_failed in (is_first, not is_first):
+            with contextlib.suppress(RuntimeError), state.watching(MagicMock()):
+                node.committed += 2 if is_failed else PARTITIONS
+                if is_failed:
+                    raise RuntimeError("a joined table is gone")
+        assert not state.complete(is_visible=True)
+    assert ["batch 7 more than once" in text for text in said(caplog)] == [True]
+
+
 def test_a_second_call_for_a_batch_does_not_trust_the_first_calls_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call failed before rule 6 checked its shuffles. The function caught the error, and passes an empty DataFrame."""
     node, rows = Node("StreamingDeduplicate"), MagicMock()
