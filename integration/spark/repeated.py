@@ -17,7 +17,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from twopc.integration.spark.overwritten import running_query
 
@@ -43,10 +43,11 @@ _ROWS: Final = frozenset({"LocalRelation", "Range", "OneRowRelation", "CommandRe
 _ORDERED: Final = frozenset({"Window", "GlobalLimit", "Offset", "Tail", "Sample"})
 #: The nodes that keep the first of several rows with equal keys.
 _DEDUPLICATING: Final = frozenset({"Deduplicate", "DeduplicateWithinWatermark"})
-#: The numbers that differ from batch to batch (ids of columns, and seeds). A limit of 0 differs from any other limit.
-_NUMBER: Final = re.compile(r"#\d+|\d*[1-9]\d*")
+#: The numbers that differ from batch to batch (ids of columns, and seeds, which may be negative). A limit of 0 differs from any
+#: other limit.
+_NUMBER: Final = re.compile(r"#\d+|-?\d*[1-9]\d*")
 #: The maximum number of examinations for the same sinks in one run. Each batch may have a new form, for example because a plan
-#: contains a random text.
+#: contains a random text. The documentation names this number.
 _MOST_FORMS: Final = 32
 #: Spark calls these aggregates deterministic, but the order of rows decides between equal candidates.
 _TIES: Final = re.compile(r"\b(max_by|min_by|mode)\(")
@@ -62,10 +63,11 @@ class Repeated:
     def __init__(self) -> None:
         self._forms: dict[tuple[str, ...], set[int]] = {}
         self._told: set[tuple[str, tuple[str, ...]]] = set()
+        self._spark_shows_forms = True
 
     def look(self, frames: Sequence[SinkFrame], query_id: str, batch_id: int) -> None:
         """Warn about DataFrames that may disagree. Evaluates nothing."""
-        if len(frames) < 2:  # noqa: PLR2004 - a single DataFrame cannot disagree with itself
+        if len(frames) < 2 or not self._spark_shows_forms:  # noqa: PLR2004 - a single DataFrame cannot disagree with itself
             return
         try:
             if not self._is_new(frames):
@@ -102,8 +104,21 @@ class Repeated:
         forms = self._forms.setdefault(_names(frames), set())
         if len(forms) >= _MOST_FORMS:
             return False
-        form, known = hash(tuple(_form(one.frame) for one in frames)), len(forms)
+        try:
+            form, known = hash(tuple(_form(one.frame) for one in frames)), len(forms)
+        except Py4JError as error:
+            # If this version of Spark lacks a method, no later batch calls it. An exception in Java concerns only one plan.
+            self._spark_shows_forms = isinstance(error, Py4JJavaError)
+            raise
         forms.add(form)
+        if known < len(forms) == _MOST_FORMS:
+            names = " and ".join(map(repr, _names(frames)))
+            logger.debug(
+                "the DataFrames for %s have had %d different forms in this run. The run does not check whether the DataFrames of "
+                "any later form may disagree",
+                names,
+                _MOST_FORMS,
+            )
         return len(forms) > known
 
     def _is_first(self, kind: str, frames: Sequence[SinkFrame]) -> bool:
