@@ -63,16 +63,19 @@ def _objection_to_increment(number: Decimal, name: str) -> str:
     _, digits, exponent = _EXACT.normalize(number).as_tuple()
     assert isinstance(exponent, int)  # the number is finite
     if exponent < -_DECIMALS:
-        return (
-            f"INCRBYFLOAT keeps only {_DECIMALS} digits after the decimal point. Round the column in the DataFrame: "
-            f"round({name}, {_DECIMALS})"
-        )
+        return f"INCRBYFLOAT keeps only {_DECIMALS} digits after the decimal point. {_rounding(number, name)}"
     if len(digits) > _DIGITS and not (_is_whole(number) and number.copy_abs() <= _WHOLE):
-        return (
-            f"INCRBYFLOAT calculates with only {_DIGITS} digits. Round the column in the DataFrame to fewer digits, or, if "
-            f"about 15 digits are enough, cast it: double({name})"
-        )
+        return f"INCRBYFLOAT calculates with only {_DIGITS} digits. {_rounding(number, name)}"
     return ""
+
+
+def _rounding(number: Decimal, name: str) -> str:
+    before = max(number.adjusted() + 1, 0)
+    return (
+        f"Round the column in the DataFrame: round({name}, {min(_DECIMALS, _DIGITS - before)}). If other numbers have more "
+        f"digits before the decimal point, pass {_DIGITS} minus the largest number of these digits. Or, if about 15 digits are "
+        f"enough, cast the column: double({name})"
+    )
 
 
 def _checked(words: list[bytes], name: str, objection_to: Callable[[Decimal, str], str]) -> list[bytes]:

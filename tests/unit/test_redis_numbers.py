@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+import re
+from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -86,10 +87,37 @@ def test_a_number_that_redis_would_change_is_refused_with_its_row_and_its_value(
     assert f"contains {text} in row" in str(found.value)
 
 
-def test_a_rounded_column_is_accepted() -> None:
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [f"{1 / 3**power:.38f}" for power in range(1, 60)],
+        ["12.345678901234567891"],
+        ["-9.99999999999999999999"],
+        ["99.99999999999999999999"],
+        ["100000000.00000000001", "0.5"],
+        ["123456789012345678.5"],
+        ["18446744073709551617"],
+        ["-98765432109876543210.12345"],
+        ["9" * 30 + ".5"],
+    ],
+)
+def test_a_rounded_column_is_accepted(numbers: list[str]) -> None:
     """The advice of the error must help."""
-    numbers = [Decimal(f"{1 / 3**power:.38f}") for power in range(1, 60)]
-    rounded = [Decimal(f"{number:.17f}") for number in numbers]
-    with pytest.raises(BadRecordError):
-        increments(_rows(*numbers, kind=pa.decimal128(38, 38)), "n")
-    assert len(increments(_rows(*rounded, kind=pa.decimal128(38, 17)), "n")) == len(numbers)
+    with pytest.raises(BadRecordError) as found:
+        increments(_rows(*numbers, kind=pa.decimal256(76, 38)), "n")
+    advised = re.search(r"round\(n, (-?\d+)\)", str(found.value))
+    assert advised
+    scale = int(advised[1])
+    rounded = [Context(prec=76).quantize(Decimal(one), Decimal((0, (1,), -scale))) for one in numbers]
+    plain = [f"{number:f}" for number in rounded]  # PyArrow accepts no positive exponent here
+    words = increments(_rows(*plain, kind=pa.decimal256(76, max(scale, 0))), "n")
+    assert [Decimal(word.decode()) for word in words] == rounded
+
+
+def test_the_error_also_gives_the_scale_for_greater_numbers_than_the_one_that_it_names() -> None:
+    """Otherwise, the next error would only name another scale."""
+    kind = pa.decimal128(38, 18)
+    with pytest.raises(BadRecordError, match=r"round\(n, 17\)\. If other numbers have more .* point, pass 18 minus"):
+        increments(_rows("1E-18", "12.345678901234567891", kind=kind), "n")
+    rounded = _rows("0", "12.3456789012345679", kind=kind)  # by 18 minus two digits
+    assert increments(rounded, "n") == [b"0E-18", b"12.345678901234567900"]
