@@ -8,9 +8,11 @@ batch is also applied. A command that succeeds but stores another number than th
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 from dataclasses import dataclass
 from decimal import Context, Decimal
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -284,9 +286,9 @@ _LONG_DOUBLE: Final = Context(prec=18)
 
 
 def _is_counted(number: float | Decimal, stored: Decimal) -> bool:
-    """Whether a counter that started at zero still tells the number that was added. A double may be rounded."""
+    """Whether a counter that started at zero still tells the number that was added. A double may lose what is below its unit."""
     if isinstance(number, float):
-        return True
+        return abs(Fraction(stored) - Fraction(number)) <= max(Fraction(1, 10**17), Fraction(math.ulp(number)))
     return stored == number or _LONG_DOUBLE.plus(stored) == number
 
 
