@@ -171,8 +171,9 @@ def _unusable(index: Index) -> str:
 def _not_staged(publishing: Publishing) -> Iterator[str]:
     table = publishing.table
     yield from filter(None, (_index(index, publishing) for index in table.indexes))
+    checks = _own_checks(table)
     for constraint in table.constraints:
-        if objection := _constraint(constraint, publishing):
+        if objection := _constraint(constraint, checks, publishing):
             yield objection
     yield from _computed(publishing)
     fired = {"INSERT", "UPDATE"} if publishing.mode == "upsert" else {"INSERT"}
@@ -236,11 +237,16 @@ def _is_numbered(index: Index, publishing: Publishing) -> bool:
     return any(c.is_identity or c.is_numbered or (c.default or "").startswith(_EACH_ONCE) for c in columns)
 
 
-def _constraint(constraint: Constraint, publishing: Publishing) -> str:
+def _own_checks(table: Table) -> dict[str, bool]:
+    """For each CHECK constraint of the table itself, return whether the server enforces it."""
+    return {one.name: one.is_enforced for one in table.constraints if one.kind == "c" and one.table_oid == table.oid}
+
+
+def _constraint(constraint: Constraint, checks: Mapping[str, bool], publishing: Publishing) -> str:
     table = publishing.table
     where = f"{constraint.name} of {constraint.table}"
     is_own = constraint.table_oid == table.oid
-    if not constraint.is_enforced or (not is_own and _is_covered(constraint, table)):
+    if not constraint.is_enforced or (not is_own and _is_covered(constraint, checks)):
         return ""
     if constraint.kind == "f":
         return (
@@ -259,31 +265,29 @@ def _constraint(constraint: Constraint, publishing: Publishing) -> str:
             f"{constraint.name}"
         )
     # The checks of triggers and of columns cover constraint triggers and NOT NULL constraints.
-    return _check(constraint, publishing) if constraint.kind == "c" else ""
+    return _check(constraint, checks, publishing) if constraint.kind == "c" else ""
 
 
-def _is_covered(constraint: Constraint, table: Table) -> bool:
+def _is_covered(constraint: Constraint, checks: Mapping[str, bool]) -> bool:
     """Return whether the table itself enforces the constraint that a partition has inherited.
 
-    On PostgreSQL 18, a partition may enforce a CHECK constraint that its parent does not enforce. Both have the same name.
+    On PostgreSQL 18, a partition may enforce a CHECK constraint that its parent does not enforce. Both have the same name. A
+    partition may also inherit a constraint from another partition.
     """
-    own = [(one.kind, one.name) for one in table.constraints if one.table_oid == table.oid and one.is_enforced]
-    return constraint.is_inherited and (constraint.kind != "c" or ("c", constraint.name) in own)
+    return constraint.is_inherited and (constraint.kind != "c" or checks.get(constraint.name, False))
 
 
-def _check(constraint: Constraint, publishing: Publishing) -> str:
+def _check(constraint: Constraint, checks: Mapping[str, bool], publishing: Publishing) -> str:
     table = publishing.table
     where = f"{constraint.name} of {constraint.table}"
     if constraint.table_oid != table.oid:
-        if constraint.is_inherited:
+        if constraint.is_inherited and constraint.name in checks:
             return (
                 f"the constraint {where} is enforced only on this partition, so a stage cannot check it: drop the constraint "
                 f"from {table.title}, and add it again without NOT ENFORCED"
             )
-        return (
-            f"the constraint {where} exists on only one partition, so a stage cannot check it. Add the constraint to "
-            f"{table.title}"
-        )
+        origin = "comes from another partition" if constraint.is_inherited else "exists on only one partition"
+        return f"the constraint {where} {origin}, so a stage cannot check it. Add the constraint to {table.title}"
     if late := _late(constraint.columns, publishing):
         return f"the constraint {where} {late}, or drop the constraint"
     if _is_mixed(constraint.columns, publishing):

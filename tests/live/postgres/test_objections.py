@@ -373,6 +373,42 @@ def test_an_upsert_of_some_columns_is_refused_if_an_old_row_may_violate_a_constr
     staging.publish(txn)
 
 
+def test_a_check_that_a_partition_inherits_from_another_partition_must_be_added_to_the_table(typed: Connection) -> None:
+    run(
+        typed,
+        f"{_TARGET}) PARTITION BY LIST (v)",
+        "CREATE TABLE y2026 PARTITION OF target DEFAULT PARTITION BY LIST (id)",
+        "CREATE TABLE m01 PARTITION OF y2026 DEFAULT",
+        "ALTER TABLE y2026 ADD CONSTRAINT c CHECK (v < 5)",
+    )
+    assert [objection.partition(". Or pass")[0] for objection in objections(typed)] == [
+        f"the constraint c of {where}, so a stage cannot check it. Add the constraint to public.target"
+        for where in ("m01 comes from another partition", "y2026 exists on only one partition")
+    ]
+    run(typed, "ALTER TABLE target ADD CONSTRAINT c CHECK (v < 5)")
+    assert objections(typed) == []
+    with pytest.raises(psycopg.errors.CheckViolation):
+        Staging(typed, publishing_of(read_table(typed, "target"), _ROWS)).stage(_ROWS)
+
+
+def test_a_check_that_only_the_partitions_enforce_must_be_created_again(typed: Connection) -> None:
+    run(
+        typed,
+        f"{_TARGET}, CONSTRAINT c CHECK (v < 5) NOT ENFORCED) PARTITION BY LIST (v)",
+        f"{_TARGET.replace('target', 'p')}, CONSTRAINT c CHECK (v < 5)) PARTITION BY LIST (id)",
+        "CREATE TABLE q PARTITION OF p DEFAULT",
+        "ALTER TABLE target ATTACH PARTITION p DEFAULT",
+    )
+    assert [objection.partition(". Or pass")[0] for objection in objections(typed)] == [
+        f"the constraint c of {name} is enforced only on this partition, so a stage cannot check it: drop the constraint from "
+        "public.target, and add it again without NOT ENFORCED"
+        for name in ("p", "q")
+    ]
+    run(typed, "ALTER TABLE target DROP CONSTRAINT c")
+    run(typed, "ALTER TABLE target ADD CONSTRAINT c CHECK (v < 5)")
+    assert objections(typed) == []
+
+
 def test_row_level_security_that_applies_to_the_role_is_refused(typed: Connection) -> None:
     run(
         typed,
