@@ -116,6 +116,14 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "57": (UnavailableError, "The server terminated the statement or the connection, or is starting or stopping"),
     "P0001": (BadRecordError, "One of the table's triggers or functions rejected a row"),
     "57014": (UnavailableError, "Raise timeout_ms, unless an operator canceled the statement"),
+    "HY000": (
+        ConfigurationError,
+        (
+            "The server rejected a table that the sink creates for itself. No row has caused this error: remove the cause that "
+            "the message names. If an event trigger has raised the error (see pg_event_trigger), exempt the sink's role or the "
+            "sink's own schema from it"
+        ),
+    ),
     "HYC00": (
         ConfigurationError,
         "With vote='prepared', no trigger may use NOTIFY, a temporary table or another server: drop or disable the trigger",
@@ -145,6 +153,8 @@ _OF_A_START: Final = (
 )
 
 
+#: The SQLSTATE of a RAISE without another one.
+_RAISED: Final = "P0001"
 #: Prefixes of SQLSTATEs after which an immediate retry may succeed.
 _PASSING: Final = ("40", "57P01", "57P02")
 #: The client's message contains this text if the other side has closed the connection.
@@ -170,9 +180,15 @@ class NotPreparedError(psycopg.NotSupportedError):
 
 
 class CreationForbiddenError(psycopg.ProgrammingError):
-    """The database rejected one of the sink's own tables. An event trigger may use the SQLSTATE of a rejected row."""
+    """Code has rejected one of the sink's own tables with RAISE."""
 
     sqlstate = "39P03"
+
+
+class CreationFailedError(psycopg.ProgrammingError):
+    """The server rejected one of the sink's own tables with an SQLSTATE that otherwise means a rejected row."""
+
+    sqlstate = "HY000"  # ODBC's code for any other error, because PostgreSQL has none
 
 
 class TableGoneError(psycopg.ProgrammingError):
@@ -216,13 +232,16 @@ def creating_tables() -> Iterator[None]:
     """Run the statements that create the sink's own tables. These statements write no row, so no error is about a row.
 
     Raises:
-        CreationForbiddenError: an event trigger rejected a statement.
+        CreationForbiddenError: code has rejected a statement with RAISE. Only an event trigger runs code here.
+        CreationFailedError: a statement failed with another SQLSTATE that otherwise means a rejected row.
     """
     try:
         yield
     except psycopg.Error as error:
-        if _meaning(error)[0] is BadRecordError:
+        if error.sqlstate == _RAISED:
             raise CreationForbiddenError(text_of(error)) from error
+        if _meaning(error)[0] is BadRecordError:
+            raise CreationFailedError(f"{text_of(error)} (SQLSTATE {error.sqlstate})") from error
         raise
 
 

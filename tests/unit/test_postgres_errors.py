@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from twopc.errors import ConfigurationError, FatalError, UnavailableError
-from twopc.sinks.postgres.errors import NotPreparedError, TookTooLongError, explained, reason
+from twopc.sinks.postgres.errors import NotPreparedError, TookTooLongError, creating_tables, explained, reason
 
 _FULL = psycopg.errors.DiskFull('could not write to file "pg_wal/xlogtemp.7": No space left on device')
 _SAID = (
@@ -62,3 +62,30 @@ def test_the_advice_for_a_limit_names_the_limit_and_blames_neither_the_network_n
     assert type(explained(error, "sink 'orders', confirming")) is kind
     assert advice in reason(error)
     assert not re.search("not reachable|row|disk space", reason(error))
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "blames_a_trigger"),
+    [
+        (psycopg.errors.RaiseException("no tables here"), "no tables here. ", True),
+        (psycopg.errors.UniqueViolation("duplicate key"), "duplicate key (SQLSTATE 23505). ", False),
+        (psycopg.errors.TooManyColumns("at most 1600 columns"), "at most 1600 columns (SQLSTATE 54011). ", False),
+        (psycopg.errors.DivisionByZero("division by zero"), "division by zero (SQLSTATE 22012). ", False),
+    ],
+)
+def test_a_table_that_the_sink_cannot_create_blames_no_row_and_only_a_raise_is_blamed_on_an_event_trigger(
+    error: psycopg.Error, words: str, *, blames_a_trigger: bool
+) -> None:
+    with pytest.raises(psycopg.Error) as found, creating_tables():
+        raise error
+    assert type(explained(found.value, "sink 'orders', creating its tables")) is ConfigurationError
+    assert reason(found.value).startswith(words)
+    assert ("probably with an event trigger" in reason(found.value)) is blames_a_trigger
+    assert ("No row has caused this error" in reason(found.value)) is not blames_a_trigger
+
+
+@pytest.mark.parametrize("error", [psycopg.errors.DiskFull("full"), psycopg.errors.InsufficientPrivilege("denied")])
+def test_an_error_that_blames_no_row_stays_the_same_while_tables_are_created(error: psycopg.Error) -> None:
+    with pytest.raises(type(error)) as found, creating_tables():
+        raise error
+    assert found.value is error

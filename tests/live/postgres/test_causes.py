@@ -125,6 +125,18 @@ def test_an_event_trigger_that_forbids_a_stage_is_not_reported_as_a_bad_row(
     assert driver.commit([driver.prepare(numbers([1]))], scan_start) == [Evidence.COMMITTED]
 
 
+def test_an_event_trigger_that_uses_the_sqlstate_of_a_bad_row_is_reported_with_that_sqlstate(
+    database: str, connection: Connection
+) -> None:
+    case_of(database)
+    body = "BEGIN RAISE 'no tables here' USING ERRCODE = 'check_violation'; END"
+    run(connection, f"CREATE FUNCTION f() RETURNS event_trigger LANGUAGE plpgsql AS $$ {body} $$", _FORBIDDEN[1])
+    with pytest.raises(
+        ConfigurationError, match=r"no tables here \(SQLSTATE 23514\)\. The server rejected a table .*No row has caused"
+    ):
+        Driver(sink_of(database))
+
+
 @pytest.mark.parametrize("wanted", ["read-write", "any"])
 def test_a_standby_counts_as_temporarily_unavailable_and_the_error_identifies_it(wanted: str) -> None:
     """With ``any``, or a pooler's connection from before the failover, only the sink's first statement fails."""
