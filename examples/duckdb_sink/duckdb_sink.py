@@ -32,14 +32,14 @@ from twopc import (
 )
 
 TABLES = """
-CREATE TABLE events (key VARCHAR NOT NULL, number BIGINT NOT NULL);
+CREATE TABLE IF NOT EXISTS events (key VARCHAR NOT NULL, number BIGINT NOT NULL);
 
-CREATE TABLE twopc_control (sink VARCHAR PRIMARY KEY, record BLOB NOT NULL); -- who drives each sink
-CREATE TABLE twopc_transactions ( -- one row for each task attempt; its state is the marker
+CREATE TABLE IF NOT EXISTS twopc_control (sink VARCHAR PRIMARY KEY, record BLOB NOT NULL); -- who drives each sink
+CREATE TABLE IF NOT EXISTS twopc_transactions ( -- one row for each task attempt; its state is the marker
     name VARCHAR PRIMARY KEY, sink VARCHAR NOT NULL, version BIGINT NOT NULL DEFAULT 0,
     state VARCHAR NOT NULL CHECK (state IN ('open', 'prepared', 'committed', 'aborted'))
 );
-CREATE TABLE twopc_staged (name VARCHAR NOT NULL, key VARCHAR, number BIGINT); -- rows that readers do not see
+CREATE TABLE IF NOT EXISTS twopc_staged (name VARCHAR NOT NULL, key VARCHAR, number BIGINT); -- rows that readers do not see
 """
 COLUMNS = {"key": (pa.string(), pa.large_string()), "number": (pa.int64(), pa.int32(), pa.int16(), pa.int8())}
 PROOFS = {"committed": Evidence.COMMITTED, "aborted": Evidence.ABORTED}
@@ -51,7 +51,7 @@ _one_step = threading.Lock()
 
 
 def create_tables(path: Path) -> None:
-    """Create the table for the rows and the sink's own tables. Call this function once."""
+    """Create the table for the rows and the sink's own tables, except those that exist. Call this function for a new file."""
     with closing(duckdb.connect(path)) as db:
         db.execute(TABLES)
 
@@ -205,7 +205,11 @@ class DuckDbCommitter(FencedCommitter[Prepared, duckdb.DuckDBPyConnection]):
             )
             run(step, every)
         except duckdb.ProgrammingError as error:
-            raise ConfigurationError(f"sink {self.name!r}: {error}. Call create_tables(path) once") from error
+            # If a later call created only the lost tables, decided rows or proofs would be missing from them.
+            raise ConfigurationError(
+                f"sink {self.name!r}: {error}. If the file is new, call create_tables(path). If it has lost a table, restore "
+                "the file from a backup, because a new table would contain neither decided rows nor proofs"
+            ) from error
 
     def load(self, step: duckdb.DuckDBPyConnection) -> bytes | None:
         """See the base class."""

@@ -158,16 +158,39 @@ def test_a_wrong_path_or_a_file_without_the_tables_is_refused(sink: DuckDbSink, 
         replace(sink, path=str(wrong)).create_committer().inspect()
     assert not wrong.exists()
     duckdb.connect(wrong).close()
-    with pytest.raises(ConfigurationError, match="create_tables"):
+    with pytest.raises(ConfigurationError, match=r"If the file is new, call create_tables\(path\)"):
         replace(sink, path=str(wrong)).create_committer().inspect()
+    create_tables(wrong)
+    replace(sink, path=str(wrong)).create_committer().inspect()
+
+
+def test_a_creation_that_stopped_in_the_middle_can_be_repeated(sink: DuckDbSink, tmp_path: Path) -> None:
+    """DuckDB commits after each statement. The table for the rows may also be older than the sink."""
+    new = tmp_path / "new.db"
+    with closing(duckdb.connect(new)) as db:
+        run(db, "CREATE TABLE events (key VARCHAR NOT NULL, number BIGINT NOT NULL)")
+        run(db, "INSERT INTO events VALUES ('key-7', 7)")
+    with pytest.raises(ConfigurationError, match=r"call create_tables\(path\)"):
+        replace(sink, path=str(new)).create_committer().inspect()
+    create_tables(new)
+    replace(sink, path=str(new)).create_committer().inspect()
+    assert numbers_in(new) == [7]
 
 
 @pytest.mark.parametrize("table", ["events", "twopc_control", "twopc_transactions", "twopc_staged"])
 def test_a_file_without_one_of_the_tables_is_refused_before_another_driver_is_fenced(
-    sink: DuckDbSink, table: str
+    sink: DuckDbSink, path: Path, table: str
 ) -> None:
     """A start that will be refused must not harm a healthy driver."""
+    driver = Driver(sink)
+    scan_start = driver.begin()
+    handle = driver.prepare(rows([1, 2]))
+    backup = path.read_bytes()
     with sink.step() as db:
         run(db, f"DROP TABLE {table}")
-    with pytest.raises(ConfigurationError, match=f"(?s){table}.*create_tables"):
+    with pytest.raises(ConfigurationError, match=f"(?s){table}.*lost a table, restore the file from a backup"):
         sink.create_committer().inspect()
+    path.write_bytes(backup)
+    sink.create_committer().inspect()
+    assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
+    assert numbers_in(path) == [1, 2]
