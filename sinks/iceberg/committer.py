@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
+    from twopc.sinks.iceberg.proposal import Additions
     from twopc.sinks.iceberg.settings import IcebergSettings
 
 #: A batch must be committed long before maintenance may delete its files as orphans.
@@ -76,8 +77,11 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
 
     def require_addable(self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]) -> None:
         """See :class:`LakeCommitter`."""
+        written: Additions = {}
         for handle, entries in found.items():
-            require_listable(step.view.table, handle.definition, entries or ())
+            written.setdefault(handle.definition, []).extend(entries or ())
+        for definition, entries in written.items():  # comparing a definition takes long if the table has many columns
+            require_listable(step.view.table, definition, entries)
 
     def stage(
         self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]

@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pyarrow as pa
@@ -48,7 +49,8 @@ from pyiceberg.types import (
 
 from tests.unit.lake_support import task_of
 from tests.warehouse import Warehouse
-from twopc import BadRecordError, FatalError, IcebergSink
+from twopc import BadRecordError, Evidence, FatalError, IcebergSink
+from twopc.sinks.iceberg import definition as definition_module
 from twopc.sinks.iceberg import rows as rows_module
 from twopc.sinks.lake import rolling, writer
 from twopc.testing.contract.drivers import Driver, close_opened
@@ -263,6 +265,30 @@ def test_partition_values_that_no_manifest_can_store_are_not_decided(
         FatalError, match=r"a partition value of this batch does not fit its type: .*\(p: truncate\[10\]\)\."
     ):
         driver.committer.confirm([handle], 0)
+
+
+def test_a_definition_is_compared_once_however_many_tasks_have_written_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison hashes the whole schema."""
+    warehouse, sink = truncated(tmp_path, IntegerType())
+    fingerprint = Mock(wraps=definition_module._fingerprint)
+    monkeypatch.setattr(definition_module, "_fingerprint", fingerprint)
+    driver = Driver(sink)
+    counts = []
+    for tasks in (1, 5):
+        scan_start = driver.begin()
+        handles = [
+            driver.prepare(pa.record_batch({"part": pa.array([20 + task], pa.int32())}), partition=task)
+            for task in range(tasks)
+        ]
+        fingerprint.reset_mock()
+        driver.committer.confirm(handles, 0)
+        counts.append(fingerprint.call_count)
+        assert set(driver.commit(handles, scan_start)) == {Evidence.COMMITTED}
+    assert counts[0] == counts[1]
+    found: Any = warehouse.rows(TABLE).column("part")
+    assert sorted(found.to_pylist()) == [20, 20, 21, 22, 23, 24]
 
 
 def test_a_partition_may_consist_of_several_fields_and_of_parts_of_a_struct(tmp_path: Path) -> None:
