@@ -185,10 +185,13 @@ class Binding:
             is_ours = all(other is None or _is_same_log(other, current) for other in found)
             if not is_ours:
                 self._files.remove(_name(number))
-                # If this driver paused before it wrote the fixed name, it may have overwritten the other driver's binding. It
-                # must not stay, because it would refuse every later binding of the other driver.
+                # If this driver paused before it wrote the fixed name, it may have overwritten the other driver's binding. That
+                # binding must return, because the fixed name would refuse every later binding of the other driver, and a store
+                # may list its numbered file late.
                 if has_put_first and self._read(_FIRST) == current:
-                    self._files.remove(_name(_FIRST))
+                    self._put(
+                        _FIRST, seal(next(one for one in found if one is not None and not _is_same_log(one, current)))
+                    )
         if not is_ours:
             raise self._refused(
                 "another driver has just bound this checkpoint to other sinks", "Stop one of the two queries"

@@ -60,7 +60,7 @@ class Abandon:
         query_id: the id of the query that decided the batch. Without it, the override applies only to the first query that uses
             the sink name.
         sinks: the names of the sinks in which the batch is given up; empty for all sinks. The override that an error message
-            suggests names only the affected sinks, so that it gives up nothing in other sinks.
+            suggests names only the affected sinks, so that no row in any other sink is given up.
     """
 
     batch_id: int

@@ -62,7 +62,9 @@ def connect(path: str, timeout_ms: int = 30_000, *, read_only: bool = False) -> 
     while True:
         if not Path(path).is_file():
             # Without this check, DuckDB would create the file.
-            raise FileNotFoundError("no such file. Call create_tables(path) once")
+            raise FileNotFoundError(
+                "no such file. If it is new, call create_tables(path). If it was lost, restore a backup"
+            )
         try:
             return duckdb.connect(path, read_only=read_only)
         except duckdb.OperationalError:  # DuckDB's message identifies the process that has the file open

@@ -24,10 +24,12 @@ class OutsideJobs:
     Args:
         history: the history of the application's jobs.
         first: the first job that may belong to the run's first batch.
+        is_merged: see :class:`~twopc.integration.spark.mixed_rows.OwnStages`.
     """
 
-    def __init__(self, history: JobHistory, first: int = 0) -> None:
+    def __init__(self, history: JobHistory, first: int = 0, *, is_merged: bool = False) -> None:
         self._history = history
+        self._is_merged = is_merged
         self._first = first
         self._ours = NumberRanges()
 
@@ -54,7 +56,8 @@ class OutsideJobs:
         attempts = {stage: found for job in jobs for stage, found in history.stages_of(job).items() if found}
         last = {stage: found[-1] for stage, found in attempts.items()}
         ran = [one for _, found in sorted(attempts.items()) for one in found if one.has_run]
-        judge(OwnStages(last, (), in_several(jobs)), ran, (), history.store.cached_rdds, history.was_set_back_since)
+        stages = OwnStages(last, (), in_several(jobs), self._is_merged)
+        judge(stages, ran, (), history.store.cached_rdds, history.was_set_back_since)
 
     def pass_over(self, end: int) -> None:
         """Record that no batch after the checked attempt's batch needs the jobs before this one."""

@@ -102,7 +102,7 @@ class RunningQuery:
         return int(self.execution.currentBatchId())
 
     def makes_this_call(self) -> bool:
-        """Whether Spark calls the user's function in the current thread and waits for it to return.
+        """Whether Spark is calling the user's function in the current thread, and is waiting for the function to return.
 
         Raises:
             ConfigurationError: the call comes from a forked child process.

@@ -85,7 +85,7 @@ class Shuffles:
         self._store = history.store
         self._history = history
         self._is_merged = is_merged
-        self._outside = OutsideJobs(history, first)
+        self._outside = OutsideJobs(history, first, is_merged=is_merged)
         self._began = BEGINNING
         self._previous = BEGINNING  # a moment before Spark planned the batch
         self._numbers = itertools.count()

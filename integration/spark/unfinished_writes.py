@@ -1,7 +1,7 @@
 """Join the runs of a shuffle's stage that belong together: a run that failed, and the run of a retry that wrote the rest.
 
 If a task fails too often, Spark keeps what the stage's other tasks have written. The stage of a retry runs only the missing
-tasks. Each task's output then comes from a single run, and no stage can read the shuffle in between.
+tasks. Each task's output then comes from a single run, and no stage can read the shuffle until the retry has written the rest.
 """
 
 from __future__ import annotations

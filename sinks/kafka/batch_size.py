@@ -159,9 +159,10 @@ class BatchSize:
                 if is_unread
                 else ("", f"Allow DescribeConfigs on the topic {topic}, or set")
             )
+            retry = "If only the request for the limit failed, a restart is enough. Otherwise: " if is_unread else ""
             return ConfigurationError(
                 f"{sent} batches, and the sink cannot read its limit{reason}. {has}. None of this attempt's rows are or will be "
-                f"visible. {permit} kafka.batch.size to the topic's max.message.bytes or less, and restart the query"
+                f"visible. {retry}{permit} kafka.batch.size to the topic's max.message.bytes or less, and restart the query"
             )
         unknown = (
             f"the limit could not be read: {_why(answer)}"

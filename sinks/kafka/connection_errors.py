@@ -20,7 +20,7 @@ class ConnectionErrors:
     """The error of each node's last request; None stands for any node. Threads may share this object.
 
     A node's own response clears its error. So does another node's response about the same ids, because the coordinator may have
-    moved, and nobody may ask the first node again.
+    moved, and nobody may ask the first node again. Any response clears the error that stands for any node.
 
     Args:
         login_hint: the text that follows an error that may come from a rejected login.
@@ -41,6 +41,7 @@ class ConnectionErrors:
         for node, outcome, ids in zip(nodes, outcomes, about, strict=True):
             if not isinstance(outcome, Exception):
                 self._errors.pop(node, None)
+                self._errors.pop(None, None)
             elif not isinstance(outcome, _WITHOUT_CONNECTION):
                 hint = self._login_hint if _may_be_a_refused_login(outcome) else ""
                 waiting = self._errors.get(node, ("", frozenset()))[1]
@@ -69,7 +70,6 @@ def _may_be_a_refused_login(error: Exception) -> bool:
     """
     if not isinstance(error, kafka_errors.KafkaConnectionError) or not error.args:
         return False
-    why = error.args[
-        0
-    ]  # a text, or the socket's own error, which kafka-python passes on only for an existing connection
+    # A text, or the socket's own error, which kafka-python passes on only for an existing connection.
+    why = error.args[0]
     return why in _ENDED if isinstance(why, str) else isinstance(why, (ConnectionResetError, BrokenPipeError))

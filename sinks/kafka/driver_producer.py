@@ -224,7 +224,7 @@ class DriverProducer:
             ) from error
 
     def _abort(self) -> bool:
-        """Abort the transaction. Return whether this proves that the transaction is not, and will not be, committed."""
+        """Abort the transaction. Return whether the abort proves that the transaction is not committed and never will be."""
         try:
             self._producer.abort_transaction(self._timeout_s)
             producer_id = self._read_producer_id()

@@ -71,8 +71,8 @@ def until_final(
 ) -> dict[str, str]:
     """Send one request for all ids, then retry with backoff for each id whose report is in :data:`NOT_FINAL`.
 
-    Return the last report for each id once all reports are final, or once no report has become final for ``timeout_ms``. The
-    total time may exceed ``timeout_ms``.
+    Return the last report for each id as soon as all reports are final, or when ``timeout_ms`` have passed without another report
+    becoming final. The total time may exceed ``timeout_ms``.
     """
     reports = dict.fromkeys(transactional_ids, NO_ANSWER)
     deadline = time.monotonic() + timeout_ms / 1000

@@ -130,7 +130,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     def commits(self) -> Retrying:
         """See :class:`StepCommitter`. A read of the table may fail for as long as a commit, so both are repeated.
 
-        If one request without a response uses up all of the time, there is still a second attempt.
+        There is always a second attempt, even if the first request uses up all of the time without a response.
         """
         is_over = stop_after_delay(self._timeout_ms / 1000) & stop_after_attempt(2)
         return super().commits().copy(stop=is_over, wait=_BACKOFF)

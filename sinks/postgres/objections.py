@@ -2,9 +2,9 @@
 
 If the table rejects a publish after the decision, the query is blocked. The stage copies the table's column types, defaults,
 generated columns, indexes, and CHECK and NOT NULL constraints. The stage also evaluates the partition keys. A task therefore
-catches every row that any of them would reject. The sink rejects everything that depends on other rows or on code, unless the
-driver publishes before it votes (``vote="prepared"``). In a CHECK or an index, the table's owner must not use a function whose
-result depends on other rows, on the time, or on the session. The owner must also not change the table while the query runs.
+catches every row that any of these checks would reject. The sink rejects everything that depends on other rows or on code, unless
+the driver publishes before it votes (``vote="prepared"``). In a CHECK or an index, the table's owner must not use a function
+whose result depends on other rows, on the time, or on the session. The owner must also not change the table while the query runs.
 
 Only the first task finds the objection to a partition that computes a generated column by another expression. To read such an
 expression, PostgreSQL locks the table, and a start must not wait for locks (see ``locked`` in :func:`read_table`).

@@ -2003,6 +2003,15 @@ BUGS: Final = (
         protocol="tests/unit/test_spark_shuffles.py -k both_parts",
     ),
     _bug(
+        "merged blocks of a shuffle's first write do not matter for the jobs of broadcast tables",
+        6,
+        "integration/spark/shuffles.py",
+        "OutsideJobs(history, first, is_merged=is_merged)",
+        "OutsideJobs(history, first)",
+        model=False,
+        protocol="tests/unit/test_spark_shuffles.py -k merged_blocks",
+    ),
+    _bug(
         "a retry may finish a merged shuffle",
         6,
         "integration/spark/mixed_rows.py",

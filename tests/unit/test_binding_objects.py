@@ -98,7 +98,7 @@ def test_a_driver_that_is_refused_leaves_the_other_drivers_binding_under_the_fix
     assert Binding(files).log == "ledger"
 
 
-def test_a_refused_driver_that_has_overwritten_the_fixed_name_takes_its_binding_back(files: Objects) -> None:
+def test_a_refused_driver_that_has_overwritten_the_fixed_name_puts_the_other_binding_back(files: Objects) -> None:
     """It paused between its look at the fixed name and its put. Seen: the other driver could never add a sink again."""
     first, second = Binding(files), Binding(files)
     really = files.put_if_absent
@@ -112,6 +112,9 @@ def test_a_refused_driver_that_has_overwritten_the_fixed_name_takes_its_binding_
     files.put_if_absent = pause_and_put  # type: ignore[method-assign]
     with pytest.raises(RefusedStartError, match="just bound this checkpoint to other sinks"):
         second.bind(OTHER_LOG, 9)
+    files.listed.clear()
+    assert Binding(files).log == "ledger"
+    files.show()
     bind(files, BOUND, 5, decided=first.number)
     assert bind(files, WITH_REDIS, 6, decided=first.number) > first.number
 

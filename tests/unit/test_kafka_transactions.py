@@ -307,3 +307,11 @@ def test_brokers_that_can_filter_are_asked_only_for_the_ids_of_the_sink(
     assert client.list_open("a-b.").transactional_ids == ("a-b.0.w.0",)
     assert client.pattern_of("") is None
     assert asked == [pattern]
+
+
+def test_a_request_to_any_broker_that_failed_is_forgotten_once_a_broker_responds() -> None:
+    errors = ConnectionErrors()
+    errors.note([None], [kafka_errors.KafkaConnectionError("socket disconnected")], [()])
+    assert "socket disconnected" in " ".join(errors.texts([DEAD]))
+    errors.note([ALIVE], ["a response"], [()])
+    assert not errors.texts([DEAD])

@@ -320,6 +320,19 @@ def test_a_broadcast_that_ran_again_before_the_call_stops_the_query() -> None:
         watching(broadcast_before(2)).check("b", {3}, lambda: 0)
 
 
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_a_broadcast_whose_shuffle_was_rewritten_stops_the_query_if_merged_blocks_of_the_first_write_remain(
+    *, is_merged: bool
+) -> None:
+    """With push-based shuffle, the job may have read blocks of both writes."""
+    store = broadcast_before(1)
+    store.stages[M1] = attempts_at(M1, 2)
+    watched = Watched(JobHistory(store), is_merged=is_merged)
+    watched.begin()
+    with pytest.raises(FatalError, match="Spark ran stage 0 again") if is_merged else contextlib.nullcontext():
+        watched.check("b", {3}, lambda: 0)
+
+
 def test_a_job_that_may_have_made_a_broadcast_and_is_forgotten_stops_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     store = broadcast_before(1)
