@@ -12,10 +12,10 @@ from twopc.integration.spark.mixed_rows import OwnStages, in_several, judge
 from twopc.integration.spark.number_ranges import NumberRanges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from twopc.integration.spark.job_history import JobHistory
-    from twopc.integration.spark.reports import Job
+    from twopc.integration.spark.reports import Job, StageAttempt
 
 
 class OutsideJobs:
@@ -53,11 +53,28 @@ class OutsideJobs:
         history = self._history
         # If the clock was set back after Spark had planned the batch, a later job may have an earlier time.
         jobs = list(self._since(since_ms - history.set_back_ms(), end))
-        attempts = {stage: found for job in jobs for stage, found in history.stages_of(job).items() if found}
+        succeeded = [job for job in jobs if not job.has_failed]
+        attempts = self._attempts_of(succeeded)
+        if attempts:
+            attempts = self._written_for(attempts, [job for job in jobs if job.has_failed]) | attempts
         last = {stage: found[-1] for stage, found in attempts.items()}
         ran = [one for _, found in sorted(attempts.items()) for one in found if one.has_run]
-        stages = OwnStages(last, (), in_several(jobs), self._is_merged)
+        stages = OwnStages(last, (), in_several(succeeded), self._is_merged)
         judge(stages, ran, (), history.store.cached_rdds, history.was_set_back_since)
+
+    def _attempts_of(self, jobs: Iterable[Job]) -> dict[int, list[StageAttempt]]:
+        return {stage: found for job in jobs for stage, found in self._history.stages_of(job).items() if found}
+
+    def _written_for(
+        self, attempts: Mapping[int, Sequence[StageAttempt]], failed: Iterable[Job]
+    ) -> dict[int, list[StageAttempt]]:
+        """Return the writes of failed jobs to the shuffles of these stages. Of a failed job, Spark keeps nothing else."""
+        rdds = {found[-1].rdd_ids[0] for found in attempts.values()}
+        written = {
+            stage: [one for one in found if one.shuffle_write_records and one.rdd_ids[0] in rdds]
+            for stage, found in self._attempts_of(failed).items()
+        }
+        return {stage: found for stage, found in written.items() if found}
 
     def pass_over(self, end: int) -> None:
         """Record that no batch after the checked attempt's batch needs the jobs before this one."""
@@ -78,5 +95,4 @@ class OutsideJobs:
                 continue  # a job that has not begun has computed nothing
             if job.began_ms is not None and job.began_ms < since_ms:
                 return  # Spark begins its jobs in the order of their numbers
-            if not job.has_failed:  # a failed job has computed nothing that Spark keeps
-                yield job
+            yield job

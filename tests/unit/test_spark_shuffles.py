@@ -402,6 +402,35 @@ def test_a_job_that_failed_has_made_no_broadcast() -> None:
     watching(store).check("b", {3}, lambda: 0)
 
 
+def collected_again(first: dict[int, list[StageAttempt]], second: dict[int, list[StageAttempt]]) -> Watched:
+    """The function's ``collect()`` fails. It collects the same DataFrame again, and passes the rows to the batch."""
+    jobs = [Job(0, tuple(first), is_over=True, has_failed=True), Job(1, (*second, 5), is_over=True)]
+    stages = {**first, **second, 5: result(5, 15), 6: result(6, 16, reads=0)}
+    return watching(Store({"": jobs, "b": [Job(2, (6,), is_over=True)]}, stages, moment=NEW))
+
+
+def test_a_failed_job_has_written_the_shuffles_that_a_later_job_skips() -> None:
+    first = {M1: attempts_at(M1, 2), M2: attempts_at(M2, 2)}
+    skipped = {stage: attempts_at(stage, of=kind, status="SKIPPED") for stage, kind in ((3, M1), (4, M2))}
+    with pytest.raises(FatalError, match="Spark ran stage 1 again"):
+        collected_again(first, skipped).check("b", {6}, lambda: 0)
+
+
+@pytest.mark.parametrize("is_rewritten", [False, True])
+def test_a_failed_job_has_written_a_part_of_a_shuffle_that_a_later_job_completes(*, is_rewritten: bool) -> None:
+    failed = StageAttempt("FAILED", M2, 0, (2,), 9, 9, 10, 4, 20, 3)
+    rewritten = [StageAttempt("COMPLETE", 3, 0, (1,), 0, 9, 30, 1, 35, 1)]
+    rest = [StageAttempt("COMPLETE", 4, 0, (2,), 9, 9, 40, 1, 50, 1)]
+    again = rewritten if is_rewritten else attempts_at(3, of=M1, status="SKIPPED")
+    watched = collected_again({M1: attempts_at(M1), M2: [failed]}, {3: again, 4: rest})
+    with pytest.raises(FatalError, match="Spark ran stage 3 again") if is_rewritten else contextlib.nullcontext():
+        watched.check("b", {6}, lambda: 0)
+
+
+def test_a_failed_job_whose_shuffles_no_later_job_reads_does_not_stop_the_query() -> None:
+    collected_again({M1: attempts_at(M1, 2), M2: attempts_at(M2, 2)}, {}).check("b", {6}, lambda: 0)
+
+
 def test_jobs_run_only_to_obtain_spark_reports_are_not_examined() -> None:
     store = broadcast_before(2)
     store.markers = {0}
