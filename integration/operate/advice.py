@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from twopc.attempt import Evidence
 from twopc.counted import counted
-from twopc.integration.operate.finding import Advice, Urgency, of_another_query
+from twopc.integration.operate.finding import FOREIGN, Advice, Urgency, of_another_query
 from twopc.integration.operate.held_advice import of_held
 from twopc.integration.operate.opened import Standing
 from twopc.integration.spark.former_writers import last_expected
@@ -195,7 +195,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
             Urgency.WATCH,
             f"{_count(foreign_ids)} open with ids that no task of this sink uses: {foreign_ids[0].transactional_id}",
             "Find the program that uses this transactional id, and make it use a different id.",
-            "a-foreign-transaction-holds-readers-back",
+            FOREIGN,
         )
 
 

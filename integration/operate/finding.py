@@ -7,6 +7,8 @@ from typing import Any, Final, NamedTuple
 
 #: The runbook. A test checks that each anchor exists.
 RUNBOOK: Final = "docs/operations.md"
+#: The runbook entry for another program's open transaction. Such a transaction delays readers, but leaves the query no work.
+FOREIGN: Final = "a-foreign-transaction-holds-readers-back"
 
 
 class Urgency(Enum):

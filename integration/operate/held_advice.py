@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twopc.counted import counted
-from twopc.integration.operate.finding import Advice, Urgency
+from twopc.integration.operate.finding import FOREIGN, Advice, Urgency
 from twopc.integration.operate.held import Unnamed
 from twopc.sinks.kafka.handle import driver_epoch_of, driver_id, id_prefix
 
@@ -38,7 +38,7 @@ def of_held(state: SinkState) -> Iterator[Advice]:
             f"program, {names}, has an open transaction in this partition",
             "Ask the program's owner to end the transaction. Otherwise, it expires after its producer's "
             "transaction.timeout.ms.",
-            "a-foreign-transaction-holds-readers-back",
+            FOREIGN,
         )
     for why, found in _unnamed(state).items():
         yield _of_unnamed(why, found)
@@ -88,5 +88,5 @@ def _of_unnamed(why: Unnamed, found: Sequence[HeldPartition]) -> Advice:
         Urgency.WATCH,
         f"readers of {first.topic}[{first.partition}] stop at offset {first.stable}{more}: {who}",
         action,
-        "a-foreign-transaction-holds-readers-back",
+        FOREIGN,
     )

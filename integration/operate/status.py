@@ -12,7 +12,7 @@ from twopc.errors import ConfigurationError, RetriableError
 from twopc.integration.history.reader import HistoryError, read
 from twopc.integration.operate.advice import advise, not_reached, undecided
 from twopc.integration.operate.checkpoint import combined, read_checkpoint
-from twopc.integration.operate.finding import Advice, Urgency
+from twopc.integration.operate.finding import FOREIGN, Advice, Urgency
 from twopc.integration.operate.observe import observe, observe_all
 from twopc.integration.operate.printing import ATTENTION, DONE, Answer, run, show_advice, show_state, show_store
 from twopc.integration.operate.store_advice import not_examined
@@ -201,14 +201,14 @@ def _before_the_end(seen: Look) -> Iterator[Advice]:
     if seen.checkpoint.log is None and finished >= 0:
         what = f"nothing shows whether batch {finished} is complete, because no batch has been decided with this checkpoint yet"
         action = "If the checkpoint was restored from a savepoint, check the old query's checkpoint instead."
-        yield Advice(Urgency.WATCH, what, action, "healthy")
+        yield Advice(Urgency.WATCH, what, action, "savepoints")
     # Spark plans a batch before it calls the function, so a stop may leave a planned batch that nothing has decided.
     if (decided := max(_decided(seen), default=-1)) > finished:
         what = f"batch {decided} is decided, but Spark has not finished it"
         yield Advice(Urgency.WATCH, what, "Start the query, and let it finish the batch.", "decided-and-not-published")
     examined = {state.sink for state, _ in seen.sinks} | {store.sink for store, _ in seen.stores}
     if left := sorted(set(seen.checkpoint.sinks) - examined):
-        what = f"nothing shows whether the last batch is complete in {', '.join(left)}, because this check left out these sinks"
+        what = f"nothing shows whether the last batch is complete in {', '.join(left)}, because this check did not examine them"
         action = "Add --bootstrap-servers for Kafka sinks, and --sinks MODULE:NAME for all other sinks."
         yield Advice(Urgency.WATCH, what, action, "the-stores-of-sinks")
 
@@ -222,8 +222,8 @@ def _decided(seen: Look) -> Iterator[int]:
 
 
 def _is_unfinished(one: Advice) -> bool:
-    """Whether a finding shows that the query may have work left. Another program's transaction only delays readers."""
-    return one.urgency is not Urgency.NONE and one.anchor != "a-foreign-transaction-holds-readers-back"
+    """Whether a finding shows that the query may have work left."""
+    return one.urgency is not Urgency.NONE and one.anchor != FOREIGN
 
 
 def _undecided(compared: CheckpointState, *, has_ledgers: bool) -> Advice | None:

@@ -201,9 +201,8 @@ class JobHistory:
         missing: list[int] = []
 
         def reported() -> dict[int, list[StageAttempt]] | None:
-            first = min(
-                job.stages, default=0
-            )  # reads no shuffle, because Spark numbers a stage after the stages it reads
+            # The first stage reads no shuffle, because Spark numbers a stage after the stages that it reads.
+            first = min(job.stages, default=0)
             found = {stage: self._attempts(stage, may_read=stage != first) for stage in job.stages}
             missing[:] = [stage for stage, attempts in found.items() if not attempts]
             return found if not missing or self._has_skipped(job.job_id, found) else None

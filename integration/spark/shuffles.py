@@ -273,17 +273,14 @@ class Shuffles:
     def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:
         """From the rows' lineage, return the RDDs that another job may have kept as shuffle files or in a cache."""
         history, old = self._history, self._old(seen)
+        during = range(self._began.job, max(own, default=0))
+        is_alone = all(number in own or number in self._store.markers for number in during)
         # A job that ran during the attempt may have filled a cache, or may have run the user's own DataFrame as the driver does.
-        if self._others(own) and (seen.marks or self._store.cached_rdds(seen.lineage - old)):
+        if not is_alone and (seen.marks or self._store.cached_rdds(seen.lineage - old)):
             old = seen.lineage
         if not old or (history.is_known(old, own) and not history.computed.have_run(old)):
             return set()
         return self._kept(seen, old)
-
-    def _others(self, own: Collection[int]) -> list[int]:
-        """Return the numbers of the other jobs that may have begun between the start of the attempt and its last job."""
-        during = range(self._began.job, max(own, default=0))
-        return [number for number in during if number not in own and number not in self._store.markers]
 
     def _old(self, seen: _Seen) -> frozenset[int]:
         return frozenset(rdd for rdd in seen.lineage if rdd < self._began.rdd)

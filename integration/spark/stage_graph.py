@@ -25,7 +25,7 @@ class StageGraph:
     Attributes:
         edges: the dependencies inside the stage, each as an RDD and the RDD that was computed from it.
         reading: the RDDs that read another stage's shuffle.
-        cached: the RDDs that Spark was told to cache.
+        cached: the RDDs that the program has cached. Their rows may be lost.
     """
 
     edges: Iterable[tuple[int, int]]

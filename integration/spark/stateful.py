@@ -36,8 +36,8 @@ _UNLIKE: Final = (Py4JError, TypeError, ValueError, AttributeError)
 #: The kind of plan node in which ``ForeachBatchSink`` passes the batch.
 _BATCH: Final = "LogicalRDD"
 #: The nodes with which the number of commits proves nothing. Range partitioning samples its input, and a common table expression
-#: may be copied, so a partition may be computed more than once. A limit skips partitions, and the executor's loss or a Cartesian
-#: product, which no name in the plan shows, may compute another partition twice and make up for the skipped one.
+#: may be copied, so Spark may compute a partition more than once. A limit skips partitions. If an executor is lost, or the plan
+#: has a Cartesian product (which no name in the plan shows), Spark may compute another partition twice, and hide the skipped one.
 _UNCOUNTED: Final = re.compile(
     rf"Sort|Rebalance|WithCTE|CTERelation|GlobalLimit|LocalLimit|Offset|Tail|"
     rf"RepartitionByExpression .*(\b(ASC|DESC)\b|{OMITTED})"

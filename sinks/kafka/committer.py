@@ -224,7 +224,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         )
 
     def _failures(self) -> list[str]:
-        """Say why a broker may not have responded. A connection error may quote the reason why there is no token."""
+        """Say why a broker may not have responded. Omit a token's failure if a connection error already quotes it."""
         errors = self._client.connection_errors()
         return [*errors, *(why for why in failures() if not any(why in error for error in errors))]
 

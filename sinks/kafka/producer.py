@@ -131,7 +131,7 @@ def _initialised(  # noqa: PLR0913 - the same arguments as make_ready
             for topic in topics:
                 native.handle(
                     topic
-                )  # learns the topic's partitions now, so that the first record does not have to wait for them
+                )  # learn the partitions now, so that the first record does not have to wait for them
         producer.init_transactions(max(0.1, deadline - time.monotonic()))
         producer.poll(0)  # read the log lines so far
         while identity.awaits_statistics and time.monotonic() < deadline:

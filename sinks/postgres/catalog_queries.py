@@ -14,16 +14,17 @@ from __future__ import annotations
 
 from typing import Final
 
+#: The states of the triggers and rules that apply in this session (``tgenabled``, ``ev_enabled``).
+_STATES: Final = "'A', CASE pg_catalog.current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END"
+
 #: The facts about the table itself. Only privileges on the full table count, not on single columns.
-TABLE: Final = """
+TABLE: Final = f"""
 SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
   c.relpersistence::text AS persistence, c.relispartition AS is_partition,
   pg_catalog.row_security_active(c.oid) AS has_row_security,
   current_user::text AS role,
   ARRAY(
-    SELECT r.rulename::text FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_enabled::text IN (
-      'A', CASE pg_catalog.current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END
-    ) ORDER BY 1
+    SELECT r.rulename::text FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_enabled::text IN ({_STATES}) ORDER BY 1
   ) AS rules,
   ARRAY(
     SELECT r.rulename::text FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '2' ORDER BY 1
@@ -34,7 +35,7 @@ SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relkind::te
   ) AS missing
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = %(oid)s::oid
-"""
+"""  # noqa: S608 - a constant
 #: The beginning of the queries about a table and its partitions at every level. They select from ``tree``.
 TREE: Final = """
 WITH RECURSIVE tree(oid) AS (
@@ -238,18 +239,16 @@ ORDER BY k.conrelid <> %(oid)s::oid, 2, 3
 #:
 #: The query omits pg_repack's trigger (``repack.repack_trigger`` in its repack.sql.in). The trigger only copies each change to
 #: a log. The table that replaces this one receives its rows from that log.
-TRIGGERS: Final = """
+TRIGGERS: Final = f"""
 , fired AS (
   SELECT t.oid, t.tgparentid, t.tgrelid, t.tgname, t.tgtype
   FROM tree JOIN pg_catalog.pg_trigger t ON t.tgrelid = tree.oid
   JOIN pg_catalog.pg_proc f ON f.oid = t.tgfoid JOIN pg_catalog.pg_namespace s ON s.oid = f.pronamespace
   WHERE NOT t.tgisinternal
   AND (s.nspname, f.proname) <> ('repack', 'repack_trigger')
-  AND t.tgenabled::text IN (
-    'A', CASE pg_catalog.current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END
-  )
+  AND t.tgenabled::text IN ({_STATES})
 )
 SELECT pg_catalog.quote_ident(t.tgname) AS name, t.tgrelid::regclass::text AS table, t.tgtype AS events
 FROM fired t WHERE NOT EXISTS (SELECT FROM fired p WHERE p.oid = t.tgparentid)
 ORDER BY t.tgrelid <> %(oid)s::oid, 1, 2
-"""
+"""  # noqa: S608 - a constant

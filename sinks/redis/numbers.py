@@ -34,8 +34,7 @@ def scores(rows: pa.RecordBatch, name: str) -> list[bytes]:
         SchemaError: the column is missing, or does not contain numbers.
         BadRecordError: a value is null, not finite, or not a double.
     """
-    words = numbers(rows, name)
-    return words if _is_floating(rows, name) else _checked(words, name, _objection_to_score)
+    return _encoded(rows, name, _objection_to_score)
 
 
 def increments(rows: pa.RecordBatch, name: str) -> list[bytes]:
@@ -45,8 +44,7 @@ def increments(rows: pa.RecordBatch, name: str) -> list[bytes]:
         SchemaError: the column is missing, or does not contain numbers.
         BadRecordError: a value is null or not finite, or a decimal or an integer has too many digits.
     """
-    words = numbers(rows, name)
-    return words if _is_floating(rows, name) else _checked(words, name, _objection_to_increment)
+    return _encoded(rows, name, _objection_to_increment)
 
 
 def _objection_to_score(number: Decimal, name: str) -> str:
@@ -78,7 +76,10 @@ def _rounding(number: Decimal, name: str) -> str:
     )
 
 
-def _checked(words: list[bytes], name: str, objection_to: Callable[[Decimal, str], str]) -> list[bytes]:
+def _encoded(rows: pa.RecordBatch, name: str, objection_to: Callable[[Decimal, str], str]) -> list[bytes]:
+    words = numbers(rows, name)
+    if _is_floating(rows, name):
+        return words
     for row, word in enumerate(words):
         if len(word) > _SHORT or b"E" in word or b"e" in word:
             objection = objection_to(Decimal(word.decode()), name)

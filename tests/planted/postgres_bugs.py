@@ -139,9 +139,7 @@ POSTGRES_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "the session's replication role does not decide which triggers fire",
         "catalog_queries.py",
-        "  AND t.tgenabled::text IN (\n"
-        "    'A', CASE pg_catalog.current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END\n"
-        "  )\n",
+        "  AND t.tgenabled::text IN ({_STATES})\n",
         "  AND t.tgenabled::text IN ('A', 'O')\n",
         f"{_OBJECTIONS} -k replication_role",
     ),

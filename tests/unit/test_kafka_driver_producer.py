@@ -118,6 +118,13 @@ class Refused(Forgotten):
         pass
 
 
+def driver_with(producer: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> DriverProducer:
+    """Return a driver that writes with this producer, which receives a logger."""
+    monkeypatch.setattr(driver_producer, "connect", lambda *_, **__: 1)
+    monkeypatch.setattr(driver_producer, "Producer", lambda _, logger: producer(logger))
+    return DriverProducer(SETTINGS, {})
+
+
 @pytest.mark.parametrize(
     ("code", "raised", "registered"),
     [
@@ -131,9 +138,7 @@ def test_a_driver_whose_id_was_forgotten_never_writes_again(
     code: int, raised: type[Exception], registered: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another driver may have fenced this one before, and the id no longer shows it."""
-    monkeypatch.setattr(driver_producer, "connect", lambda *_, **__: 1)
-    monkeypatch.setattr(driver_producer, "Producer", lambda _, logger: Forgotten(code, logger))
-    driver = DriverProducer(SETTINGS, {})
+    driver = driver_with(lambda logger: Forgotten(code, logger), monkeypatch)
     with pytest.raises(raised):
         driver.write([(0, b"a decision")], point=None)
     with pytest.raises(FatalError, match="Another driver may have taken over"):
@@ -157,9 +162,7 @@ def test_a_ledger_whose_settings_were_changed_during_the_run_is_to_blame_and_not
     code: int, kind: type[Exception], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen: the error asked for a key in the user's rows, or for a smaller row."""
-    monkeypatch.setattr(driver_producer, "connect", lambda *_, **__: 1)
-    monkeypatch.setattr(driver_producer, "Producer", lambda _, logger: Refused(code, logger))
-    driver = DriverProducer(SETTINGS, {})
+    driver = driver_with(lambda logger: Refused(code, logger), monkeypatch)
     with pytest.raises(kind, match=said) as caught:
         driver.write([(0, b"a decision")], point=None)
     assert caught.type is kind

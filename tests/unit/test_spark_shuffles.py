@@ -950,6 +950,16 @@ def without_job(number: int, last: int, **settings: Any) -> Store:
     return Store({"": others, "b": [Job(last, (5,), is_over=True)]}, stages, cached={3}, **settings)
 
 
+def checked_while_complete() -> tuple[Store, Watched]:
+    """Job 2 is not reported. A check shows that it has not begun, because Spark has forgotten no job. Later, it may have."""
+    store = without_job(2, 4, retained=5)
+    watched = watching(store)
+    watched.check("b", {5})
+    store.retained = 0
+    watched.check("b", {5})
+    return store, watched
+
+
 def forget(store: Store, *numbers: int) -> None:
     store.jobs = {tag: [job for job in jobs if job.job_id not in numbers] for tag, jobs in store.jobs.items()}
 
@@ -972,11 +982,7 @@ def test_a_missing_report_of_a_job_that_began_after_a_kept_job_ended_does_not_ma
 ) -> None:
     """Spark forgets the jobs that ended first, so it has forgotten nothing that began after the kept job."""
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
-    store = without_job(2, 4, retained=5)
-    watched = watching(store)
-    watched.check("b", {5})
-    store.retained = 0
-    watched.check("b", {5})
+    store, watched = checked_while_complete()
     store.jobs |= {"c": [Job(5, (5,), is_over=True)]}
     watched.begin()
     watched.check("c", {5})
@@ -1247,11 +1253,7 @@ def test_a_job_that_ended_earlier_proves_nothing_once_the_clock_was_set_back(
 ) -> None:
     """Spark forgets first what seems to have ended first."""
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
-    store = without_job(2, 4, retained=5)
-    watched = watching(store)
-    watched.check("b", {5})
-    store.retained = 0
-    watched.check("b", {5})
+    _, watched = checked_while_complete()
     set_clock(-60_000)
     with pytest.raises(FatalError, match="does not contain job 2"):
         watched.check("b", {5})

@@ -320,6 +320,15 @@ def test_a_dataframe_that_the_driver_could_not_collect_is_not_reported(caplog: p
     assert not said(caplog)
 
 
+def begun(operators: StatefulOperators, batch_id: int) -> tuple[Node, Any, BatchState]:
+    """Begin a batch of a query with one stateful operator. Return the operator, the query and the batch's state."""
+    node = Node("StreamingDeduplicate")
+    query: Any = Running(node)
+    state = operators.of_batch(query, batch_id, has_state=lambda: True)
+    assert state is not None
+    return node, query, state
+
+
 @pytest.mark.usefixtures("always_taken")
 @pytest.mark.parametrize(
     ("is_checked", "is_same", "is_reported"), [(True, False, True), (False, False, False), (True, True, False)]
@@ -330,10 +339,7 @@ def test_a_batch_that_is_evaluated_after_the_call_is_reported_at_the_next_batch(
     """A call that failed has checked nothing, and another call for the same batch writes its state again."""
     operators = StatefulOperators()
     for number in range(3):
-        node = Node("StreamingDeduplicate")
-        query: Any = Running(node)
-        state = operators.of_batch(query, 7 if is_same else 7 + number, has_state=lambda: True)
-        assert state is not None
+        node, query, state = begun(operators, 7 if is_same else 7 + number)
         with state.watching(MagicMock()):
             node.committed += PARTITIONS
         if is_checked:
@@ -352,10 +358,7 @@ def test_a_replayed_dataframe_that_fails_partway_is_not_mistaken_for_an_evaluati
     monkeypatch.setattr(BatchState, "_is_in_cache", lambda *_: False)
     operators = StatefulOperators()
     for batch_id in (7, 8):
-        node = Node("StreamingDeduplicate")
-        query: Any = Running(node)
-        state = operators.of_batch(query, batch_id, has_state=lambda: True)
-        assert state is not None
+        node, _, state = begun(operators, batch_id)
         for is_failed in (is_first, not is_first):
             with contextlib.suppress(RuntimeError), state.watching(MagicMock()):
                 node.committed += 2 if is_failed else PARTITIONS

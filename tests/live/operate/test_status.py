@@ -190,7 +190,7 @@ def test_a_checkpoint_alone_says_what_spark_has_done(play: Play) -> None:
 def test_idle_means_that_the_ledger_was_examined_and_shows_the_last_batch(play: Play) -> None:
     play.driver().process(play.batch(0), Tasks(play, ROWS))
     alone = command("status", str(spark_files(play, finished=0)), "--idle")
-    assert alone.status == 1 and "this check left out these sinks" in alone.out
+    assert alone.status == 1 and "this check did not examine them" in alone.out
     assert ask(play, "status", str(play.root), "--idle").status == 0
     crash(play.driver(), play, 1, ROWS, "driver.confirmed")  # undecided: only --idle exits with 1
     assert ask(play, "status", str(spark_files(play, finished=0, planned=1))).status == 0

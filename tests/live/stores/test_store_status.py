@@ -111,7 +111,7 @@ def test_idle_means_that_the_last_decided_batch_is_finished_and_visible_in_every
     query.run(0)
     assert query.status("--idle").status == 0
     alone = command("status", str(query.root), "--idle")
-    assert alone.status == 1 and "this check left out these sinks" in alone.out
+    assert alone.status == 1 and "this check did not examine them" in alone.out
     for point in ("driver.prepared", "driver.decided"):
         crash(query, 1, point)
         assert (query.status().status, query.status("--idle").status) == (0, 1)
