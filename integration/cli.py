@@ -172,7 +172,7 @@ def verify(  # noqa: PLR0913 - command-line options
     sequence: Annotated[
         Any,
         _expression(
-            help="Find the numbers that are missing from a sequence. This part of each record must be a whole number."
+            help="Find the numbers that are missing from a sequence. The expression must find a whole number in each record."
         ),
     ] = None,
     by: Annotated[

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from types import FrameType
 
-#: Signals that follow each other faster have one cause. A shell may send SIGHUP twice.
+#: Signals that arrive within this time of each other have the same cause. A shell may send SIGHUP twice.
 _SAME_S: Final = 5.0
 
 
@@ -25,12 +25,12 @@ def ended_by_signals(*own: type[Exception]) -> Iterator[None]:
     """On SIGTERM, and when the terminal closes, raise an exception, as Ctrl-C does, so that all cleanup code runs.
 
     Python may call a signal handler inside a C extension. confluent-kafka's extension replaces the handler's exception, so
-    Ctrl-C becomes a TypeError or a SystemError. So after a signal, an unknown exception is treated as the signal's own. A
+    Ctrl-C becomes a TypeError or a SystemError. So after a signal, an unknown exception is treated as the signal's exception. A
     signal that the process ignores, as after ``nohup``, stays ignored.
 
     Args:
-        own: the types of the command's own errors. No C extension raises them, so they always reach the caller, like the
-            protocol's errors, and like an OSError that the signal does not explain.
+        own: the types of the command's own errors. No C extension raises these errors, so they always reach the caller. The
+            protocol's errors also reach the caller, and so does an OSError that the signal does not explain.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Python calls signal handlers in the main thread only
@@ -43,7 +43,7 @@ def ended_by_signals(*own: type[Exception]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # An error with a meaning of its own may say what could not be cleaned up.
+        # Such an error may say what could not be cleaned up.
         is_own = isinstance(error, (TwoPhaseCommitError, OSError, *own))
         if not received or (is_own and not _is_of_the_signal(error, received)):
             raise
@@ -57,7 +57,7 @@ def ended_by_signals(*own: type[Exception]) -> Iterator[None]:
 
 
 def _is_of_the_signal(error: Exception, received: Collection[int]) -> bool:
-    """Whether the signal has closed the terminal, or has also ended a process with which the command was connected."""
+    """Whether the error has the same cause as the signal: a closed terminal, or the end of a connected process."""
     is_of_a_closed_terminal = signal.SIGHUP in received and isinstance(error, OSError) and error.errno == errno.EIO
     return is_of_a_closed_terminal or isinstance(error, ConnectionError)
 

@@ -105,7 +105,7 @@ def _column(rows: pa.RecordBatch, name: str) -> Any:
             f"the DataFrame has no column {name!r} (it has {', '.join(rows.schema.names)}): include this column in the DataFrame"
         )
     column: Any = rows.column(name)
-    if pa.types.is_null(column.type):  # also stands for a type that Arrow does not have
+    if pa.types.is_null(column.type):  # the null type also stands for a type that Arrow does not have
         raise SchemaError(
             f"column {name!r} is {type_name(rows.schema.field(name))}, which cannot be stored. Convert the column to text "
             "(to_json) or bytes"
@@ -154,5 +154,5 @@ def _require_years(column: pa.Array[Any], name: str) -> None:
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """Return an empty batch with these columns. To check the column types, convert this batch."""
+    """Return an empty batch with these columns. Callers convert this batch to check the column types."""
     return pa.RecordBatch.from_pylist([], schema=schema)

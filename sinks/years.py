@@ -30,7 +30,7 @@ def counted(column: Any) -> tuple[Any, range]:
 
 
 def count_text(column: Any, row: int) -> str:
-    """Return the text for a date or timestamp that an error message shows."""
+    """Return the text that an error message shows for a date or timestamp."""
     numbers, _ = counted(column.slice(row, 1))
     unit = "days" if pa.types.is_date(column.type) else _UNITS[column.type.unit][0]
     return f"{numbers[0].as_py()} {unit} since 1970-01-01"

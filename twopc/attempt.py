@@ -41,9 +41,10 @@ class TaskAttempt:
         partition: the task number in the batch. A repair numbers its tasks above the tasks in the decision (see
             :meth:`twopc.engine.Work.number_of`).
         driver_epoch: the fencing token that this driver acquired for the sink (:meth:`SinkCommitter.acquire`).
-        committed_through: the highest batch for which this driver has proven that every transaction is committed; -1 if
-            there is no such batch.
-        is_repair: whether the task rewrites the decision's lost transactions, and therefore needs a handle (rule 9).
+        committed_through: the highest batch that this driver has proven to be completely committed; -1 if there is no such
+            batch.
+        is_repair: whether the task rewrites the decision's lost transactions. Such a task must return a handle, even if the
+            user chose a weaker guarantee (rule 9).
         ends_at: the deadline for the task's vote, on this process's ``time.monotonic()`` clock. A writer should not
             wait past this deadline. The deadline is infinite if the engine itself cancels the task.
     """
@@ -65,8 +66,8 @@ class Claim:
     Attributes:
         run: this run's UUID. Every retry uses the same UUID, so acquiring the sink twice is harmless.
         deciding_log: the name of the log that stores the decisions for all of the query's sinks.
-        deciding_cluster: the id of the cluster that stores this log, because another cluster may have a log with the same name;
-            empty if the log is not on a cluster.
+        deciding_cluster: the id of the cluster that stores this log; empty if the log is not on a cluster. The id is needed
+            because another cluster may have a log with the same name.
         decides_in_checkpoint: whether this log is in the query's checkpoint. If it is, each copy of the checkpoint has its own
             log, so a driver that uses a copy does not fence this driver in the log.
     """
@@ -112,7 +113,7 @@ HandleT = TypeVar("HandleT", bound=Handle)
 
 @dataclass(frozen=True)
 class Known(Generic[HandleT]):
-    """One sink's transactions in the decisions, to find visible transactions that no decision contains.
+    """One sink's decided transactions. The sink uses them to find visible transactions that no decision contains.
 
     Attributes:
         first_batch: from this batch on, no transaction of the query may be visible, except those in ``handles``.

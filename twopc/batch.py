@@ -25,8 +25,8 @@ class Batch:
         offsets: the batch's source offsets, one canonical string per source.
         offsets_of: reads another batch's source offsets from the same checkpoint; returns None if they are missing from the
             checkpoint.
-        times_of: reads a batch's times, this one's or another's, from the same checkpoint; returns None if they are missing from
-            the checkpoint.
+        times_of: reads the times of this batch or of another batch from the same checkpoint; returns None if they are missing
+            from the checkpoint.
         keeps_state: returns whether the query keeps state.
     """
 
@@ -52,7 +52,7 @@ class Position(Enum):
     COPIED = "copied"  #: a batch with the expected number, but from another history
     PLANNED_AGAIN = "planned again"  #: as SAME or NEXT, but the engine has planned the decided batch again
     GAP = "gap"  #: a batch beyond the next one
-    SET_BACK = "set back"  #: a batch beyond the next one, and it reads the last decided batch's input again
+    SET_BACK = "set back"  #: a batch beyond the next one that reads the last decided batch's input again
     FIRST = "first"  #: the first batch of a query that may use the sink, or the first after a gap that the user names
     NEW_QUERY = "new query"  #: a batch of another query, for a sink name that is in use
     UNADOPTED = "unadopted"  #: a batch from a checkpoint that is older than the sink
@@ -104,10 +104,10 @@ def _is_planned_again(view: LogView, batch: Batch, highest: int) -> bool:
 
 
 def _is_set_back(view: LogView, batch: Batch, highest: int) -> bool:
-    """Whether a batch in the gap before this batch set the sources back to their offsets before the last decided batch.
+    """Whether a batch in the gap has reset the sources to their offsets from before the last decided batch.
 
-    Spark's offline repartition of the state sets the sources back if the user lets it skip an unfinished batch. This query may
-    have decided the skipped batch.
+    Spark's offline repartition of the state resets the sources if the user lets the repartition skip an unfinished batch. This
+    query may have decided the unfinished batch.
     """
     before = batch.offsets_of(highest - 1) if highest > 0 else None
     if before is None:
@@ -115,8 +115,8 @@ def _is_set_back(view: LogView, batch: Batch, highest: int) -> bool:
     has_data, times = not is_same(view.highest_offsets, before), batch.times_of(highest - 1)
     if not has_data and view.highest_times in {None, times}:
         return False
-    # Spark also copies the times. If the decided batch has no data, only the times show whether a skipped batch copies it or
-    # the batch before it.
+    # Spark also copies the times. If the decided batch has no data, only the times show which batch was copied: the decided
+    # batch, or the batch before it.
     return any(
         batch.offsets_of(skipped) == before and (has_data or batch.times_of(skipped) == times)
         for skipped in range(highest + 1, batch.batch_id)

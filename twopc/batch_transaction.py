@@ -139,7 +139,8 @@ class BatchTransaction:
         """Record an adopted query's first batch before it is attempted.
 
         The user's function may catch the error of a failed batch. The engine then continues with the next batch. AdoptQuery
-        permits any first batch, so without this record, the next batch would be the first, and the failed batch would be lost.
+        permits any first batch. Without this record, the next batch would count as the first batch, and the failed batch would
+        be lost.
         """
         run = self._run
         if run.adopts(self._batch.query_id):

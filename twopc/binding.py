@@ -5,7 +5,7 @@ would be written twice.
 
 On a file system with an atomic put-if-absent, the file decides between two drivers. An object store does not offer that
 operation, so the log's fence decides. However, a fenced driver may still write a file at any time. Each driver therefore uses
-its own file name, every decision records the number of its binding, and only the last decision's binding counts. The first
+its own file name. Every decision records the number of its binding, and only the last decision's binding counts. The first
 binding is also stored under a fixed name that every reader checks, because a store may list files late.
 """
 
@@ -91,14 +91,14 @@ class Binding:
         """Return the log to which the checkpoint is bound.
 
         If the checkpoint is not bound yet, return the log that is open for one of the ``ended`` queries, which this start ends.
-        That log then also records the query's end. If there is no such log, return the first log. This choice may rest on a
+        That log then also records the query's end. If there is no such log, return the first log. This choice may be based on a
         stale read, so a start completes the last decision in every other log, too.
 
-        If the bound log is not in ``logs``, return the first log with its name, or the first log. :meth:`check` then refuses the
-        start.
+        If the bound log is not among these logs, return the first log with the same name. If no log has that name, return the
+        first log. In both cases, :meth:`check` then refuses the start.
 
         Raises:
-            TwoPhaseCommitError: a log that must be read to choose does not respond, or is damaged.
+            TwoPhaseCommitError: a log that must be read for this choice does not respond, or is damaged.
         """
         logs = [*logs_of_sinks, own_log]
         if self._bound is None and ended:
@@ -113,7 +113,7 @@ class Binding:
 
         Args:
             current: the query's current log and sinks.
-            overrides: the user's overrides, which may permit that sinks are added to the binding.
+            overrides: the user's overrides, which may permit additional sinks in the binding.
             decided: the binding number in the query's last decision. If this number is 0, the newest file counts.
 
         Raises:
@@ -175,7 +175,7 @@ class Binding:
         data = seal(current)
         has_put_first = self._bound is None and not self._files.is_atomic and self._read(_FIRST) is None
         if has_put_first:
-            # First, because a driver that dies here must not leave only a file that a store may list late.
+            # Write the fixed name first. Otherwise, if the driver died here, there would be only a file that is listed late.
             self._put(_FIRST, data)
         is_ours = self._put(number, data) or self._read(number) == current
         if is_ours and not self._files.is_atomic:
@@ -185,9 +185,9 @@ class Binding:
             is_ours = all(other is None or _is_same_log(other, current) for other in found)
             if not is_ours:
                 self._files.remove(_name(number))
-                # If this driver paused before it wrote the fixed name, it may have overwritten the other driver's binding. That
-                # binding must return, because the fixed name would refuse every later binding of the other driver, and a store
-                # may list its numbered file late.
+                # If this driver paused before it wrote the fixed name, it may have overwritten the other driver's binding.
+                # Restore that binding. Otherwise, every later binding of the other driver would be refused because of the fixed
+                # name. In addition, a store may list the other driver's numbered file late.
                 if has_put_first and self._read(_FIRST) == current:
                     self._put(
                         _FIRST, seal(next(one for one in found if one is not None and not _is_same_log(one, current)))
@@ -251,7 +251,7 @@ def _name(number: int) -> str:
 
 
 def changed_facts(bound: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
-    """List the facts that show that a sink now points to another store than the one to which the checkpoint is bound.
+    """List the facts that show that a sink no longer points to the store to which the checkpoint is bound.
 
     A new version of a sink may add or remove facts. Only a fact that both versions record can show a change. If they share
     no fact, the name now belongs to another kind of sink, and every fact counts as changed.

@@ -23,7 +23,8 @@ class CheckpointConfig:
             comes before the decision and has a transient cause; the batch is then written again. The default is 0, as in Flink.
         min_pause_ms: the minimum time from the end of one checkpoint to the trigger of the next. Spark plans the next
             batch before this pause, so the rows of that batch wait.
-        max_attempts: how many times the tasks may write the batch in one checkpoint, as long as every error may be transient.
+        max_attempts: how many times the tasks may write the batch in one checkpoint. After an error that cannot be transient,
+            the batch is not written again in this checkpoint.
         max_writers: the maximum number of tasks that write a batch. If the batch has several DataFrames, the maximum
             applies to each of them. Each task has its own transaction and writes one or more partitions of the plan.
             None: twice the number of tasks that the cluster can run at the same time.
@@ -33,8 +34,8 @@ class CheckpointConfig:
             record it only if the checkpoint is in a local directory. If this setting is True on another file system,
             the toolkit writes one object for every hundred checkpoints.
         deterministic_plan: used only under Spark Connect, for a plan that shuffles. True asserts that each part of the query's
-            plan yields the same rows whenever Spark runs it again. The toolkit cannot check this assertion. If it is
-            wrong and an executor dies, rows are lost or duplicated.
+            plan yields the same rows whenever Spark runs that part again. The toolkit cannot check this assertion. If the
+            assertion is wrong and an executor dies, rows are lost or duplicated.
         spark_ui: the address of Spark's UI, as the server's host sees it, such as ``http://127.0.0.1:4040``. Used only under
             Spark Connect, for a plan that shuffles. The toolkit then checks in the UI whether Spark ran a stage twice.
 

@@ -50,7 +50,7 @@ class SinkCommitter(ABC, Generic[HandleT]):
         """
 
     def has_newer_decision(self, scan_start: JsonObject) -> bool:
-        """Whether the sink's last owner has committed a decision of its own that its query's log does not contain.
+        """Whether the sink contains a decision of its last owner's query that is missing from that query's log.
 
         This method only reads. It is called before and after :meth:`acquire`, because the checkpoint may be an older
         copy, or one of two copies whose drivers have both made decisions. ``scan_start`` is the result of
@@ -63,11 +63,11 @@ class SinkCommitter(ABC, Generic[HandleT]):
     def has_unknown_commit(self, known: Known[HandleT], scan_start: JsonObject) -> bool:
         """Whether the store contains a visible transaction from this query that is missing from the decisions.
 
-        This method is called only if this sink provides a decision log, after this driver's first sweep. A transaction that
-        it finds proves that the log has lost a decision. If the decisions are in the checkpoint, because the sink was added
-        later, the transaction proves that the checkpoint is an older copy. The method is then also called before
-        :meth:`acquire`. Unless ``known.is_swept`` is true, it only reads. ``scan_start`` is the result of :meth:`begin_attempt`
-        for the newest decision in the log; it is empty if the log has no decision that includes this sink.
+        This method is called only if this sink provides a decision log, after this driver's first sweep. Such a transaction
+        proves that the log has lost a decision. If the sink was added later, the decisions may be in the checkpoint. In that
+        case, such a transaction proves that the checkpoint is an older copy, and the method is also called before
+        :meth:`acquire`. If ``known.is_swept`` is false, the method only reads. ``scan_start`` is the result of
+        :meth:`begin_attempt` for the newest decision in the log; it is empty if the log has no decision that includes this sink.
         """
         del known, scan_start
         return False
@@ -88,9 +88,8 @@ class SinkCommitter(ABC, Generic[HandleT]):
         The store may then lack the evidence for this query's newest decision. This method only reads. It is called before and
         after :meth:`acquire` if this query made the log's newest decision and that decision includes this sink. The method is
         called even if the user names the other query with ``EndQuery``. It is also called if :meth:`initialize_state`
-        or :meth:`notify_checkpoint_complete` has returned UNKNOWN without :meth:`blockers`. ``query_id`` is then empty, which is
-        no query's id. ``scan_start`` is the
-        result of :meth:`begin_attempt` for that decision.
+        or :meth:`notify_checkpoint_complete` has returned UNKNOWN without :meth:`blockers`. In that case, ``query_id`` is empty,
+        so it matches no query. ``scan_start`` is the result of :meth:`begin_attempt` for that decision.
         """
         del query_id, scan_start  # a sink with a decision log has its own evidence
         return False

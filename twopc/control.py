@@ -31,8 +31,9 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         driver_epoch: how many times the sink has been acquired.
         version: the highest version reserved so far. A version is an integer that grows with every attempt at a batch.
         decided: the version of the newest decision of the owner's query.
-        former_decided: the version of the newest decision from before the owner's query last took over the sink. The owner's
-            query may have made this decision itself, because a query may return if its successor has decided nothing.
+        former_decided: the version of the newest decision that was made before the owner's query last took over the sink. The
+            owner's query may have made that decision itself, because a query may take the sink back if its successor has
+            decided nothing.
         completed: the version of the newest decision that the owner's query has completed for a query that it replaced. Only
             the replaced query's log contains this decision.
         revision: how many times the record has been written. Because of this number, no value is ever stored twice.
@@ -111,7 +112,7 @@ def decided_by_others(record: Control, query_id: str) -> int:
 
 
 def reserved(record: Control, *, above: int) -> Control:
-    """Return the record with a new version, which is higher than ``above`` and than every earlier version.
+    """Return the record with a new version, which is higher than ``above`` and every earlier version.
 
     The version is at least the current Unix time in milliseconds, because a store may use the version as a cell
     timestamp.

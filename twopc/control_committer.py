@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from twopc.attempt import Claim, Owner
 
 StepT = TypeVar("StepT")
-#: How many attempts a change to the record may need. Other drivers change the record only once per start or batch, so if all of
-#: these attempts fail, the swap is faulty.
+#: The maximum number of tries to change the record. Other drivers change the record only once per start or batch, so if all
+#: tries fail, the swap is faulty.
 _ROUNDS: Final = 100
 
 
@@ -255,8 +255,8 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
         Otherwise, the running driver could not notice that the store has lost this step's rows.
 
         This step does not remember the record's revision. If a failover loses the step, no rows are lost, because the driver
-        applies them again until the proof has succeeded. Only the proof remembers the revision. In a staged sink, the check
-        before the next decision looks for the proof's markers instead.
+        applies them again until the proof has succeeded. Only the proof remembers the revision. Before the next decision, a
+        staged sink also checks that the store still contains the proof's markers.
         """
 
         def change(record: Control) -> Control:

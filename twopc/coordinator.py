@@ -76,7 +76,7 @@ class Coordinator:
         return self._run.log_epoch
 
     def last_decided(self, query_id: str) -> int | None:
-        """Read the last batch that the query has decided; None if it has decided none. This method needs no recovery.
+        """Return the last batch that the query has decided; None if there is no such batch. This method needs no recovery.
 
         Raises:
             TwoPhaseCommitError: the log is damaged, or cannot be read.

@@ -27,7 +27,7 @@ POINTS: Final = (
     "task.handed_over",  # the handle is being sent; after this point the task does not end its transaction
     "driver.prepared",  # the driver has received every handle
     "driver.confirmed",  # every handle is confirmed; nothing is decided
-    "driver.deciding",  # the decision is written; its transaction is still open, or, without Kafka, it is not read back yet
+    "driver.deciding",  # the decision is written; with Kafka, its transaction is open; otherwise, it is not read back yet
     "driver.decided",  # the decision is durable; nothing is committed
     "driver.committing",  # some transactions have been committed
     "driver.committed",  # every commit is proven

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: The id of a log that does not exist.
 ABSENT: Final = "absent"
-#: The id of a log to which its store assigns no id: the zero UUID. Brokers without topic ids report it for every topic.
+#: The id of a log whose store assigns no ids: the zero UUID. Brokers without topic ids report this UUID for every topic.
 NO_ID: Final = "A" * 22
 
 

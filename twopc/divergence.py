@@ -89,7 +89,7 @@ def require_newest(setup: Setup, owners: Owners, view: LogView, batch: Batch) ->
 def require_known(setup: Setup, view: LogView, batch: Batch, *, is_swept: bool) -> None:
     """Refuse the start if a sink with a log contains a transaction that is missing from the checkpoint's decisions.
 
-    This check is made only if the decisions are in the checkpoint. A sink with its own log then stores neither the
+    This check runs twice, but only if the decisions are in the checkpoint. A sink with its own log then stores neither the
     decisions nor a control record, so only the sink's transactions reveal a newer copy of the checkpoint. They also
     reveal two copies that have decided the same batch, because one copy's transactions are missing from the other
     copy's decision.
@@ -162,7 +162,7 @@ def _with_unknown(
     Only the batches from ``first`` on count. By default, ``first`` is the oldest batch that may lack a decision.
     """
     highest = view.highest_batch_of(batch.query_id)
-    if highest is None:  # the log's decisions, if any, are another query's
+    if highest is None:  # the log's decisions, if any, belong to another query
         first, decision, starts = first or batch.batch_id, None, {}
     elif first is not None:
         decision, starts = None, view.scan_start

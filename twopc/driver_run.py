@@ -86,10 +86,9 @@ class DriverRun:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the user abandons all of the last decision that is not proven visible.
+        """Whether the user abandons all of the last decision's transactions that are not proven visible.
 
-        This is never true for a decision that this driver made, because if such a decision were lost, the query would stop
-        earlier.
+        This is never true for a decision that this driver made. If such a decision were lost, the query would stop earlier.
         """
         decision, overrides = self.view.decision, self.setup.settings.overrides
         if decision is None or decision.attempt.driver_epoch >= self.log_epoch:
@@ -116,7 +115,7 @@ class DriverRun:
         return Attempt(self.log_epoch, self._attempts)
 
     def _discard_undecided(self) -> None:
-        """Delete what failed attempts staged, because a query that fails again and again would fill the file system.
+        """Delete the rows that failed attempts staged. Otherwise, a query that keeps failing would fill the file system.
 
         All older drivers are fenced, and this run makes no attempt while a decision is in doubt. So the last decision is the only
         one that may still need staged rows.
@@ -182,8 +181,8 @@ class DriverRun:
     def _require_same_log(self, offset: int) -> None:
         """Check that offsets grow. If they do not, the driver writes to another log with the same name.
 
-        No restart would ever read that log, because the binding contains the identity of the first one. So the records in it
-        decide nothing, and this run must make no further decisions.
+        No restart would ever read that log, because the binding contains the identity of the original log. The records in the
+        new log therefore decide nothing, and this run must make no further decisions.
 
         Raises:
             DecisionLogDamagedError: the log was recreated.
@@ -246,7 +245,7 @@ class DriverRun:
             FatalError, FencedError, RetriableError, DecisionInDoubtError: see :meth:`append`.
         """
         logger.warning(
-            "override=ResumeAt(%d, %r) continues after batch %d, whose decision %s has lost. The batch is not written again",
+            "override=ResumeAt(%d, %r) continues after batch %d. Its decision is missing from %s. The batch is not written again",
             batch.batch_id + 1,
             batch.query_id,
             batch.batch_id,
@@ -268,8 +267,8 @@ class DriverRun:
         batch_id, scan_start = self.decision.batch_id, self.decision.scan_start
         proven = {key: found for key, found in self.evidence.items() if found is Evidence.COMMITTED}
         found, self.blockers, outdated = self.setup.participants.commit(batch_id, self.handles, scan_start)
-        # This run may have committed another query's newer decision since it proved these transactions. Any other reason for
-        # UNKNOWN, such as a store that was restored, counts.
+        # Since this run proved these transactions, it may have committed another query's newer decision. The earlier proof then
+        # still counts. If UNKNOWN has any other cause, such as a restored store, the earlier proof does not count.
         self.evidence = {key: proven.get(key, one) if key[0] in outdated else one for key, one in found.items()}
         self.outdated = {*self.outdated, *outdated}
         return self.outcome
@@ -313,7 +312,7 @@ def _overtaken(log: str) -> FatalError:
         f"two calls wrote a batch of this query at the same time. The other call has written to {log}, so this call "
         "stops before its decision. None of this call's rows are or will be visible. No row is lost or duplicated. "
         "Spark itself never makes two calls at the same time, so look for a thread in your function or in an "
-        "interceptor. Fix it, and restart the query"
+        "interceptor. Remove the second call, and restart the query"
     )
 
 

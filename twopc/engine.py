@@ -34,8 +34,8 @@ class Repair:
         first_task: the number of the attempt's first task. This number is higher than the task numbers in the decision,
             because a sink may identify a transaction by its task's number.
         direct: the DataFrames that the driver must write, each as one task. The driver also wrote these DataFrames for the
-            decision. A repair compares each partition's row count and checksum
-            with those in the decision.
+            decision. The repair must form the same partitions, because it compares each partition's row count and checksum with
+            those in the decision.
     """
 
     lost: Mapping[str, frozenset[Place]]
@@ -78,8 +78,8 @@ class Work:
 
     Attributes:
         driver_epochs: for each sink name, the epoch that this driver acquired for the sink.
-        committed_through: the highest batch for which this driver has proven that every transaction is committed; -1 if
-            there is no such batch.
+        committed_through: the highest batch that this driver has proven to be completely committed; -1 if there is no such
+            batch.
         mode: which rows are written, and where they come from.
         timeout_ms: how long pre-commit may take in total; None if no sink's transactions expire.
         pending: the recorder of the tasks' votes.

@@ -113,7 +113,7 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         return False
 
     def commits(self) -> Retrying:
-        """Say how a failed commit is repeated. The default, a few times without a pause, suits a deadlock."""
+        """Return the policy for repeating a failed commit. The default is a few tries without a pause, which suits a deadlock."""
         return Retrying(
             retry=retry_if_exception(self._may_pass), stop=stop_after_attempt(_COMMIT_ATTEMPTS), reraise=True
         )

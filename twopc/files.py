@@ -24,12 +24,12 @@ class NotDurableError(OSError):
 
 
 def is_unsupported(error: object) -> bool:
-    """Whether the error shows that the file system supports no hard links or no directory sync (:class:`UnlinkedFiles`)."""
+    """Whether the error shows that the file system lacks hard links or directory sync (:class:`UnlinkedFiles`)."""
     return isinstance(error, OSError) and error.errno in _UNSUPPORTED
 
 
 def is_inside(name: str) -> bool:
-    """Whether a relative name stays in its directory. A file that others can write may contain a name that leads out of it."""
+    """Whether a relative name stays in its directory. A file that others can write may contain a name that leads elsewhere."""
     return not {"", ".", ".."} & set(name.split("/")) and not set("\\\0") & set(name)
 
 
@@ -127,7 +127,7 @@ class LocalFiles:
                 os.fsync(stream.fileno())
             return self._publish(temporary, target)
         finally:
-            # This error must not replace NotDurableError: after a failed sync, the file system may have become read-only.
+            # An error here must not replace NotDurableError. After a failed sync, the file system may be read-only.
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
 

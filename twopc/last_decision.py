@@ -1,4 +1,4 @@
-"""The last decision in a log, which a start commits again, and what the sinks then show about its transactions."""
+"""The last decision in a log, and what the sinks show about its transactions after a start has committed it again."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class LastDecision:
-    """See the module.
+    """See the docstring of this module.
 
     Attributes:
         log: the log that contains the decision.
         decision: the decision, with its repairs; None if the log contains no decision that may be incomplete.
-        handles: the handle of each of the decision's transactions, in the sinks that the start passes.
+        handles: the handles of the decision's transactions in the sinks of the query that starts.
         scan_start: see :attr:`LogView.scan_start`.
         given_up: the sinks in which the user abandons the decision's transactions that are not visible.
         evidence: the evidence for each of ``handles``, once the start has tried to commit them.
         blockers: why the commit could not be proven.
         outdated: the sinks in which another query has decided later batches. These sinks may no longer prove this decision.
-        waits_for: by sink, the older decisions that must be closed before this one is committed there.
+        waits_for: for each sink, the older decisions that must be closed before this decision is committed in that sink.
         is_replayed: whether Spark passes the decision's batch to the query that starts.
         may_be_staged: whether the query that starts may find the batch's rows in its staging area.
     """
@@ -63,7 +63,7 @@ class LastDecision:
 
     @property
     def sinks_blocked(self) -> list[str]:
-        """The sinks with such transactions, except the sinks in which the decision waits for an older one."""
+        """The same list as :attr:`sinks_left`, but without the sinks in which the decision waits for an older decision."""
         return [sink for sink in self.sinks_left if sink not in self.waits_for]
 
     @property
@@ -73,7 +73,7 @@ class LastDecision:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the outcome is unknown in a sink in which the decision waits for no other."""
+        """Whether the outcome is unknown in a sink in which the decision does not wait for an older decision."""
         return any(self.evidence.get(key) is Evidence.UNKNOWN for key in self.left if key[0] not in self.waits_for)
 
     @property
@@ -84,9 +84,9 @@ class LastDecision:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the user gives up all that is left of the decision. The start must have tried to commit it.
+        """Whether the user abandons everything that is left of the decision. The start must have tried to commit the decision.
 
-        A batch that may still be written again completely is judged later.
+        If the entire batch may still be written again, this property is False, because a later step judges the batch.
         """
         is_whole = self.may_be_staged or len(self.left) == len(self.handles)
         is_judged_later = self.may_be_rewritten and is_whole
@@ -109,8 +109,8 @@ class LastDecision:
     def must_be_closed_before(self, other: LastDecision, name: str) -> bool:
         """Whether a commit of ``other`` in this sink could destroy this decision's proof, which the next start may need.
 
-        The next start needs no proof of a decision that is closed. Nothing waits for rows that are only lost, and that the query
-        may write again.
+        The next start needs no proof of a decision that is closed. If all rows that are left are lost, and the query may be able
+        to write them again, no other decision waits for this one.
         """
         if name in self.outdated or name in self.given_up or not self._precedes_in(name, other):
             return False
@@ -125,7 +125,7 @@ class LastDecision:
 def in_order(decisions: Sequence[LastDecision]) -> list[LastDecision]:
     """Sort decisions so that in each sink, older ones come before newer ones. If no sink shows an order, keep the given order.
 
-    A store may prove only its newest decision, so a start must prove an older one first.
+    A store may be able to prove only its newest decision, so a start must prove older decisions first.
     """
     left, ordered = [*decisions], list[LastDecision]()
     while left:

@@ -1,4 +1,4 @@
-"""Compare a batch's source offsets with a decision's (rule 10)."""
+"""Compare a batch's source offsets with the source offsets in a decision (rule 10)."""
 
 from __future__ import annotations
 

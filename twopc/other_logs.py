@@ -2,10 +2,10 @@
 
 A query may take over a sink whose own log contains the last decision of a query that has ended. If that query's driver died after
 the decision, the sweep would end the decided transactions. So a start first commits the last decision in every log, and spares
-the transactions of all of them. The start closes each completed log with a begin record. Later starts then do not have to prove
-the commit again, because its evidence may have been deleted by then. The start judges the decisions that are left only after
-it has tried to commit all of them, because before that, the user cannot know what to give up. If the start dies in between, the
-log is still open for the next start, even though the sink has a new owner.
+the transactions of all these decisions. The start closes each completed log with a begin record. Later starts then do not have
+to prove the commit again. By that time, the evidence may have been deleted. The start tries to commit all decisions before it
+judges those that are left. Before that, the user cannot know what to give up. If the start dies in between, the log is still open
+for the next start, even though the sink has a new owner.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def require_all_sinks(setup: Setup, log: DecisionLog, view: LogView, batch: Batc
 
     Nobody else would commit this sink's transactions. The batch is complete if the engine has moved past it in this checkpoint.
     The engine moves on only when the batch is visible in every sink, unless the user's function swallows the toolkit's errors.
-    A restored savepoint continues the ended query's batches under a new id. Offsets of any other query say nothing, even if
-    they are equal. If the binding names the sink, the check of the binding has already refused the start, but a new checkpoint
-    has no binding yet.
+    A restored savepoint continues the ended query's batches under a new id. The offsets of any other query prove nothing, even
+    if they are equal. If the binding names the sink, the check of the binding has already refused the start. However, a new
+    checkpoint has no binding yet.
     """
     last, overrides = view.decision, setup.settings.overrides
     sinks = setup.participants.left_out(last) if last is not None else []
@@ -78,7 +78,7 @@ def _continues(setup: Setup, last: Decision, batch: Batch) -> bool:
 
 
 def _abandons(setup: Setup, log: DecisionLog, view: LogView, last: Decision, sinks: Sequence[str]) -> bool:
-    # In another log, the decision is another query's. An override without an id may be meant for this query's own batch.
+    # The decision in another log belongs to another query. An override without an id may be meant for this query's own batch.
     needs_id = log is not setup.log or bool(view.ended)
     return setup.settings.overrides.abandons(last.query_id, last.batch_id, sinks, needs_id=needs_id)
 
@@ -86,15 +86,16 @@ def _abandons(setup: Setup, log: DecisionLog, view: LogView, last: Decision, sin
 def complete(setup: Setup, view: LogView, batch: Batch) -> tuple[LogView, LastDecision]:
     """Commit the last decision in every log, and close each log whose decision is complete.
 
-    The deciding log stays open, so that a later start proves its decision again, unless a newer decision may destroy the proof.
-    ``view`` is the view of the deciding log. This driver owns all logs, so their decisions are final.
+    The deciding log stays open, so that a later start proves its decision again. But if a newer decision may destroy the proof,
+    the deciding log is closed, too. ``view`` is the view of the deciding log. This driver owns all logs, so their decisions are
+    final.
 
     Returns:
         the deciding log's new view, and what is left to do for its last decision.
 
     Raises:
         CommitBlockedError: the decision in another log cannot be proven committed now.
-        InDoubtError: the decision in another log has lost transactions, or cannot be proven any more, and the user has not
+        InDoubtError: the decision in another log has lost transactions, or can no longer be proven, and the user has not
             abandoned its batch.
         TwoPhaseCommitError: a log could not be read or closed, or a sink has failed. A restart tries again.
     """
@@ -117,13 +118,13 @@ def complete(setup: Setup, view: LogView, batch: Batch) -> tuple[LogView, LastDe
     if failed is not None:
         raise failed
     _judge(setup, mine, others, batch)
-    if has_abandoned:  # the transactions of these decisions are no longer to be spared
+    if has_abandoned:  # the sweep no longer has to spare these transactions
         setup.participants.sweep(mine.handles)
     return view, mine
 
 
 def _last_decisions(setup: Setup, view: LogView, batch: Batch) -> list[LastDecision]:
-    """List the last decision in every log, and begin with the deciding log."""
+    """List the last decision in every log. The deciding log's decision comes first."""
     found = [(setup.log, view)]
     for log in setup.other_logs.values():
         found.append((log, view_of(log, log.read)))
@@ -154,15 +155,15 @@ def _judge(setup: Setup, mine: LastDecision, others: Sequence[LastDecision], bat
     """Check that no decision in another log is left. The start has tried to commit all of them."""
     unproven = [one for one in others if one.decision is not None]
     if unproven:
-        # The query's own decision is judged later. But if another decision waits for it, the error must also say why it is not
-        # proven, unless the query may still complete it.
+        # The query's own decision is judged later, with one exception. If another decision waits for it, and the query cannot
+        # complete it now, the error must also say why the query's own decision is not proven.
         is_awaited = any(mine in older for one in unproven for older in one.waits_for.values())
         is_judged = is_awaited and (mine.is_blocked or not (mine.is_replayed or mine.may_be_staged))
         raise _error(setup, [mine, *unproven] if is_judged else unproven, batch)
 
 
 def _record_end(one: LastDecision, last: Decision) -> tuple[int, Begin]:
-    """Write the record that closes a log. Return its offset, and the record.
+    """Write the record that closes a log. Return the record's offset, and the record itself.
 
     The record does not end the query. The query that starts has not decided anything yet, and its first batch may be rejected.
     """

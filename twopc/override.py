@@ -16,7 +16,7 @@ from twopc.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class EndQuery:
-    """Take over a sink name from another query, and end that query permanently. Pass one for each query to end.
+    """Take over a sink name from another query, and end that query permanently. Pass one EndQuery for each query to end.
 
     Attributes:
         query_id: the id of the query that ends.
@@ -53,7 +53,7 @@ class ResumeAt:
 
 @dataclass(frozen=True)
 class Abandon:
-    """Give up the last decided batch, because it cannot be completed. The rows that are already visible stay.
+    """Give up the last decided batch, because it cannot be completed. The rows that are already visible stay visible.
 
     Attributes:
         batch_id: the id of the last decided batch.
@@ -72,7 +72,7 @@ class Abandon:
 class AddSink:
     """Add a sink to a checkpoint that was bound without this sink. The sink's first batch is the query's next batch.
 
-    Pass one for each sink to add.
+    Pass one AddSink for each sink to add.
 
     Attributes:
         name: the sink name.
@@ -107,7 +107,7 @@ class Overrides:
         """Collect the user's overrides.
 
         Raises:
-            ConfigurationError: a value is not an override, or two of them are AdoptQuery or ResumeAt.
+            ConfigurationError: a value is not an override, or AdoptQuery or ResumeAt is passed twice.
         """
         found: dict[str, str | ResumeAt] = {}
         several: dict[str, set[Any]] = {"end_query_ids": set(), "abandoned": set(), "added_sinks": set()}
@@ -126,7 +126,7 @@ class Overrides:
     def in_code(self, *added: Override) -> str:
         """Return these overrides and the added ones as a user writes them, beginning with ``override=``.
 
-        An added AdoptQuery or ResumeAt replaces the present one, because only one of each can be passed.
+        An added AdoptQuery or ResumeAt replaces the user's own, because only one of each kind can be passed.
         """
         kinds = {type(one) for one in added}
         given: list[Override] = [EndQuery(one) for one in sorted(self.end_query_ids)]

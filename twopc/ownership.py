@@ -90,6 +90,6 @@ def _name_in_use(setup: Setup, what: str, last: str, batch: Batch, *, completes:
     return RefusedStartError(
         f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If this is the same "
         "query, but its checkpointLocation is missing or has changed, set the old checkpointLocation again, and "
-        f"restart. If query {last} has ended for good{way_out}. If it has not ended, rename this sink. Nothing was written",
+        f"restart. If query {last} has ended permanently{way_out}. If it has not ended, rename this sink. Nothing was written",
         case="name in use",
     )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     #: The result of each committer's ``begin_attempt``, by sink name.
     ScanStart = dict[str, dict[str, Any]]
 
-#: If confirming all votes takes longer than this, the votes that were confirmed first are confirmed again.
+#: If confirming all votes takes longer than this, all votes are confirmed again, because the first ones have become older.
 _LONG_CONFIRM_S: Final = 1.0
 
 
@@ -149,8 +149,8 @@ class Participants:
         """Commit a decision again in every sink, and end every undecided transaction in these sinks.
 
         No transaction of any of the ``decisions`` is ended. The first item is the deciding log's last decision, which concerns
-        all sinks, even those in which it has no transaction. Older decisions must have been tried before this one. ``query_id``
-        is the query that starts.
+        all sinks, even those in which it has no transaction. The caller must pass older decisions before newer ones.
+        ``query_id`` is the query that starts.
 
         Raises:
             RetriableError: a sink has failed. The decision was tried in all other sinks.
@@ -175,8 +175,8 @@ class Participants:
         committer, mine, scan_start = self.committers[name], one.in_sink(name), one.scan_start.get(name, {})
         handles, of = [*mine.values()], "" if one.decision is None else one.decision.query_id
         if handles and of != query_id and committer.is_replaced(of, scan_start):
-            # When that query started, it ended every open transaction. So a commit could only do harm. The proof may still
-            # exist.
+            # When the other query started, it ended every open transaction, so another commit could only do harm. The proof
+            # may still exist.
             committer.initialize_state([], scan_start, [*handles, *others])
             known = len(committer.blockers())
             found = committer.prove(handles, scan_start)
@@ -192,7 +192,7 @@ class Participants:
         one.evidence |= {key: found[handle] for key, handle in mine.items()}
 
     def with_unknown_commits(self, known: Known[Any], decided: Handles, scan_start: ScanStart) -> list[str]:
-        """List the sinks with a log that contain one of the query's transactions even though it is not in ``decided``.
+        """List the sinks with a log that contain a transaction of the query that is missing from ``decided``.
 
         Each sink receives a copy of ``known`` that contains the sink's own handles.
         """
@@ -319,7 +319,7 @@ def _is_outdated(
 ) -> bool:
     """Whether the store has answered, but may lack the evidence because of a newer decision.
 
-    This start may have committed the newer decision for another query, so no query is excepted.
+    This start may have committed the newer decision for another query. So the newer decisions of all queries count.
     """
     if blockers or Evidence.UNKNOWN not in found.values():
         return False

@@ -24,7 +24,7 @@ _SHORTEST: Final = 3
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 #: A JSON or PEM document, such as the key of a service account, may consist of several lines.
 _DOCUMENT: Final = re.compile(r"\A\s*\{|-----BEGIN ")
-#: The id of a key, such as ``aws_access_key_id``, is a name and not a secret, like a user's name.
+#: The id of a key, such as ``aws_access_key_id``, is not a secret. It is a name, like a user name.
 _SECRET: Final = re.compile(
     r"token|secret|password|credential|key(?![-_.]?id$)|sas\b|sas_|header\.|connection[-_.]string"
 )
@@ -39,7 +39,7 @@ REMEDY: Final = "If you read the value from a file, remove the file's last line 
 def flaw(value: str, *, is_password: bool = False) -> str:
     """Say why a value cannot be part of a header, a URL or a login, without showing the value. Return "" if the value is valid.
 
-    A password may contain any character but NUL, which would end it in a C library.
+    A password may contain any character except NUL, because a C library would treat NUL as the password's end.
     """
     if is_password:
         return "contains a NUL character" if "\0" in value else ""
@@ -73,7 +73,7 @@ def is_header_name(text: str) -> bool:
 
 
 def secrets_in(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the options' secrets: the values of options whose names say so, and passwords in URIs."""
+    """Yield the options' secrets: the values of options whose names suggest a secret, and passwords in URIs."""
     for name, value in options.items():
         if isinstance(value, Mapping):
             yield from secrets_in({f"{name}.{key}": inner for key, inner in value.items()})
@@ -111,7 +111,7 @@ class Redaction:
 
 
 def _forms(secret: str) -> set[str]:
-    """Return the forms in which a client may quote a secret: escaped, with other blanks, or only one of its lines."""
+    """Return the forms in which a client may quote a secret: escaped, with other whitespace, or only one of its lines."""
     found = set[str]()
     for text in (secret, " ".join(secret.split()), *map(str.strip, secret.splitlines())):
         found |= {text, quote(text, safe=""), quote_plus(text), unquote(text)}

@@ -68,7 +68,7 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             f"checkpoint and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
         ),
         Position.PLANNED_AGAIN: (
-            f"the checkpoint's plan of batch {highest} is newer than the one in {log}. The source offsets are the same, but the "
+            f"the checkpoint's plan of batch {highest} is newer than the plan in {log}. The source offsets are the same, but the "
             f"times are {_in_spark(found)} instead of {_in_spark(view.highest_times)}. The checkpoint had lost the file "
             f"offsets/{highest}, for example because an older copy was restored, so Spark planned the batch again. The "
             "query keeps state. With the new plan, its state would no longer match its visible rows, and rows of timers could be "
@@ -103,7 +103,7 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             "gave the query a new id, or two queries use the same sink name. (Spark creates a new checkpoint if the "
             "old one was deleted, or if the query's checkpointLocation is missing or has changed.) If the old "
             f"checkpoint still exists, set the query's checkpointLocation to it, and restart. If query {other} has "
-            f"ended for good, pass all of that query's sinks and {ending}. This start then completes that query's last "
+            f"ended permanently, pass all of that query's sinks and {ending}. This start then completes that query's last "
             "batch. If it has not ended, rename this sink"
         ),
         Position.UNADOPTED: (

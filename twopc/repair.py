@@ -137,7 +137,7 @@ def lost_tasks(decision: Decision, lost: Collection[TaskKey]) -> tuple[TaskRepor
 
 
 def unseen_files(decision: Decision, lost: Collection[TaskKey], staging: StagedRows | None) -> list[str]:
-    """List the lost rows' staged files that this start does not find. The staging may have changed since the decision."""
+    """List the lost rows' staged files that this start does not find. The user may have changed ``staging`` in the meantime."""
     names = [task.staged for task in lost_tasks(decision, lost) if task.staged is not None]
     return [name for name in names if staging is None or not staging.has(name)]
 

@@ -59,10 +59,10 @@ class Setup:
 
     @property
     def other_logs(self) -> dict[str, DecisionLog]:
-        """The logs in which this query does not decide, by the name of the sink that provides the log."""
+        """The logs that do not store this query's decisions, by the name of the sink that provides each log."""
         return {name: log for name, log in self.participants.logs().items() if log is not self.log}
 
     @property
     def decides_in_checkpoint(self) -> bool:
-        """Whether the decisions are in the checkpoint. Then a copy of the checkpoint has its own decisions."""
+        """Whether the decisions are in the checkpoint. If they are, each copy of the checkpoint has its own decisions."""
         return self.log not in self.participants.decision_logs()

@@ -36,7 +36,7 @@ def tried(files: Files) -> Files:
         logger.warning(text, files.location, why)
         return tried(UnlinkedFiles(files.location))
     raise ConfigurationError(
-        f"{files.location}, the directory beside the checkpoint, cannot be used, because {doing} failed: {_said(why)}. "
+        f"{files.location}, the directory next to the checkpoint, cannot be used, because {doing} failed: {_said(why)}. "
         "Nothing was written, and no other run was stopped. The driver creates, reads, lists and deletes small files in "
         "this directory. Allow these operations, or free some space, and restart the query. For a new query, you can also use "
         "a checkpoint on another file system. If the query writes to Kafka and has run before, act soon: decided transactions "

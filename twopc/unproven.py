@@ -78,12 +78,12 @@ class Unproven:
         )
 
     def waiting(self, waits_for: Mapping[str, Sequence[Decision]]) -> str:
-        """Say, by sink, which older batches must be complete before this one is committed there."""
+        """Say which older batches must be complete before this batch is committed in the sinks that they share."""
         older = {f"batch {one.batch_id} of query {one.query_id}": None for found in waits_for.values() for one in found}
         return (
             f"{self._batch} is decided. In the sinks {sorted(waits_for)}, it waits for {' and '.join(older)}, because these "
-            "sinks may prove only their newest batch. Do not abandon the batch that waits in these sinks. The query completes it "
-            "there when the older one is complete or abandoned"
+            "sinks may prove only their newest batch. Do not abandon the waiting batch in these sinks. The query completes the "
+            "waiting batch there when the older batch is complete or abandoned"
         )
 
     def in_doubt(self, why: str, staging: StagedRows | None) -> InDoubtError:

@@ -32,7 +32,7 @@ def is_ahead(record: Control, scan_start: Mapping[str, Any]) -> bool:
     known = scan_start or NO_ATTEMPT
     if record.decided == record.completed:
         return False
-    # The record's version may even be lower: if two copies have decided, the one that began first may commit first.
+    # The record's version may even be lower. If two copies have decided, the copy that began first may commit first.
     return record.decided != version_of(known) and record.decided > decided_before(known)
 
 

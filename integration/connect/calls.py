@@ -45,8 +45,7 @@ class ConnectCalls:
         self._location = _require_available(location, options)
         self._options = options
         session = _session_at_start()
-        # Spark starts this process before it starts the process's query, so every query that is active now is an
-        # earlier one.
+        # Spark starts this process before it starts the process's query, so every query that is active now started earlier.
         self._earlier = frozenset(() if session is None else (str(query.runId) for query in session.streams.active))
         self._checksums = NOT_KNOWN if session is None else Checksums.of(session)
         self._shuffles = None if session is None else self._check(session, is_at_start=True)

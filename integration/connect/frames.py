@@ -182,7 +182,7 @@ def _drop(session: Any, name: str) -> None:
 
 
 def _messages(relation: Any, analyzed: str = "") -> Iterator[tuple[Any, int]]:
-    """Yield a message and each message nested in it, and for each, how often the analyzed plan contains it.
+    """Yield a message and all messages nested in it. With each message, yield how often the analyzed plan contains it.
 
     This function does not recurse, because a plan may be deeper than Python's stack.
     """

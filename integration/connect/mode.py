@@ -139,7 +139,7 @@ class ConnectMode:
         require_no_subquery(batch.batch_id, attempt.options.select)
         self._require_own_rows(batch, attempt)
         if attempt.options.checkpoints.deterministic_plan or not isinstance(attempt.shuffles, Ruled):
-            return  # in these cases, the jobs are checked after they have run
+            return  # the user asserts that the rows cannot differ, or the jobs are checked after they have run
         require_one_shuffle(
             batch.batch_id,
             self._query.plan(),

@@ -234,9 +234,9 @@ def parsed(text: str) -> Plan:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Yield each header, node and other line of a plan. An expression or a column's name may contain the ends of lines.
+    """Yield each header, node and other line of a plan. An expression or a column's name may contain line breaks.
 
-    A line that may be a node is never a part of another line.
+    A line that may be a node is never appended to another line.
     """
     waiting: list[str] = []
     is_below_header = True

@@ -52,7 +52,7 @@ class ConnectQuery:
 
     Attributes:
         query_id: the query id, which survives restarts.
-        run_id: Spark's id for the run, new with each start.
+        run_id: Spark's id for the run. Spark assigns a new id at each start.
     """
 
     def __init__(self, remote: Any, location: str) -> None:

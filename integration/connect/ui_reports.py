@@ -58,7 +58,7 @@ class UiReports:
     Args:
         ui: Spark's UI.
         session: the query's session.
-        is_at_start: whether the server is waiting for the function's process, to start the query.
+        is_at_start: whether the server is still waiting for the function's process, before it starts the query.
     """
 
     def __init__(self, ui: SparkUi, session: Any, *, is_at_start: bool = False) -> None:

@@ -66,8 +66,8 @@ def called_batch() -> CalledBatch | None:
     if threading.current_thread() is not threading.main_thread():
         return None
     # Do not begin with this function's own frame, because its f_locals would refer to the frame itself. Then only the
-    # garbage collector would release the batch, and PySpark would send its release request during the garbage
-    # collection. If that runs in a thread that gRPC is starting, the request hangs (grpc/grpc#36927).
+    # garbage collector would release the batch, and PySpark would send its release request during the garbage collection. If the
+    # collection runs in a thread that gRPC is starting, the request hangs (grpc/grpc#36927).
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the only way to get the caller's frame
     while frame is not None:
         code = frame.f_code

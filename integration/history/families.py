@@ -128,8 +128,8 @@ class Families:
             logger.warning(
                 "two checkpoints are in progress at the same time under the name %r of PrometheusMetrics, so two queries of "
                 "this process share the name. No row is at risk. But their metrics are mixed, and twopc_in_doubt may become "
-                "0 even though a batch is still in doubt. Give the metrics of each query their own name. This process logs "
-                "this warning only once",
+                "0 even though a batch is still in doubt. Use a different PrometheusMetrics name for each query. This process "
+                "logs this warning only once",
                 query,
             )
 

@@ -108,7 +108,7 @@ class PrometheusMetrics(Listener):
         families.last_at.labels(name).set((checkpoint.triggered_ms + checkpoint.took_ms) / 1000)
 
     def close(self) -> None:
-        """See :class:`Listener`. The state of a query that has failed stays, because it still needs someone to act."""
+        """See :class:`Listener`. After a failure, the metrics of the query's state stay, because someone still has to act."""
         if not self._has_failed:
             self._families.end(self._name, self)
 

@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from twopc.integration.history.window import Window
     from twopc.progress import Checkpoint, StateSize
 
-#: A task is behind if it takes at least this multiple of the other tasks' median time.
+#: A task is behind if it takes at least this multiple of the median time of all tasks.
 _BEHIND: Final = 3.0
-#: A task that is behind counts as having more rows than the others if it has at least this multiple of their mean
-#: number.
+#: If a task that is behind has at least this multiple of the mean number of rows, it counts as having more rows than the others.
 _MORE_ROWS: Final = 2.0
 _LEAST_TASKS: Final = 3
 _MANY_TASKS: Final = 32

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from twopc.integration.preflight.target import Target
 
 _CHECK: Final = "clock"
-#: Times are rounded to milliseconds, so a smaller difference is not reported. A hand-over of a half-written batch tolerates a
-#: minute. If every batch is finished, a cut-over tolerates nothing, and its error names the clocks as a possible cause.
+#: A difference of up to a second is not reported. By default, a hand-over of a half-written batch tolerates a minute. If every
+#: batch is finished, a cut-over tolerates no difference, and its error names the clocks as a possible cause.
 _TOLERATED_MS: Final = 1_000
 
 

@@ -89,8 +89,8 @@ def cutover(  # noqa: PLR0913 - command-line options
         bool,
         _batch(
             "--other-writers",
-            help="Expect records that are not in the batch, because other programs also write to the output. These "
-            "records must not be identical to a row of the batch, or have the same --key as one.",
+            help="Expect records that are not in the batch, because other programs also write to the output. No such record "
+            "may be identical to a row of the batch, or have the same --key as a row of the batch.",
         ),
     ] = False,
     ledger_topic: _Ledger = None,

@@ -161,13 +161,13 @@ def last_batch(files: Files) -> tuple[int, bool]:
 def _incomplete(files: Files, what: str) -> ConfigurationError:
     return ConfigurationError(
         f"{files.location}: {what}. Either files are missing, or asyncProgressTrackingEnabled is set, in which case Spark "
-        f"records only some batches. Nothing was done. Restore the files. Or, if the option is set: {ASYNCHRONOUS}. Then run "
-        "this command again"
+        f"records only some batches. Nothing was done. If files are missing, restore them. If the option is set, {ASYNCHRONOUS}. "
+        "Then run this command again"
     )
 
 
 def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
-    """Check that the new query has not decided this batch: new bounds would also contain the rows that this query has written.
+    """Check that the new query has not decided this batch. Otherwise, new bounds would also contain the new query's rows.
 
     Raises:
         ConfigurationError: the new query has decided the batch, or it is unknown which batches it has decided.
@@ -216,7 +216,9 @@ def _is_handed_over(begun: Handover, last: Handover | None) -> bool:
 def _require_records_of_the_batch_before(
     files: Files, handover: Handover, topics: Mapping[str, Mapping[int, Bounds]], sink: KafkaSink
 ) -> None:
-    """Check that timestamps can show where the batch begins: the previous batch must have left a record from its time or later.
+    """Check that timestamps can show where the batch begins.
+
+    The output must contain a record from the time of the previous batch or later.
 
     Args:
         files: the checkpoint.

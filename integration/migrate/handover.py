@@ -16,8 +16,8 @@ the new sink ever lies within the bounds, and every replay of batch N passes the
 
 The bounds come from ``offsets/N``, where Spark also records when it planned the batch. At that time, every row of batch N - 1
 had been acknowledged, and no row of batch N had been sent. ``exact`` is the offset of the first record from that time or later.
-The clocks of the driver and the executors may differ, so ``start`` is found in the same way, but for a time
-``clock_skew_ms`` earlier, and is at most ``exact``. ``end`` is the partition's end offset at the time of the hand-over.
+The clocks of the driver and the executors may differ. Therefore, ``start`` is found in the same way, but for a time that is
+``clock_skew_ms`` earlier. ``start`` is at most ``exact``. ``end`` is the partition's end offset at the time of the hand-over.
 
 In real-time mode, with a continuous trigger and with asynchronous progress tracking, Spark records a batch only after its rows,
 or not at all. So even if every recorded batch is finished, the output may contain rows of a later batch. These rows are newer

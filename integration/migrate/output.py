@@ -82,11 +82,11 @@ def bounds_of(
         # Another program may have written since the first request, so an end offset may have increased.
         return [number for number in numbers if stable[number] < ends[number]]
 
-    # If another program always writes in transactions, one of them is nearly always open, but none lasts for long.
+    # If another program continuously writes in transactions, one of them is nearly always open, but no transaction lasts long.
     waiting = repeating(stop=stop_after_delay(sink.timeout_ms / 1000), backoff=wait_fixed(_PAUSE_S))
     if open_in := ", ".join(f"{topic}[{number}]" for number in waiting(held)):
         raise ConfigurationError(
-            f"{open_in} contains an open transaction, which did not end within {sink.timeout_ms:.0f} ms, so a transactional "
+            f"{open_in} contains an open transaction, which did not end within {sink.timeout_ms:.0f} ms. A transactional "
             "query may be writing to the output. Nothing was done. Stop that query, or end its open transactions. If another "
             "program's transactions take longer, use --timeout to wait longer"
         )

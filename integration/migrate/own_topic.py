@@ -1,4 +1,4 @@
-"""A topic that a command creates for itself and deletes in the end."""
+"""A topic that a command creates for itself and deletes at the end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEFAULT_REPLICAS: Final = -1
 def own_topic(
     admin: AdminClient, topic: str, timeout_s: float, config: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Create a topic with one partition, and delete the topic after the body. An error of the body comes first.
+    """Create a topic with one partition, and delete the topic after the body. If the body fails, raise the body's error.
 
     Raises:
         ConfigurationError: a permission is missing.

@@ -1,4 +1,4 @@
-"""Test whether a consumer group actually reads only committed records, whatever its settings say (``twopc migrate probe``).
+"""Test whether a consumer group actually reads only committed records, regardless of its settings (``twopc migrate probe``).
 
 The probe commits a record to each partition, and waits until the group has committed an offset past this record. The
 group's offset shows that the group reads the partition. Most groups commit offsets at intervals. To measure an interval, the
@@ -250,7 +250,7 @@ def _finding(  # noqa: PLR0913, PLR0917 - one argument for each observation
         why = (
             f"group {name} did not commit an offset past each of two committed records within "
             f"{group.wanted.wait_s:.0f} s, so its isolation level is unknown. Perhaps the group does not read this "
-            "partition, is too slow, or does not store its offsets in Kafka (Spark does not)"
+            "partition, is too slow, or, like Spark, does not store its offsets in Kafka"
         )
         return Finding("reader", subject, Result.WARN, why, "Start the reader, or wait longer with --wait")
     if partition in passed:

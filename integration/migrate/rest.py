@@ -161,7 +161,7 @@ class Comparison:
         return records.join(self._rows.select(_ID), _ID, "left_semi").count()
 
     def first_offsets(self) -> dict[str, dict[int, int]]:
-        """Return where the batch begins in each partition, if none of its rows equals a row in an earlier batch."""
+        """Return where the batch begins in each partition. Assume that no row of the batch equals a row in an earlier batch."""
         found = {
             topic: {number: at.exact for number, at in each.items()} for topic, each in self._handover.topics.items()
         }
@@ -218,7 +218,7 @@ def _identity(
     sequence became U+FFFD (``KafkaWriteTask.scala``).
 
     Raises:
-        ConfigurationError: this worker runs other code than the driver, and might find another identity.
+        ConfigurationError: this worker's code differs from the driver's code, so the worker might find a different identity.
     """
     HERE.require_same(driver, "driver")
     found = dict(zip(written, columns, strict=True))
@@ -258,7 +258,7 @@ def _read(
     """Read some partitions of the output within their bounds. This function runs in a task.
 
     Raises:
-        ConfigurationError: this worker runs other code than the driver, and might find other identities.
+        ConfigurationError: this worker's code differs from the driver's code, so the worker might find different identities.
     """
     HERE.require_same(driver, "driver")
     save_address_space()

@@ -45,13 +45,14 @@ class WayBack:
 def roll_back(place: Place, sink: KafkaSink) -> WayBack:
     """Fence the query, complete its last decision, abort undecided transactions, and record the hand-over.
 
-    A query with a sink on another cluster cannot be fenced. So such a query must have ended, and have finished its last batch.
+    A query with a sink on another cluster cannot be fenced. Such a query must therefore have finished its last batch and ended
+    before the call.
 
     A second call is safe.
 
     Raises:
-        ConfigurationError: no transactional query has used the checkpoint. Or the checkpoint has more than one unfinished
-            batch, or one unfinished batch of a query that cannot be fenced.
+        ConfigurationError: no transactional query has used the checkpoint, the checkpoint has more than one unfinished batch,
+            or the query cannot be fenced and has an unfinished batch.
         CommitBlockedError, InDoubtError: the last decision cannot be completed now. Nothing was recorded.
         TwoPhaseCommitError: recovery was refused or failed. Nothing was recorded.
     """

@@ -127,8 +127,8 @@ class TakeOver(Interceptor):
     def _written_by_others(self, handover: Handover, batch: InterceptedBatch) -> Handover | None:
         """Check that only the new query has written since the hand-over. Its decisions show which batches it wrote.
 
-        Return the bounds of the records that other programs have written since the hand-over, if others may write. Return None
-        if the new query has already decided, because the records may be its own.
+        If other programs may write, return the bounds of the records that they have written since the hand-over. If the new
+        query has already decided a batch, return None, because the records may be the new query's own.
 
         Raises:
             ConfigurationError: another program has written to the topics, and ``--other-writers`` was not set.

@@ -74,8 +74,8 @@ def require_all_recorded(files: DatedFiles, handover: Handover, sink: KafkaSink)
         f"leave unrecorded rows. With asyncProgressTrackingEnabled, {ASYNCHRONOUS}. In the other two modes, start the old query "
         "with trigger(availableNow=True), and wait until it ends. As after every restart, the old query writes the unrecorded "
         "rows again. In all three modes, then run this command again. (2) The old query used none of these modes, and the newest "
-        "record of each partition is from the last finished batch. Then the query sets timestamps, or the clock of a producer "
-        "or a broker is ahead of the clock of the checkpoint's file system, even if only by milliseconds. "
+        "record of each partition is from the last finished batch. In this case, the query sets timestamps, or the clock of a "
+        "producer or a broker is ahead of the clock of the checkpoint's file system, even if only by milliseconds. "
         "Use --start-offsets to pass the partitions' end offsets. (3) A record is from a later batch, because this checkpoint "
         "is an older copy. Pass the newest checkpoint. (4) Other programs write to the topic. Pass --other-writers"
     )

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 #: The message if a broker's open transactions are unknown.
 NOT_LISTED: Final = (
-    "a broker did not list its open transactions, or no coordinator described a listed transaction, so the sink may have "
-    "open transactions that are not shown"
+    "a broker did not list its open transactions, or no coordinator described a listed transaction. The sink may therefore "
+    "have open transactions that are not shown"
 )
 #: An undecided transaction that has used up this share of its lifetime may expire before it is decided.
 _LATE: Final = 2 / 3
@@ -96,12 +96,12 @@ def mismatches(state: SinkState, checkpoint: CheckpointState | None) -> Iterator
 
 
 def undecided(checkpoint: CheckpointState, log: str, decided: int | None) -> Advice | None:
-    """Say that Spark has finished batches that were not decided, although no other writer wrote them.
+    """Return a finding if Spark has finished batches that were not decided and that no other writer wrote.
 
     Args:
         checkpoint: the checkpoint. Its finished batches were listed before the decisions were read.
         log: the name of the log in which the decisions were looked up.
-        decided: the last decided batch of the checkpoint's query; None if none of its batches was decided.
+        decided: the last decided batch of the checkpoint's query; None if no batch of this query was decided.
     """
     expected = last_expected(log, decided, bound=checkpoint.log, former=checkpoint.former)
     if expected is None or checkpoint.finished is None or checkpoint.finished <= expected:
@@ -114,7 +114,7 @@ def undecided(checkpoint: CheckpointState, log: str, decided: int | None) -> Adv
             f"{finished}, but {none} of this query has been decided. Either another sink wrote these batches, or the query "
             "ran without its sinks. For example, its foreachBatch function caught the toolkit's errors",
             f"If another sink wrote all of these batches, {_unfinished(checkpoint)}start the query with "
-            f"override=AdoptQuery({checkpoint.query_id!r}). Otherwise, their rows are missing from the output: stop the "
+            f"override=AdoptQuery({checkpoint.query_id!r}). Otherwise, rows are missing from the output. In this case, stop the "
             "query, fix its function, and start with a new checkpoint.",
             "the-start-is-refused",
         )
@@ -137,7 +137,7 @@ def undecided(checkpoint: CheckpointState, log: str, decided: int | None) -> Adv
 
 
 def _unfinished(checkpoint: CheckpointState) -> str:
-    """Say what to do, before an adoption, about the batch that another sink may have begun. The query would write it again."""
+    """Say what to do about a batch that another sink may have begun. After an adoption, the query would write the batch again."""
     if checkpoint.planned == checkpoint.finished:
         return ""
     return f"let that sink also finish batch {checkpoint.planned} (if it writes to Kafka, see `twopc migrate cutover`). Then "
@@ -175,7 +175,7 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
         by_hand = "start it" if state.checkpoint else f"run `twopc transactions abort {state.in_commands}`"
         yield Advice(
             Urgency.WATCH,
-            f"{_count(ended)} open, hold readers back, and can no longer be decided; {_expiry(ended)}",
+            f"{_count(ended)} open and holding readers back, and can no longer be decided; {_expiry(ended)}",
             f"The query's next batch sweeps these transactions. If the query is not running, {by_hand}.",
             "orphans-hold-readers-back",
         )
@@ -202,14 +202,14 @@ def _of_transactions(state: SinkState) -> Iterator[Advice]:
 def _of_unknown(state: SinkState, unknown: Sequence[Proof]) -> Advice:
     """Describe decided transactions that are not visible, and that nothing proves lost.
 
-    If the coordinator described the transaction, it is no longer open, so nothing can expire. Otherwise, the coordinator has
-    been silent for some seconds. The query itself waits longer before it stops, so it may still continue.
+    If the coordinator described a transaction, the transaction is no longer open and cannot expire. Otherwise, the coordinator
+    has not responded for some seconds. The query waits longer than that before it stops, so a running query may still continue.
     """
     silent = [one for one in unknown if not one.is_described and one.batch == state.last_decided]
     found = silent or unknown
     what = (
-        f"nothing proves whether {counted(len(found), 'decided transaction')} of batch {found[0].batch} committed or were "
-        f"lost: {found[0].text}"
+        f"nothing proves whether {counted(len(found), 'decided transaction')} of batch {found[0].batch} committed: "
+        f"{found[0].text}"
     )
     if silent:
         return Advice(

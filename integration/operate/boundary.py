@@ -86,8 +86,8 @@ class Savepoints(Interceptor):
         Raises:
             ConfigurationError: the checkpoint is not on a local path.
             StoppedWithSavepointError: the query was asked to stop. No part of this batch was written.
-            TwoPhaseCommitError: the batch failed. A failed savepoint is logged and its requester receives the reason, but
-                the query continues.
+            TwoPhaseCommitError: the batch failed. If only a savepoint fails, the failure is logged, the requester receives
+                the reason, and the query continues.
         """
         if self._run is None or self._run.run_id != batch.run_id:
             self._run = _Run(local_path(batch.checkpoint_location), batch.run_id, self._periodic, self._sinks)
@@ -169,9 +169,7 @@ class _Run:
             logger.warning(text, error, answer.path or answer.problem)
             return False
         if not is_wanted:
-            text = (
-                "a savepoint request was withdrawn during the savepoint, so the query continues. The response was: %s"
-            )
+            text = "a savepoint request was withdrawn while the savepoint was taken, so the query continues. The response was: %s"
             logger.warning(text, answer.path or answer.problem)
         return is_wanted
 

@@ -59,9 +59,9 @@ class CheckpointState:
 def combined(before: CheckpointState, after: CheckpointState) -> CheckpointState:
     """Combine two readings of a checkpoint, taken before and after the decisions were read.
 
-    Spark plans a batch before it is decided, and finishes it after the decision. So the finished batches are from the first
-    reading, and everything else is from the second. As a result, a batch that the query writes in between does not cause
-    a false finding.
+    Spark plans a batch before the decision, and finishes the batch after the decision. So the finished batches are from the
+    first reading, and everything else is from the second reading. As a result, a batch that the query writes in between does
+    not cause a false finding.
     """
     return replace(after, finished=before.finished)
 

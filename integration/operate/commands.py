@@ -109,8 +109,8 @@ def status(  # noqa: PLR0913 - command-line options
         bool,
         typer.Option(
             "--idle",
-            help="Before you end a stopped query or delete its data: exit with 1 unless its last decided batch is proven to be "
-            "complete in every sink. Needs a checkpoint.",
+            help="Use this option before you end a stopped query or delete its data. The command then exits with 1 unless the "
+            "last decided batch is proven to be complete in every sink. Needs a checkpoint.",
         ),
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Keep checking until you press Ctrl-C.")] = False,

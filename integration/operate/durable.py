@@ -34,8 +34,8 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
 def whole_directory(target: Path) -> Iterator[Path]:
     """Yield a new directory next to ``target``, and rename it to ``target`` when the body completes.
 
-    If the body raises, the new directory is removed. A process that dies leaves its directory. Nothing reads it, because its
-    name begins with a dot, and the next call for a target in the same place removes it.
+    If the body raises, the new directory is removed. A process that dies leaves its directory behind. Nothing reads this
+    directory, because its name begins with a dot. The next call for a target in the same place removes the directory.
 
     Raises:
         OSError: the directory cannot be written, or ``target`` exists and is not empty.
@@ -67,7 +67,7 @@ def copy(source: Path, target: Path) -> Copied:
     """Copy a file durably, block by block. The directory entry is not yet durable when the function returns.
 
     Raises:
-        FileNotFoundError: ``source`` does not exist. Then ``target`` does not exist, either.
+        FileNotFoundError: ``source`` does not exist. In this case, ``target`` is not created.
     """
     with source.open("rb") as stream, _durable(target) as add:
         return _each_block(stream.read, add)
@@ -99,7 +99,7 @@ def _durable(path: Path) -> Iterator[Callable[[bytes], object]]:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Hold a lock that shows that this process is still filling the directory. The system releases it when the process dies.
+    """Hold a lock while this process fills the directory. If the process dies, the system releases the lock.
 
     Raises:
         FileNotFoundError: another process has removed the directory, because locks are not shared between hosts here.

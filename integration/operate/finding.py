@@ -38,11 +38,11 @@ class Advice(NamedTuple):
 
 
 def of_another_query(mine: str, what: str, owner: str, *, is_ended: bool) -> Advice:
-    """Say that the checkpoint belongs to another query than the sink.
+    """Say that the checkpoint and the sink belong to different queries.
 
     Args:
         mine: the checkpoint's query.
-        what: what shows the owner: the sink, or its ledger.
+        what: the place where the owner is recorded, which is the sink or its ledger.
         owner: the query that owns the sink.
         is_ended: whether ``owner`` has replaced the checkpoint's query, so this query must not run again.
     """

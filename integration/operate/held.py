@@ -1,8 +1,8 @@
 """Find the transactions that hold back ``read_committed`` readers.
 
 In each partition, the oldest open transaction holds readers back. A DescribeProducers request returns this
-transaction's producer. The command may be unable to find the producer's transactional id. Then it must not claim that the
-transaction is about to end, because a hanging transaction (KIP-664) never ends on its own.
+transaction's producer. If the command cannot find the producer's transactional id, it must not claim that the
+transaction is about to end. A hanging transaction (KIP-664) never ends on its own.
 """
 
 from __future__ import annotations

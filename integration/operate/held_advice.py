@@ -51,9 +51,10 @@ def _is_own(sink: str, transactional_id: str | None) -> bool:
 
 
 def _unnamed(state: SinkState) -> dict[Unnamed, list[HeldPartition]]:
-    """Group the partitions that a transaction without a name holds back. Leave out those that the sink itself may hold back.
+    """Group the partitions in which an unnamed transaction holds readers back, by the reason why it has no name.
 
-    If a leader does not name the producer, this producer may be one of the sink's own.
+    Omit the partitions in which the sink itself may hold readers back. If a leader does not name the producer, the producer may
+    belong to the sink.
     """
     ours = {one.producer_id for one in state.transactions}
     written = {where for one in state.transactions for where in one.partitions}

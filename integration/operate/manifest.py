@@ -108,7 +108,7 @@ def open_savepoint(path: Path) -> Savepoint:
     remedy = "Use another savepoint"
     manifest = unseal_file(f"{path}/{NAME}", data, Manifest, of_format=FORMAT, remedy=remedy)
     for name in manifest.files:
-        if not is_inside(name):  # the checksums prove that nothing was altered, but not who has written the manifest
+        if not is_inside(name):  # the checksums prove that nothing was altered, but not who wrote the manifest
             raise ConfigurationError(
                 f"{path}/{NAME} names the file {name!r}, which is not in the savepoint. This toolkit does not write such names, "
                 f"so somebody may have forged the savepoint. Nothing was read or written. {remedy}"
@@ -117,7 +117,7 @@ def open_savepoint(path: Path) -> Savepoint:
 
 
 def check(savepoint: Savepoint) -> None:
-    """Read every file in a savepoint, and check that it contains the RocksDB files to which its state refers.
+    """Read every file in a savepoint, and check that no RocksDB file to which the state refers is missing.
 
     Earlier versions of this toolkit took savepoints without the second check.
 
@@ -134,14 +134,14 @@ def check(savepoint: Savepoint) -> None:
         missing = missing_files(savepoint.path / TREE, savepoint.manifest.files.keys())
     except UnknownFilesError as error:
         raise ConfigurationError(
-            f"{savepoint.path} cannot be checked: {error}, so the savepoint might lack some of them. Use another savepoint, or a "
-            "version of this toolkit that supports the version of Spark that wrote this file"
+            f"{savepoint.path} cannot be checked: {error}. The savepoint might lack some of these files. Use another savepoint, "
+            "or a version of this toolkit that supports the version of Spark that wrote the snapshot"
         ) from error
     if missing:
         raise ConfigurationError(
-            f"{savepoint.path} is incomplete: its state needs RocksDB files that it does not contain, such as {missing[0]}. "
-            "Spark had deleted them before an earlier version of this toolkit could copy them. No query can continue from it. "
-            "Use another savepoint, or take a new one"
+            f"{savepoint.path} is incomplete: its state needs RocksDB files that are missing, such as {missing[0]}. "
+            "No query can continue from it. An earlier version of this toolkit took the savepoint after Spark had deleted these "
+            "files. Use another savepoint, or take a new one"
         )
 
 

@@ -22,7 +22,7 @@ def load_sinks(place: str) -> tuple[TwoPhaseCommitSink[Any], ...]:
             contain a password.
     """
     if "" not in sys.path:
-        sys.path.insert(0, "")  # as for `python -m`; for the script `twopc`, Python puts its directory there instead
+        sys.path.insert(0, "")  # as `python -m` does; for the script `twopc`, Python adds only the script's directory
     module, separator, name = place.partition(":")
     if not (module and separator and name):
         raise ConfigurationError(f"--sinks {place} is not in the form module:name")

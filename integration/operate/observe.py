@@ -54,7 +54,7 @@ class Proof:
     rows: int
     evidence: Evidence
     text: str  #: the reason for the evidence
-    is_described: bool = True  #: whether the coordinator described the transaction; if not, it may still be open
+    is_described: bool = True  #: whether the coordinator described the transaction; an undescribed one may be open
 
     def facts(self) -> dict[str, Any]:
         """Return the facts as a JSON object."""
@@ -84,8 +84,8 @@ class SinkState:
             visible.
         staged: whether the last batch's rows are staged.
         held: the partitions that readers cannot read to the end.
-        is_complete: False if a broker did not list its open transactions, or if no coordinator described one of them. Then
-            the sink may have open transactions that are not in ``transactions``.
+        is_complete: False if a broker did not list its open transactions, or if no coordinator described one of them. In this
+            case, the sink may have open transactions that are not in ``transactions``.
         history: the decisions in the log; None if the log cannot be read.
     """
 
@@ -216,7 +216,7 @@ def _observed(cluster: Cluster) -> SinkState:
     not_visible = [required[uuid].handle.transactional_id for uuid in absent]
     described = describe(client, [*listing.transactional_ids, *not_visible, driver_id(sink.name)])
     for tid in {*not_visible} - {*listing.transactional_ids}:
-        if described[tid].state == "PrepareAbort":  # the proof shows that the transaction is lost, or may be
+        if described[tid].state == "PrepareAbort":  # the proof shows that the transaction is lost, or may be lost
             del described[tid]
     after = cluster.ledgers().history()
     decided = decided_in(after, sink)

@@ -23,8 +23,8 @@ class Standing(Enum):
     DECIDED = "decided"  #: decided, so it must be committed
     ABANDONED = "abandoned"  #: decided, but the user abandoned its batch, so it must be aborted
     ORPHAN = "orphan"  #: begun by an earlier driver and undecided in its own ledger, so it can no longer be decided
-    RUNNING = "undecided"  #: begun by the newest driver, which may still decide it if it is alive
-    DRIVER = "driver"  #: the driver's own transaction, in which it writes a decision
+    RUNNING = "undecided"  #: begun by the newest driver; if this driver is alive, it may still decide the transaction
+    DRIVER = "driver"  #: the driver's own transaction, in which the driver writes a decision
     UNMARKED = "unmarked"  #: undecided here, and not begun by the newest driver; another ledger may decide it
     FOREIGN = "foreign"  #: another program's transaction
     UNJUDGED = "unjudged"  #: the decisions could not be read
@@ -68,7 +68,7 @@ class OpenTransaction:
 
     @property
     def evidence(self) -> str:
-        """The reason for the transaction's standing, without the last period."""
+        """The reason for the transaction's standing, without a final period."""
         return {
             Standing.DECIDED: f"the decision for batch {self.batch} names this transaction (task {self.task})",
             Standing.ABANDONED: f"the decision for batch {self.batch} names this transaction, but a later record "
@@ -170,8 +170,8 @@ def lowest_judged(found: History, sink: str) -> int:
     """Return the lowest driver epoch in this sink whose decisions the log contains.
 
     A query that takes over the sink first completes the last batch of the sink's former query. That batch's decision is in
-    another log, not in this one. The decision may still be incomplete until the new query has decided its first batch with this
-    sink.
+    another log, not in this one. Until the new query has decided its first batch with this sink, the former query's batch may
+    still be incomplete.
     """
     newest, begin = found.newest, found.view.begin
     has_decided = newest is not None and begin is not None and begin.query_id == newest.query_id

@@ -102,8 +102,8 @@ class SourceProgress(Interceptor):
 def kafka_offsets(by_source: Mapping[str, str]) -> list[TopicPartition]:
     """For each Kafka partition, find the end offset of a batch.
 
-    Skip other sources, because their offsets have different formats. A query may read a topic twice, as in a self-join. Then
-    use the smaller offset, because the client rejects a request that contains a partition twice.
+    Skip other sources, because their offsets have different formats. If a query reads a topic twice, as in a self-join, use
+    the smaller offset. The client rejects a request that contains a partition twice.
     """
     found: dict[tuple[str, int], int] = {}
     for text in by_source.values():

@@ -68,8 +68,7 @@ def request_savepoint(
         is_over: returns True to stop waiting.
 
     Returns:
-        the savepoint. The result is None if ``is_over`` returned True before the query responded, and the request was
-        withdrawn.
+        the savepoint; None if ``is_over`` returned True before the query responded. In this case, the request was withdrawn.
 
     Raises:
         ConfigurationError: the checkpoint does not exist, or the query could not take the savepoint.

@@ -103,7 +103,7 @@ def resolve(what: str, connection: Connection, *, checkpoint: Path | None, is_su
     """Walk through the last decision of each sink. If the operator agrees, commit decided transactions that are still open.
 
     Raises:
-        ConfigurationError: the checkpoint belongs to another query than the sink's ledger.
+        ConfigurationError: the checkpoint and the sink's ledger belong to different queries.
         ForbiddenError: the decision record has changed in the meantime.
         TwoPhaseCommitError: no broker responds, or the decisions are on another cluster.
     """
@@ -139,9 +139,9 @@ def _require_own(state: SinkState, checkpoint: CheckpointState | None) -> None:
 def _read_again(before: CheckpointState | None) -> CheckpointState | None:
     """Read the checkpoint again after the sinks were observed.
 
-    The finished batches are still those of the first reading. If Spark had finished the batch by then, no replay has repaired
-    the batch since its evidence was read, so the prescribed override is right. If Spark finished the batch only later, the
-    result prescribes a start, which judges the batch again.
+    The result keeps the finished batches from the first reading. If Spark had already finished the last decided batch at that
+    time, no replay can have repaired the batch since then, so the prescribed override is right. If Spark finished the batch
+    later, the result prescribes a start, which judges the batch again.
     """
     return None if before is None else combined(before, read_checkpoint(Path(before.location)))
 
@@ -190,7 +190,7 @@ def _concluded(
 
 
 def _after_a_rollback(checkpoint: CheckpointState | None, state: SinkState) -> str:
-    """Say how the query passes the batches that the old sink has written since the last decision."""
+    """Say how the query can skip the batches that the old sink has written since the last decision."""
     if checkpoint is None:
         return ""
     if checkpoint.former is None:
@@ -254,7 +254,7 @@ def _of_same_batch(state: SinkState, states: Sequence[SinkState]) -> list[SinkSt
 
 
 def _giving_up(state: SinkState, states: Sequence[SinkState]) -> str:
-    """Return the override that gives up the last batch, but only in the observed sinks in which it is not visible."""
+    """Return the override that gives up the last batch in those observed sinks in which the batch is not visible."""
     assert state.history is not None
     last = state.history.last
     if last is None:

@@ -75,11 +75,11 @@ class Restored(NamedTuple):
 
     @property
     def to_check(self) -> str | None:
-        """What must be true before a start with :attr:`settings`, and how to check it; None if the start checks it itself.
+        """What must be true before a start with :attr:`settings`, and how to check that; None if the start itself checks that.
 
-        The start completes the old query's last decided batch if it can read the decision. It cannot do so if the decision is
-        in the old checkpoint, or in the ledger of a sink that the new query does not have. Usually, that batch is visible,
-        because Spark has finished the savepoint's batch. But Spark also finishes it if the user's function swallows errors.
+        If the start can read the old query's last decision, it completes that batch. It cannot read a decision that is in the
+        old checkpoint, or in the ledger of a sink that the new query does not have. Usually, the batch is visible, because
+        Spark has finished the savepoint's batch. However, Spark also finishes a batch if the user's function swallows errors.
         """
         old = self.savepoint.manifest
         is_in_checkpoint = old.log == RegisterLog.name
@@ -90,7 +90,8 @@ class Restored(NamedTuple):
         why = (
             "because the new query cannot read the old query's decisions. A start with EndQuery therefore deletes rows"
             if is_in_checkpoint
-            else "unless the new query has all sinks of the old query. Otherwise, a start with EndQuery loses rows"
+            else "but you can skip this check if the new query has all sinks of the old query. Otherwise, a start with EndQuery "
+            "loses rows"
         )
         return (
             f"Before you end the old query, check that batch {old.batch_id} is visible in {sinks}, {why} that are decided but "
@@ -98,9 +99,9 @@ class Restored(NamedTuple):
             f"query, and run `twopc status {old.taken_from} --sinks MODULE:NAME` with all of its sinks. For each sink without "
             f"a ledger, the command must report that batch {old.batch_id}, or a later batch, is decided and published. For each "
             "Kafka sink, it must report that all decided rows are visible. The exit status does not show this. If the command "
-            "reports anything else, fix the function, and start the old query again. Let it process a batch, because it "
-            "publishes its last decided batch before that. Stop it, check again, and take a new savepoint. If the old "
-            f"checkpoint is lost, look for the rows of batch {old.batch_id} in the output"
+            "reports anything else, fix the function, and start the old query again. Let the old query process a batch, because "
+            "it first publishes its last decided batch. Then stop the old query, check again, and take a new savepoint. If the "
+            f"old checkpoint is lost, look for the rows of batch {old.batch_id} in the output"
         )
 
     def facts(self) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def restore_savepoint(savepoint: Path, checkpoint: Path, *, sinks: Sequence[Kafk
     """Create a new checkpoint from a savepoint. Check :attr:`Restored.to_check`. Then start with :attr:`Restored.settings`.
 
     Args:
-        savepoint: a savepoint, or a directory of savepoints, of which the newest good one is used.
+        savepoint: a savepoint, or a directory of savepoints. From a directory, the newest good savepoint is used.
         checkpoint: the new checkpoint's directory, which must be missing or empty.
         sinks: the sinks to query for output that will be duplicated. The sinks are only read.
 

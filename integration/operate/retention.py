@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from twopc.integration.operate.manifest import Savepoint
 
-#: The prefix of a savepoint that is being deleted; nothing reads a name that begins with a dot.
+#: The suffix of a savepoint that is being deleted. Its name also begins with a dot, so nothing reads it.
 _DELETED: Final = ".deleted"
 
 

@@ -1,7 +1,7 @@
 """Find the files that a snapshot of RocksDB state refers to, and that a copy of a checkpoint lacks.
 
-Spark stores a snapshot as ``<version>.zip``. RocksDB's own files are not in this file. They are beside it, in the directories
-``SSTs`` and ``logs``, because several snapshots share them. The entry ``metadata`` of the zip file lists their names.
+Spark stores a snapshot as ``<version>.zip``. RocksDB's own files are not in the zip file. Several snapshots share them, so
+they are in the directories ``SSTs`` and ``logs`` next to the zip file. The zip file's entry ``metadata`` lists their names.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class UnknownFilesError(Exception):
 def missing_files(tree: Path, names: AbstractSet[str]) -> list[str]:
     """List RocksDB files that a copy of a checkpoint lacks, by their names in the checkpoint.
 
-    A restart reads only the newest snapshot in each directory. If several of these snapshots lack files, list the files of the
-    first one.
+    A restart reads only the newest snapshot in each directory. If several of these snapshots lack files, list only the files
+    that the first of these snapshots lacks.
 
     Args:
         tree: the copy.

@@ -5,8 +5,8 @@ Spark writes ``commits/N`` after the offsets and the state (version N + 1) of ba
 By then, the batch is visible in every sink, unless the user's function swallows the toolkit's errors. So a copy also
 needs a decision for batch N. The files up to batch N form a consistent copy, even while Spark adds more files. Spark
 deletes files that are ``minBatchesToRetain`` batches old. If Spark deletes a file from batch N before the file is
-copied, the copy starts again. A RocksDB snapshot refers to files that Spark deletes before the snapshot itself. So a copied
-snapshot proves nothing about these files, and the copy is checked for each of them.
+copied, the copy starts again. A RocksDB snapshot refers to files that Spark deletes before the snapshot itself. The snapshot
+may therefore be copied although such a file is gone, so the copy is checked for each of these files.
 
 Source logs (``sources/``) are copied completely. If a source log has an entry beyond batch N, the copy looks as if
 Spark had died before planning batch N + 1.
@@ -54,7 +54,8 @@ _TRIES: Final = 5
 #: This toolkit's files that a copy does not need: staged rows, requests to a running query, and the record of its alerts.
 _LEFT_OUT: Final = re.compile(r"twopc/(staging/|savepoint-request|alerts\.json/)")
 
-#: What to do if the finished batch is not decided: if earlier batches of the query were decided, and if none was decided.
+#: What to do if the finished batch is not decided. The first text applies if earlier batches of the query were decided. The
+#: second text applies if no batch was decided.
 _SOME_DECIDED: Final = (
     "Fix the foreachBatch function, and restart the query. The query will refuse to start, and its error message will say "
     "how to write the missing batches"
@@ -146,7 +147,7 @@ def _require_decided(found: CheckpointState, finished: int, sinks: Sequence[Kafk
     for sink in sinks:
         with suppress(DecisionsElsewhereError):
             name, view, _ = _ledger(sink)
-            # The log of another query says nothing about this one. The other query may have ended this one.
+            # Another query's log says nothing about this query. The other query may have ended this query.
             if view.begin is None or view.begin.query_id == now.query_id:
                 decided[name] = view.highest_batch_of(now.query_id)
     for where, highest in decided.items():
@@ -164,7 +165,7 @@ def _has_run(checkpoint: CheckpointState) -> bool:
 
 
 def _has_skipped_nothing(checkpoint: CheckpointState) -> bool:
-    """Whether the history contains no batch that the user's function may have skipped.
+    """Whether, according to the history, the user's function cannot have skipped a batch.
 
     Spark finishes the batch of a failed attempt only if the function has swallowed the error, or if another sink has written
     the batch since. After a refused start, assume that another sink has written the batch, because the message tells the user
@@ -283,9 +284,9 @@ def _require_whole(names: AbstractSet[str], vanished: Sequence[str], batch: int,
         missing = missing_files(tree, names)
     except UnknownFilesError as error:
         raise ConfigurationError(
-            f"{error}, so the copy might lack some of them. No savepoint was taken. Either this file is damaged, or it was "
-            "written by a version of Spark that this toolkit does not know. If the query starts with this checkpoint, stop the "
-            "query, and copy the checkpoint's whole directory instead"
+            f"{error}. The copy might lack some of these files. No savepoint was taken. Either the snapshot is damaged, or it "
+            "was written by a version of Spark that this toolkit does not know. If the query can start with this checkpoint, "
+            "stop the query, and copy the checkpoint's whole directory instead"
         ) from error
     if missing:
         raise _VanishedError(", ".join(missing))

@@ -214,7 +214,7 @@ def _before_the_end(seen: Look) -> Iterator[Advice]:
 
 
 def _decided(seen: Look) -> Iterator[int]:
-    """List the newest decided batch of the checkpoint's query, as each examined sink and the checkpoint show it."""
+    """Yield the newest decided batch of the checkpoint's query, according to each examined sink and to the checkpoint."""
     newest = [*(state.last_decided for state, _ in seen.sinks), *(store.batch for store, _ in seen.stores)]
     if seen.checkpoint is not None and seen.checkpoint.registers is not None:
         newest.append(seen.checkpoint.registers.highest_batch_of(seen.checkpoint.query_id))
@@ -227,7 +227,7 @@ def _is_unfinished(one: Advice) -> bool:
 
 
 def _undecided(compared: CheckpointState, *, has_ledgers: bool) -> Advice | None:
-    """Say that finished batches are missing from the decisions, if the decisions are not in a sink's ledger."""
+    """If the decisions are not in a sink's ledger, report finished batches that are missing from the decisions."""
     if compared.registers is not None:
         return undecided(compared, str(compared.log), compared.registers.highest_batch_of(compared.query_id))
     # The checkpoint is bound before the first decision. The findings about a ledger include this comparison.

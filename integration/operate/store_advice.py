@@ -93,8 +93,8 @@ def _of_binding(state: StoreState, seen: Observation, checkpoint: CheckpointStat
     record, bound = seen.record, state.bound
     if bound is None and checkpoint.log is not None:
         action = (
-            "If you have just added this sink with override=AddSink, the sink's first batch will bind the checkpoint "
-            "to it. Otherwise, --sinks is wrong."
+            "If you have just added this sink with override=AddSink, its first batch will bind the checkpoint to this "
+            "sink. Otherwise, --sinks is wrong."
         )
         return Advice(Urgency.WATCH, "the checkpoint is not bound to this sink", action, "the-stores-of-sinks")
     if bound is not None and not record.id:

@@ -31,8 +31,8 @@ class StoreState:
         first_batch: the first batch that the query could decide.
         decided: maps the version of each retained decision to its batch and its number of rows.
         seen: the observed state; None if the sink cannot be observed.
-        is_replaced: whether another query has made a decision after the newest decision of the checkpoint's query, which
-            must therefore not run again.
+        is_replaced: whether another query has made a decision after the newest decision of the checkpoint's query. If so, the
+            checkpoint's query must not run again.
     """
 
     sink: str
@@ -61,7 +61,7 @@ class StoreState:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the checkpoint's own store contains a decision that was missing from the log, which was read first."""
+        """Whether the checkpoint's own store contains a decision that was missing from the log. The log was read first."""
         return self.seen is not None and self.seen.is_ahead and not self.changed
 
     @property

@@ -149,9 +149,8 @@ class Subject:
         if self.checkpoint is not None and self.checkpoint.sinks and not self.sinks:
             raise ConfigurationError(
                 f"no sink of this checkpoint ({', '.join(sorted(self.checkpoint.sinks))}) is a Kafka sink, and only "
-                "Kafka sinks have transactions that this command can list, prove or end. Run `twopc status "
-                f"{self.checkpoint.location} --sinks module:name` instead, which compares the stores of the other "
-                "sinks with the decisions"
+                "Kafka sinks have transactions that this command can list, prove or end. To compare the stores of the other "
+                f"sinks with the decisions, run `twopc status {self.checkpoint.location} --sinks module:name`"
             )
         return self.sinks
 

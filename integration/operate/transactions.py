@@ -197,7 +197,7 @@ def _judged(state: SinkState) -> SinkState:
 
 
 class _Left(NamedTuple):
-    """The transactions that require the user to act, but that the command could not end."""
+    """The transactions that the command could not end, so the user must act."""
 
     facts: Sequence[dict[str, Any]]
     lines: Sequence[str]

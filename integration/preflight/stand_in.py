@@ -15,7 +15,7 @@ _OWN: Final = "preflight-"
 
 
 def topic_prefix(sink: KafkaSink) -> str:
-    """Return the prefix of the topics of all preflights of a sink. No other sink's ledger begins with it.
+    """Return the prefix that the topics of all of a sink's preflights share. No other sink's ledger begins with this prefix.
 
     An ACL for the prefix ``<ledger>`` would also cover the ledgers of other sinks, such as ``<ledger>-eu``.
     """

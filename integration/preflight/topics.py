@@ -80,8 +80,8 @@ def check_rights(
 ) -> Iterator[Finding]:
     """Check this principal's permissions on a topic, as the broker reports them (KIP-430).
 
-    If the broker does not report permissions, yield nothing. ``without`` is the effect of missing permissions that the sink
-    can do without.
+    If the broker does not report permissions, yield nothing. If the sink can do without the permissions, ``without`` describes
+    what the sink cannot do.
     """
     allowed = {operation.name for operation in found.authorized_operations or ()}
     missing = [right for right in needed if right not in allowed and "ALL" not in allowed]

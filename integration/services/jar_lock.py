@@ -63,7 +63,7 @@ def difference(actual: Sums, expected: Sums) -> str:
         if name not in actual:
             return f"{name} is missing"
         if name not in expected:
-            return f"{name} is missing from the set"
+            return f"{name} is not part of the set"
         if actual[name] != expected[name]:
             return f"{name} has different content ({actual[name]['size']} bytes, expected {expected[name]['size']})"
     return ""

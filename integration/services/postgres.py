@@ -45,8 +45,8 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "fsync": "off",
     "full_page_writes": "off",
     "shared_buffers": "32MB",
-    # With mmap, the shared memory consists of files in the data directory, which are removed with it even if the server
-    # was killed.
+    # With mmap, the shared memory consists of files in the data directory. These files are removed together with the directory,
+    # even if the server was killed.
     "dynamic_shared_memory_type": "mmap",
 }
 _INITDB_TIMEOUT_S: Final = 60

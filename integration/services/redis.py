@@ -72,7 +72,7 @@ class LocalRedis(LocalServer):
 
     @property
     def nodes_port(self) -> int:
-        """The port for the other nodes of a cluster, which only a node of a cluster uses; 0 before the first start."""
+        """The port for the other nodes of a cluster; 0 before the first start. Only a node of a cluster uses this port."""
         return self._ports.get(_NODES_PORT, 0)
 
     @property

@@ -35,7 +35,7 @@ _PORT_ATTEMPTS = 4
 _POLL_S = 0.01
 _PAUSE_TIMEOUT_S = 10.0
 _TAIL_LINES = 25
-#: The states of a thread that is stopped, or that has ended and waits to be reaped, because its parent may be stopped.
+#: The states of a thread that is stopped, or that has ended but has not been reaped yet. The thread's parent may be stopped.
 _AT_REST = ("T", "Z", "X")
 
 

@@ -59,8 +59,8 @@ class Budget:
         """Limit each task to the rows up to and including the first row over the budget.
 
         Returns:
-            the limited DataFrame, as Spark's Java object. The result is None if the rows cannot be measured, because a type's
-            size is unknown or this version of Spark does not contain a class that the filter needs.
+            the limited DataFrame, as Spark's Java object. The result is None if the rows cannot be measured. Either a type's size
+            is unknown, or this version of Spark does not contain a class that the filter needs.
         """
         key = (frame.schema.json(), most_bytes)
         try:

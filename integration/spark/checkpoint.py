@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 #: How much of a file source's log is read at first.
 _END_BYTES: Final = 64 * 1024
-#: The setting from which Spark takes the number of state partitions (``IncrementalExecution.numStateStores``). A batch's
-#: file contains the value that the query began with, or to which its state was repartitioned since.
+#: The setting from which Spark takes the number of state partitions (``IncrementalExecution.numStateStores``). A batch's file
+#: contains the value with which the query began. If the query's state was repartitioned later, the file contains the new value.
 _STATE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 
 
@@ -96,7 +96,7 @@ class Entry(NamedTuple):
         by_source: each source's name or number, and its offset as Spark wrote it, in a stable order.
         times: the batch's times; None if the file does not contain them.
         state_partitions: the number of partitions of each stateful operator; None if the file does not contain it.
-        is_epoch: whether a continuous trigger wrote the file, which has no metadata.
+        is_epoch: whether a continuous trigger wrote the file. Such a file has no metadata.
     """
 
     by_source: dict[str, str]
@@ -113,9 +113,9 @@ def source_offsets(files: Files, batch_id: int) -> tuple[str, ...] | None:
     If the query names a source (Spark 4.2), the source's string begins with this name: ``orders:{"t":{"0":5}}``.
 
     A file source's offset is only a counter, which may be the same in every copy of a checkpoint. So the string also contains
-    a digest of the log entries that the counter covers. The digest is omitted if it is not certain which log is the
-    source's. For example, a source that a query reads twice (``a.union(a)``) has two offsets, but one log, and only the
-    first offset contains a digest.
+    a digest of the log entries that the counter covers. The digest is omitted if it is not certain which log belongs to the
+    source. For example, a source that a query reads twice (``a.union(a)``) has two offsets, but one log, and only the first
+    offset contains a digest.
 
     Raises:
         ConfigurationError: the offsets or the entries cannot be read.
@@ -184,7 +184,7 @@ def planning_time_ms(files: Files, batch_id: int) -> int:
     """Return when Spark began to plan the batch, in milliseconds since 1970. The file ``offsets/<batch_id>`` must exist.
 
     Raises:
-        ConfigurationError: the file cannot be read, or is of a continuous trigger.
+        ConfigurationError: the file cannot be read, or a continuous trigger wrote it.
     """
     times = require_planned(files, batch_id).times
     with decoding(files, f"offsets/{batch_id}"):
@@ -228,8 +228,9 @@ def _split(data: bytes) -> list[str]:
 def _logs(files: Files, offsets: Mapping[str, str]) -> set[str]:
     """Find the sources whose file log is certainly ``sources/<source>``.
 
-    A source without a name has its position as its number. Spark numbers the directories in the same order, but a source
-    that is read twice has one directory for its two positions. So all later positions are higher than the directories' numbers.
+    If a source has no name, its number is its position in the query. Spark numbers the directories in the same order, but a
+    source that is read twice has one directory for its two positions. So all later positions are higher than the directories'
+    numbers.
     """
     if not any('"logOffset"' in line for line in offsets.values()):
         return set()
@@ -279,7 +280,7 @@ def _canonical(files: Files, log: str | Literal[False], line: str) -> str:
 
 
 def _digest(files: Files, directory: str, counter: int) -> str:
-    """Compute the digest of the counter's entries in a file source's log; empty if no file contains them."""
+    """Compute the digest of the counter's entries in a file source's log. Return an empty text if no file contains them."""
     for name in _candidates(files, directory, counter):
         entries = _entries(files, name, counter)
         if entries is not None:
@@ -303,8 +304,8 @@ def _candidates(files: Files, directory: str, counter: int) -> Iterator[str]:
 def _entries(files: Files, name: str, counter: int) -> list[bytes] | None:
     """Read the counter's entries from a file. Return None if the file does not exist.
 
-    A compacted file grows for as long as the query runs. Spark writes its entries in the order of their counters
-    (``CompactibleFileStreamLog.compact``), so read the file from its end until an entry has a smaller counter.
+    A compacted file grows for as long as the query runs. Spark orders a file's entries by their counters
+    (``CompactibleFileStreamLog.compact``). So read the file from its end until an entry has a smaller counter.
     """
     size = _END_BYTES
     while (data := files.read_end(name, size)) is not None:

@@ -100,7 +100,7 @@ class ClassicMode:
         interruptible_pause(self._context, pause_ms)
 
     def resolved(self, frames: Sequence[SinkFrame]) -> AbstractContextManager[Sequence[SinkFrame]]:
-        """See :class:`~twopc.integration.spark.mode.Mode`. A classic DataFrame has been resolved when it was made."""
+        """See :class:`~twopc.integration.spark.mode.Mode`. A classic DataFrame was already resolved when it was made."""
         return contextlib.nullcontext(frames)
 
     def other_data(self, frame: DataFrame) -> str | None:
@@ -142,7 +142,8 @@ class ClassicMode:
     def _own_location(self) -> str:
         """Return the location of the checkpoint that the running query itself uses.
 
-        The user may have passed another name of the same directory, or a copy of the checkpoint, which has the same query id.
+        The user may have passed another name for the same directory. Or the user may have passed a copy of the checkpoint, which
+        has the same query id.
         """
         return open_files(self._context, self._query.checkpoint_location).location
 
@@ -172,8 +173,8 @@ class ClassicCalls:
             # Record a moment before the query begins, so that no earlier job can have computed its batches.
             history_of(context)
         self._since = Unused() if context is None else unused(context)
-        # A weak reference, so that nothing of an ended run is left, even if the user keeps this object. The run itself holds
-        # the writer.
+        # Hold only a weak reference. Otherwise, an ended run would stay in memory for as long as the user keeps this object. The
+        # run itself holds the writer.
         self._writer: weakref.ref[RunWriter] | None = None
         self._changing = threading.Lock()  # two queries that share the object by mistake may call concurrently
 

@@ -1,7 +1,7 @@
 """Remember which stages computed each RDD, for as long as :func:`~twopc.integration.spark.mixed_rows.judge` may need them.
 
-A cached table may outlive a million batches, and a stage of each of them reads it. So this memory forgets the stages that
-cannot change the judgment.
+A cached table may outlive a million batches, and each batch has a stage that reads the table. So this memory forgets the stages
+that cannot change the judgment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _MAX_RDDS: Final = 100_000
 #: The maximum number of ranges of dropped RDDs. Older RDDs count as dropped even if no known stage has computed them.
 _MAX_RANGES: Final = 100_000
-#: How many stages :func:`_forget_between` keeps of those that did the same for an RDD.
+#: If several stages did the same for an RDD, :func:`_forget_between` keeps this many of them.
 _ENDS: Final = 2
 
 
@@ -72,14 +72,14 @@ class ComputedRdds:
         return any(rdd in self._attempts for rdd in rdds)
 
     def have_written(self, rdd: int, *, until: int) -> bool:
-        """Whether a recorded stage has written the shuffle of the RDD's rows, and has no higher number than ``until``."""
+        """Whether a recorded stage, with the number ``until`` or lower, has written the shuffle of the RDD's rows."""
         known = self._attempts.get(rdd, {}).values()
         return any(one.rdd_ids[0] == rdd and one.stage_id <= until for one in known)
 
     def of(self, rdds: Iterable[int], own: Mapping[int, Sequence[StageAttempt]]) -> list[StageAttempt]:
         """Return the stage attempts that computed any of the RDDs and may change the judgment, in stage order.
 
-        Of each attempt, the result shows only what concerns these RDDs; see :func:`_up_to`.
+        The result shows only the part of each attempt that concerns these RDDs; see :func:`_up_to`.
 
         Args:
             rdds: the RDDs from which a batch's rows were computed.
@@ -104,7 +104,7 @@ class ComputedRdds:
         }
 
     def behind(self, rdds: Iterable[int]) -> set[tuple[int, ...]]:
-        """Return the shuffles that may have been read to compute the RDDs. A shuffle is given as the RDDs of its stage.
+        """Return the shuffles that may have been read to compute the RDDs. Each shuffle is represented by the RDDs of its stage.
 
         ``localCheckpoint()`` cuts an RDD's lineage, so the batch's own jobs do not show these shuffles.
 

@@ -107,9 +107,9 @@ class SparkEngine:
     def evaluate(self) -> None:
         """See :class:`Engine`.
 
-        Evaluate the same columns of the same DataFrames as :meth:`prepare`, and discard the rows. Then this run needs no more
-        than the first run, and the user's function can read the DataFrames' observations. The rows are already visible, so an
-        error stops the query only if it leaves the state incomplete.
+        Evaluate the same columns of the same DataFrames as :meth:`prepare`, and discard the rows. Then this run needs nothing
+        that the first run did not need, and the user's function can read the DataFrames' observations. The rows are already
+        visible, so an error stops the query only if it leaves the state incomplete.
         """
         for rows in self.batch:
             try:

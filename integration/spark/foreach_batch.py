@@ -62,9 +62,9 @@ def exactly_once(  # noqa: PLR0913 - settings, each with a default
             its batch is visible.
         select: maps a sink's name to the SQL expressions that make the sink's columns, such as ``{"events": ["CAST(id AS
             STRING) AS key", "to_json(struct(*)) AS value"]}``; other sinks use the batch's columns.
-        staging: keep each task's rows until the task's transactions are proven, so that a decided batch whose transactions
-            timed out can be completed with any plan (rule 9). True keeps the rows next to the checkpoint; a path keeps
-            them in that directory. The driver and every worker must share the directory.
+        staging: keep each task's rows until the task's transactions are proven. A decided batch whose transactions timed out can
+            then be completed with any plan (rule 9). True keeps the rows next to the checkpoint; a path keeps them in that
+            directory. The driver and every worker must share the directory.
         write_by: who writes a batch. ``"auto"``: the driver if the batch is expected to fit into 16 MiB, else the
             tasks. ``DriverUpTo(max_bytes)``: like ``"auto"``, but with a different limit. ``"driver"``: always the
             driver. ``"tasks"``: always the tasks.
@@ -137,9 +137,9 @@ class ExactlyOnce:
         DataFrame objects, the second call writes nothing.
 
         Args:
-            frames: the batch, or a DataFrame made from it, for all sinks; or a dictionary with a DataFrame for each sink's
-                name, and None for a sink that should not receive any rows from this batch. A DataFrame is evaluated once, even if
-                several sinks use it.
+            frames: one DataFrame for all sinks (the batch, or a DataFrame made from the batch), or a dictionary. The dictionary
+                maps each sink's name to a DataFrame. Use None for a sink that should not receive any rows from this batch. A
+                DataFrame is evaluated once, even if several sinks use it.
             batch_id: the number that Spark passed with the batch.
 
         Raises:

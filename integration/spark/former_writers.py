@@ -1,8 +1,8 @@
-"""Find the batches that a query finished before this toolkit wrote for it. Nothing has decided these batches.
+"""Find the batches that a query finished before this toolkit wrote for it. These batches have no decision.
 
 Spark's own sink, or the query from which a checkpoint was restored, wrote these batches. The checkpoint records this case:
-``twopc savepoint restore`` leaves a note, and ``twopc migrate cutover`` leaves a hand-over. ``AdoptQuery`` leaves no file, but a
-begin record in the decision log.
+``twopc savepoint restore`` leaves a note, and ``twopc migrate cutover`` leaves a hand-over. ``AdoptQuery`` leaves no file. It
+leaves a begin record in the decision log.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def last_expected(log: str, decided: int | None, *, bound: str | None, former: i
 
 
 def require_adoptable(files: Files, batch: Batch, decided: Callable[[], int | None]) -> None:
-    """Before a query is adopted, check that its former writer recorded what it wrote, as far as the checkpoint shows.
+    """Before a query is adopted, check that the former writer recorded its rows, as far as the checkpoint shows this.
 
     Args:
         files: the checkpoint.
@@ -98,15 +98,15 @@ def require_adoptable(files: Files, batch: Batch, decided: Callable[[], int | No
     try:
         require_planned(files, batch.batch_id - 1)
     except ConfigurationError:
-        # The override may stay in the code. If this query has decided a batch, the former writer would write that batch again.
-        # But if a batch is newer than this query's last decision, the former writer has written it.
+        # The override may stay in the code after the adoption. Raise the error only if the previous batch is newer than this
+        # query's last decision, because only then has the former writer written that batch.
         last = decided()
         if last is None or last < batch.batch_id - 1:
             raise
 
 
 def warn_of_adoption(files: Files, own: Files, batch: Batch) -> None:
-    """Log when Spark planned the first batch of an adopted query, unless the checkpoint says that the batch has not begun.
+    """Log the time when Spark planned an adopted query's first batch, unless the checkpoint says that the batch has not begun.
 
     If the batch is older than this run, the former writer may have begun it. But an earlier start of this query may also have
     failed in the batch, and nothing tells the two cases apart.

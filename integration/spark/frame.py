@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 #: PySpark 4.2 and newer require a time zone for timestamps; earlier versions used UTC.
 _ZONE: Final[dict[str, Any]] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 
-#: The timestamp format in a dead letter. A cast would use the session's time zone instead. How a literal contains a
-#: quote depends on the session's settings, so the SQL replaces each underscore with a quote, chr(39).
+#: The timestamp format in a dead letter. A cast would use the session's time zone instead. The way to write a quote in a literal
+#: depends on the session's settings, so the SQL replaces each underscore with a quote, chr(39).
 _JSON: Final = (
     "MAP('timeZone', 'UTC', 'timestampFormat', REPLACE('yyyy-MM-dd_T_HH:mm:ss.SSSSSSXXX', '_', CHR(39)), "
     "'timestampNTZFormat', REPLACE('yyyy-MM-dd_T_HH:mm:ss.SSSSSS', '_', CHR(39)), 'ignoreNullFields', 'false')"
@@ -108,7 +108,7 @@ class Rows:
     # Call selectExpr only once, because Spark analyzes the plan again in each call, which takes a few milliseconds.
     def frame(self, *further: str) -> DataFrame:
         """Return the DataFrame with the columns that the sinks use, the checksum, and further columns."""
-        # Without the alias, `c`.`id` would be a column id of a table c, if there is one, and not a field of the struct c.
+        # If there is a table c, `c`.`id` without the alias would mean the table's column id, not the field id of the struct c.
         has_structs = any(has(st.StructType, column.kind) for column in self.columns)
         return (self.base.alias(_ALIAS) if has_structs else self.base).selectExpr(*self._expressions, *further)
 
@@ -205,7 +205,8 @@ def arrange(
         for sink in sinks
     }
     taken = _TakenColumns()
-    # A repair compares checksums, so the program may pass its sinks and columns in another order than in the decided attempt.
+    # A repair compares checksums with those of the decided attempt, so sort the columns. The program may now pass its sinks and
+    # columns in a different order.
     wanted = sorted(
         ((column, sink_name) for sink_name, columns in chosen.items() for column in columns),
         key=lambda one: (one[0].name, one[1]),

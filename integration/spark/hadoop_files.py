@@ -79,7 +79,7 @@ def _is_atomic(file_system: Any, path: Any) -> bool:
 
 
 def _resolved(file_system: Any, path: Any) -> Any:
-    """Return the path below the mounts. A directory that does not exist yet will be beside its parent's files."""
+    """Return the path below the mounts. A directory that does not exist yet will be stored with its parent's files."""
     found = _if_present(lambda: file_system.resolvePath(path))
     return _resolved(file_system, path.getParent()) if found is None else found
 

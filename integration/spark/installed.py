@@ -1,7 +1,7 @@
 """Tell whether the driver and a Python worker have imported the same code of this toolkit.
 
-Spark pickles a task with the names of its classes, so a worker runs the code that it has itself imported under these names. The
-code of another version might write other keys or values, without any error.
+Spark pickles a task with the names of its classes, so a worker runs the code that the worker itself has imported under these
+names. The code of another version might write other keys or values, without any error.
 """
 
 from __future__ import annotations

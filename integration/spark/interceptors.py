@@ -107,7 +107,8 @@ def intercepted(
 
     def write(frame: DataFrame, batch_id: int) -> None:
         with answered(
-            batch_id, then="Restart the query. Spark passes the batch again unless it has recorded it as complete"
+            batch_id,
+            then="Restart the query. Spark passes the batch again, unless Spark has recorded the batch as complete",
         ):
             query = calling_query(frame.sparkSession, None)
             batch = InterceptedBatch(frame, batch_id, query.checkpoint_location, query.run_id)

@@ -1,8 +1,8 @@
 """Find the stages that an application's jobs have run. Every job counts, because any job may fill a cache at any time.
 
 A search by job group, thread or tag would miss some jobs, because users set groups and tags, and a cache may be older than
-the query. Only Spark assigns numbers to jobs and RDDs. A later job has a higher number than an earlier job, and the same
-holds for RDDs.
+the query. Only Spark assigns numbers to jobs and RDDs. A later job has a higher number than an earlier job, and a later RDD has a
+higher number than an earlier RDD.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 FoundT = TypeVar("FoundT")
 
-#: How long Spark's report of a job's start may lag behind the report of a later job. A stage's report may lag behind the report
-#: of its job for as long.
+#: How long Spark's report of a job's start may lag behind the report of a later job. A stage's report may lag behind its job's
+#: report by the same time.
 _LATE_S: Final = 1.0
 _POLL_S: Final = 0.01
 _MAX_MOMENTS: Final = 4096
@@ -58,7 +58,7 @@ class UnreportedError(Exception):
 
     Args:
         what: the job or the stage.
-        advice: what to do before a restart, as a sentence with a space behind it.
+        advice: what to do before a restart, as a sentence that is followed by a space.
     """
 
     def __init__(self, what: str, advice: str = "") -> None:
@@ -211,7 +211,7 @@ class JobHistory:
 
     def _has_skipped(self, number: int, found: Mapping[int, Sequence[StageAttempt]]) -> bool:
         is_accounted_for = _has_skipped(self.store.job(number), found)
-        with self.lock:  # afterward, because the reports must be older than this look at the clock
+        with self.lock:  # only now, because the reports must be older than this look at the clock
             return is_accounted_for and self.set_back_ms() == self._before_job(number).set_back_ms
 
     def _attempts(self, stage: int, *, may_read: bool) -> list[StageAttempt]:
@@ -270,7 +270,7 @@ def _has_skipped(job: Job | None, found: Mapping[int, Sequence[StageAttempt]]) -
         return False
     kept = [attempts for attempts in found.values() if attempts]
     skipped = sum(all(one.is_skipped for one in attempts) for attempts in kept)
-    # If a stage was both skipped and run, here or in another job, it is unclear whether the job's count includes it.
+    # If a stage was both skipped and run, here or in another job, it is unclear whether the job's count includes the stage.
     ran = sum(all(_ran_before(job.ended_ms, one) for one in attempts) for attempts in kept)
     return skipped + ran == len(kept) and job.skipped == len(found) - len(kept) + skipped
 

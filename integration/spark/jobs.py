@@ -20,8 +20,8 @@ _CANCEL_AGAIN_S: Final = 0.5
 #: A worker sends the driver only the name of an error's class.
 _OURS: Final = re.compile(r"twopc\.errors\.(?P<name>\w+): (?P<message>.*)")
 
-#: These errors mean that an executor died or was lost, shuffle files, a task's result or a part of a broadcast table were
-#: lost, a Python worker died, or the source's brokers did not respond. For a result, see ``TaskEndReason.scala``. For a
+#: These errors have one of four causes. An executor died or was lost. Shuffle files, a task's result or a part of a broadcast
+#: table were lost. A Python worker died. The source's brokers did not respond. For a result, see ``TaskEndReason.scala``. For a
 #: broadcast table, see ``TorrentBroadcast.scala``.
 _OF_CLUSTER: Final = re.compile(
     r"ExecutorLostFailure|FetchFailed|Python worker exited unexpectedly"
@@ -58,7 +58,7 @@ def cancelled_after(
         tag: the tag. It is not a job group, because the job group is the query's run id, which query.stop() uses to cancel jobs.
         add: adds the tag to what this thread starts.
         remove: removes the tag from what this thread starts.
-        cancel: cancels whatever has the tag and is running.
+        cancel: cancels everything that has the tag and is running.
 
     Yields:
         a function that tells whether the time is up.
@@ -136,8 +136,8 @@ def _crashed(error: Exception, setting: Callable[[str], str | None]) -> Exceptio
         "visible, and no data is at risk. This limit may be the cause. Spark divides the limit by spark.executor.cores, "
         "and applies it to a worker's address space, which is much larger than the memory that the worker uses. Look for "
         "'failed to create broker thread', MemoryError or 'Cannot allocate memory' in the executor's log. If the log "
-        "contains one of these, remove the setting, or raise it to 1 GiB for each of these cores. Then restart the Spark "
-        "application"
+        "contains one of these texts, remove the setting, or raise it to 1 GiB for each core in spark.executor.cores. Then "
+        "restart the Spark application"
     )
 
 

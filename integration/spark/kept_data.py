@@ -28,7 +28,7 @@ _KEPT: Final = re.compile("Broadcast|Subquery")
 
 @dataclass(frozen=True)
 class Unused:
-    """Numbers that Spark had not used at one moment. Data with lower numbers are older.
+    """Numbers that Spark had not used at a certain moment. Data with lower numbers are older than that moment.
 
     Attributes:
         rdd: the number of an RDD.

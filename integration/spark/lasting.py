@@ -31,7 +31,7 @@ _EACH_START: Final = (
 def require_lasting(query: RunningQuery) -> None:
     """Check that the query's next start will find the query's checkpoint.
 
-    A directory that Spark has just made begins with batch 0. At a later batch, the directory already existed.
+    A directory that Spark has just made begins with batch 0. If the batch has a higher number, the directory already existed.
 
     Raises:
         ConfigurationError: Spark has created the directory for this start only.

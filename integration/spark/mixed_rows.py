@@ -147,8 +147,8 @@ def _require_same_write(
 ) -> None:
     """Check that no shuffle was rewritten between two stages that may read it, if one of these stages keeps what it read.
 
-    Stages that read the same shuffle compute the same RDD of the shuffle's rows. The same is true of stages that read
-    the same cached rows.
+    Stages that read the same shuffle compute the same RDD of the shuffle's rows. Stages that read the same cached rows also have
+    a common RDD.
 
     Args:
         keeping: the attempts that read a shuffle and keep rows.
@@ -192,7 +192,7 @@ _UNFINISHED: Final = (
     "{stage}). Spark's reports do not show whether some of the first output was lost in between"
 )
 _SET_BACK: Final = (
-    "The clock of the driver's host was set back, so the times in Spark's reports do not show which stages read which "
+    "The clock of the driver's host was set back. The times in Spark's reports therefore do not show which stages read which "
     "output"
 )
 _GRADUALLY: Final = "If this happens again, let the host's time service correct the clock gradually, not in steps"

@@ -57,8 +57,8 @@ class Query(Protocol):
     def close(self) -> None:
         """Release Spark's objects after the run has ended.
 
-        Spark's query holds the user's function, which holds the objects of the toolkit. If they held Spark's query, too, neither
-        Python nor the JVM could ever collect any of them, because neither sees the whole cycle.
+        Spark's query holds the user's function, which holds the objects of the toolkit. If these objects also held Spark's query,
+        neither Python nor the JVM could ever collect any part of the cycle, because neither sees all of it.
         """
 
 
@@ -101,7 +101,7 @@ class StateCheck(Protocol):
     def begin(self) -> None:
         """Begin an attempt. Forget what an earlier attempt has shown, if a part of the batch is evaluated again.
 
-        Rule 6 may have rejected the earlier evaluation, and the new one may replace only a part of its state.
+        Rule 6 may have rejected the earlier evaluation, and the new evaluation may replace only a part of the earlier state.
         """
 
     def watching(self, frame: Any) -> AbstractContextManager[None]:
@@ -171,7 +171,7 @@ class Mode(Protocol):
     def other_data(self, frame: DataFrame) -> str | None:
         """Return a part of a DataFrame's plan that reads data other than the batch, a checkpoint, or rows in the plan itself.
 
-        Such data may change between two evaluations of the DataFrame. None: there is no such part.
+        Such data may change between two evaluations of the DataFrame. Return None if there is no such part.
         """
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class NumberRanges:
-    """A set of numbers, stored as ranges. The set uses little memory as long as it has few gaps."""
+    """A set of numbers, stored as ranges. The set uses little memory if it has few gaps."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []

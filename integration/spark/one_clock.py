@@ -37,7 +37,7 @@ def at_one_instant(batch: Sequence[Rows], tell: Tell) -> list[Rows]:
 
     Args:
         batch: the DataFrames.
-        tell: reports that this version of Spark does not permit this.
+        tell: reports that this version of Spark does not permit the replacement.
     """
     if len(batch) < 2:  # noqa: PLR2004 - a single DataFrame cannot disagree with itself
         return list(batch)

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 #: The metric that counts the stores committed by a stateful operator's tasks. A task that fails or ends early adds
 #: nothing to it.
 _COMMITTED: Final = "numStateStoreInstances"
-#: A join of two streams, and the number of stores of each of its tasks
-#: (``SymmetricHashJoinStateManager.allStateStoreNames``). Since this version of the state's format, each task instead
-#: has a single store with four column families.
+#: A join of two streams, and the number of stores that each of its tasks has
+#: (``SymmetricHashJoinStateManager.allStateStoreNames``). With ``_ONE_STORE_SINCE`` and later versions of the state's format,
+#: each task has a single store with four column families.
 _JOIN: Final = "StreamingSymmetricHashJoin"
 _JOIN_STORES: Final = 4
 _ONE_STORE_SINCE: Final = 3

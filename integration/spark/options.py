@@ -94,7 +94,7 @@ class Options:
 
 
 def _copied(select: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Copy the mapping, because a change of it between two calls for a batch would change the rows."""
+    """Copy the mapping, because a change to the user's mapping between two calls for a batch would change the rows."""
     if not isinstance(select, Mapping):
         raise ConfigurationError(
             f"exactly_once(select={select!r}): pass a dictionary that maps each sink's name to its SQL expressions, such as "

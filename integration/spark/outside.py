@@ -1,4 +1,4 @@
-"""Check the jobs that may have computed a broadcast table, or a subquery's result, for a batch before an attempt began.
+"""Check the jobs that may have computed a batch's broadcast tables or subquery results before an attempt began.
 
 Spark runs these jobs when it plans the batch, or for the user's own code. It does not report which plan a job is for.
 So every other job since Spark planned the batch counts.
@@ -68,7 +68,7 @@ class OutsideJobs:
     def _written_for(
         self, attempts: Mapping[int, Sequence[StageAttempt]], failed: Iterable[Job]
     ) -> dict[int, list[StageAttempt]]:
-        """Return the writes of failed jobs to the shuffles of these stages. Of a failed job, Spark keeps nothing else."""
+        """Return the writes of failed jobs to the shuffles of these stages. Spark keeps nothing else of a failed job."""
         rdds = {found[-1].rdd_ids[0] for found in attempts.values()}
         written = {
             stage: [one for one in found if one.shuffle_write_records and one.rdd_ids[0] in rdds]
@@ -77,7 +77,7 @@ class OutsideJobs:
         return {stage: found for stage, found in written.items() if found}
 
     def pass_over(self, end: int) -> None:
-        """Record that no batch after the checked attempt's batch needs the jobs before this one."""
+        """Record that no batch after the checked attempt's batch needs the jobs before the job ``end``."""
         self._first = max(end, self._first)
         self._ours.drop_before(self._first)
         self._history.store.forget_markers(self._first)

@@ -1,12 +1,13 @@
-"""Check a batch against its checkpoint, if ``offsets/N`` may not be what the running query has planned.
+"""Check a batch against its checkpoint, if ``offsets/N`` may differ from what the running query has planned.
 
-There are two causes. The checkpoint's store may let another driver overwrite the file. Or the user may have passed the location
-of a copy of the query's checkpoint. The copy has the same query id, but Spark does not write the new batches to the copy.
+A difference has two possible causes. The checkpoint's store may let another driver overwrite the file. Or the user may have
+passed the location of a copy of the query's checkpoint. The copy has the same query id, but Spark does not write the new batches
+to the copy.
 
 Spark's offset log relies on a rename that fails if the target exists (``CheckpointFileManager.createAtomic``). If the rename
-replaces the target instead, a driver that is paused in the middle of a write may later replace the offsets of a batch that
-another driver has planned. Then a decision's offsets or times would not match the rows that it commits, and a restart would lose
-or duplicate the rows that differ. The rename replaces the target even on a local path: see
+replaces the target instead, two drivers may conflict. One driver may be paused in the middle of a write, and may later replace
+the offsets of a batch that the other driver has planned. Then a decision's offsets or times would not match the rows that it
+commits, and a restart would lose or duplicate the rows that differ. The rename replaces the target even on a local path: see
 :func:`~twopc.integration.spark.hadoop_files.renames_exclusively`.
 """
 
@@ -107,8 +108,9 @@ def running_query(session: SparkSession, query_id: str) -> Any:
 def _are_equal(query: RunningQuery, planned: Any, written: list[str]) -> bool:
     """Whether the offsets are equal, even if their texts or the sources' order differ.
 
-    Version 1 of the file has a line for each position of a source in the query. Version 2 has no order, one line for a source
-    that the query reads twice, and no line for a source without an offset (``toOffsetMap`` in Spark's ``StreamProgress``).
+    Version 1 of the file has a line for each position of a source in the query. The lines of version 2 have no order. A source
+    that the query reads twice has only one line, and a source without an offset has no line (``toOffsetMap`` in Spark's
+    ``StreamProgress``).
     """
     lines = sorted(map(_canonical, written))
     return lines == sorted(map(_canonical, _by_position(planned))) or lines == sorted(

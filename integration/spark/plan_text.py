@@ -1,11 +1,10 @@
-"""Whether Spark shows all of a plan. The user's settings may shorten a plan's text."""
+"""Tell whether Spark shows all of a plan. The user's settings may shorten a plan's text."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Spark puts this where it has omitted columns or expressions, because a node has more of them than
-#: ``spark.sql.debug.maxToStringFields``.
+#: Spark writes this in place of columns or expressions, if a node has more of them than ``spark.sql.debug.maxToStringFields``.
 OMITTED: Final = " more fields"
 #: The last word of a text that is longer than ``spark.sql.maxPlanStringLength``. The text ends with "... 7 more
 #: characters". If the setting is 30 or less, the whole text is "Truncated plan of 7 characters" (``PlanStringConcat``).

@@ -187,7 +187,7 @@ class QueryRun:
     def returned(self, passed: Passed) -> None:
         """Record that every interceptor has finished a call of the user's function.
 
-        Do not record it if an interceptor has written nothing, or has added data of its own. A repetition of the call then
+        Do not record the call if an interceptor has written nothing, or has added data of its own. A repetition of the call then
         reaches the interceptors, which may pass other rows on. :meth:`take` refuses these rows.
         """
         if self._may_repeat and self._visible is not None and self._visible.batch_id == passed.batch_id:

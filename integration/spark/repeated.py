@@ -37,7 +37,8 @@ _ALL_COLUMNS: Final = 10_000
 #: The leaves of a plan that produce the same rows each time, or that :func:`_causes` examines separately: the batch,
 #: checkpointed and cached rows, and rows that the plan itself contains.
 _FIXED: Final = re.compile(r"RDD$|^(InMemoryRelation|LocalRelation|Range|OneRowRelation|CommandResult)$")
-#: The leaves whose rows the plan itself contains. A reference to a common table expression stands beside its definition.
+#: The leaves whose rows the plan itself contains. A plan with a reference to a common table expression also contains the
+#: expression's definition.
 _ROWS: Final = frozenset({"LocalRelation", "Range", "OneRowRelation", "CommandResult", "CTERelationRef"})
 #: The nodes whose rows depend on the order of their input.
 _ORDERED: Final = frozenset({"Window", "GlobalLimit", "Offset", "Tail", "Sample"})
@@ -122,7 +123,7 @@ class Repeated:
         return len(forms) > known
 
     def _is_first(self, kind: str, frames: Sequence[SinkFrame]) -> bool:
-        """Whether this run has not logged this kind of warning about these sinks. Records that it logs the warning now."""
+        """Whether this run has not yet logged this kind of warning about these sinks. Records the warning as logged."""
         warning = kind, _names(frames)
         is_first = warning not in self._told
         self._told.add(warning)

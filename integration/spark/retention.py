@@ -23,7 +23,7 @@ def decisions_kept(session: SparkSession, num_retained: int | None) -> int:
 
     Args:
         session: the query's session.
-        num_retained: the user's setting; None: :data:`NUM_RETAINED`.
+        num_retained: the user's setting; None means :data:`NUM_RETAINED`.
     """
     sparks = int(session.conf.get(_SPARKS, _SPARKS_DEFAULT) or _SPARKS_DEFAULT)
     if num_retained is not None and num_retained < sparks:

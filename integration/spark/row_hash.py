@@ -35,7 +35,7 @@ def hash_arguments(sql: str, kind: st.DataType, depth: int = 0) -> list[str]:
     between two evaluations.
     """
     if isinstance(kind, st.StructType):
-        if is_ambiguous(kind):  # Spark cannot read the fields one by one, and its hash and text leave rare cases equal
+        if is_ambiguous(kind):  # Spark cannot read each field, and rare different values have the same hash and text
             return [f"{sql} IS NULL", sql, f"CAST({sql} AS STRING)"]
         fields = (hash_arguments(f"{sql}.{quoted(field.name)}", field.dataType, depth) for field in kind)
         return [f"{sql} IS NULL", *chain.from_iterable(fields)]
@@ -60,7 +60,7 @@ def hash_arguments(sql: str, kind: st.DataType, depth: int = 0) -> list[str]:
 
 
 def _marks(sql: str, kind: st.DataType, marks: str) -> str:
-    """Compute the marks of an array's leaves only if one of them may be null or zero, because an array may be an embedding."""
+    """Compute the marks of an array's leaves only if a leaf may be null or zero, because an array may be long (an embedding)."""
     if not isinstance(kind, st.NumericType):
         return marks
     has_neither = f"array_contains({sql}, CAST(0 AS {kind.simpleString()})) = false"  # null if an element is null

@@ -87,7 +87,7 @@ class RunningQuery:
 
     @property
     def offsets_of_sources(self) -> Any:
-        """The end offsets of the current batch in Spark's memory: one for each source that has an offset, in no order."""
+        """The end offsets of the current batch in Spark's memory, unordered: one for each source that has an offset."""
         return self._java.availableOffsets().values()
 
     @property

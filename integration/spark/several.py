@@ -76,7 +76,7 @@ def by_frame(frames: Frames, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id:
     if missing := sorted(names - set(frames)):
         raise ConfigurationError(
             f"the call for batch {batch_id} passes no DataFrame for sink {missing[0]!r}. Nothing was written. Add a "
-            f"DataFrame for this sink, or add {missing[0]!r}: None if the sink is to receive no rows"
+            f"DataFrame for this sink, or add {missing[0]!r}: None if the sink should receive no rows"
         )
     taken: dict[int, list[TwoPhaseCommitSink[Any]]] = {}
     for sink in sorted(sinks, key=lambda sink: sink.name):

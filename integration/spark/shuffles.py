@@ -31,8 +31,8 @@ _STATUS_POLL_S: Final = 0.002
 #: The suffix that an attempt's marker jobs add to the attempt's tag.
 _MARK: Final = "-end"
 _DROPPED: Final = (
-    "Spark's listener bus queue was full, so Spark has dropped {lost} of its reports about jobs and stages since it "
-    "planned this batch's oldest data. So the toolkit cannot check whether a stage ran twice and mixed the rows of two "
+    "Spark's listener bus queue was full. Since Spark planned the oldest data that this batch uses, Spark has dropped {lost} of "
+    "its reports about jobs and stages. So the toolkit cannot check whether a stage ran twice and mixed the rows of two "
     "shuffles. No part of the batch is decided or visible. Restart the query. If the query stops with this error again, "
     "raise spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the application (under Spark "
     "Connect, the server). If your program has cached a DataFrame outside the function, call its unpersist() first"
@@ -253,8 +253,8 @@ class Shuffles:
     def _unwritten(self, seen: _Seen) -> dict[int, int]:
         """Map the RDD of each unwritten stage to the stage.
 
-        A stage is unwritten if the attempt's jobs skipped it and no known earlier stage has written its shuffle. Spark numbers
-        a stage that skips a shuffle after the stage that wrote it. Leave out a job that is still running, because the job
+        A stage is unwritten if the attempt's jobs skipped it and no known earlier stage has written its shuffle. A stage that was
+        skipped has a higher number than the stage that wrote its shuffle. Leave out a job that is still running, because the job
         may still run its stages.
         """
         skipped = {

@@ -35,9 +35,9 @@ class StageGraph:
     def may_read(self, level_of: Callable[[int], str | None]) -> bool:
         """Whether the stage may read a shuffle without a record of it.
 
-        A cached RDD is either in the cache, or a task computes a whole partition of it. Then the task also reads the whole
-        shuffle behind it, which Spark reports. But if the partition may not go to disk and does not fit into memory, the
-        task computes only the rows that it needs.
+        If a partition of a cached RDD is not in the cache, a task normally computes the whole partition. The task then also reads
+        the whole shuffle behind the partition, and Spark reports this. But if the partition may not go to disk and does not fit
+        into memory, the task computes only the rows that it needs.
 
         Args:
             level_of: returns a description of a cached RDD's storage level, or None if Spark no longer caches the RDD.

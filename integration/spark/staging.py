@@ -171,7 +171,7 @@ class Staging:
                 raise FatalError(
                     f"the staged rows in {shown_below(self.location, name)} cannot be read, because the file is torn or was "
                     "altered. No staged row was written, and the batch stays decided. Remove the file and restart. Spark "
-                    "then evaluates the batch again if it still can. Or restore the file from a backup"
+                    "then evaluates the batch again if it still can. Alternatively, restore the file from a backup, and restart"
                 )
             with pa.ipc.open_file(source, footer_offset=arrow_size(source)) as reader:
                 view = views_in(reader.schema)[sink]

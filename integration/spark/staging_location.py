@@ -31,7 +31,7 @@ def as_uri(location: str) -> str:
 
 
 def below(location: str, name: str) -> str:
-    """Return the location of a file or directory below a location. A URI's options stay behind the path."""
+    """Return the location of a file or directory below a location. A URI's options stay at the end."""
     uri = _URI.fullmatch(location)
     path, options = uri.groups() if uri is not None else (location, "")
     return f"{path.rstrip('/')}/{name}{options}"

@@ -1,4 +1,4 @@
-"""What the toolkit says about a batch's state: it may not match the written rows, or a part of it may be missing."""
+"""Report that a batch's state may not match the written rows, or that a part of the state may be missing."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def unclear(batch_id: int, names: str, *, is_visible: bool) -> ConfigurationErro
     return ConfigurationError(
         f"the toolkit cannot tell whether {names} has written all of its state for batch {batch_id}. If a part is missing, the "
         f"next batch cannot start. {_row_risk(is_visible=is_visible)}. An earlier job of the toolkit or of your function ran "
-        "only some of the operator's tasks, for example because the job failed or was canceled. The log shows the cause. Remove "
-        "it, and restart. The restart evaluates the batch again, and writes all of the state"
+        "only some of the operator's tasks, for example because the job failed or was canceled. The log shows the "
+        "cause. Fix the cause, and restart. The restart evaluates the batch again, and writes all of the state"
     )
 
 

@@ -1,10 +1,10 @@
 """Check that Spark has written all of a batch's state. The next batch cannot load the state if a partition is missing.
 
 A stateful operator commits a state partition when the partition's last row has been read (``StateStoreWriter``
-and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So a plan skips partitions if it has a
-``limit``, a filter that is always false or a join with an empty side, or if its DataFrame is not made from the batch
-(SPARK-52008). Up to version 4.0, Spark accepts a batch with skipped partitions, and fails at every later start. Newer
-versions fail once ``foreachBatch`` has returned.
+and its ``CompletionIterator`` in Spark's ``statefulOperators.scala``). So a plan skips partitions if it has a ``limit``, a filter
+that is always false or a join with an empty side. A plan also skips partitions if its DataFrame is not made from the batch. See
+SPARK-52008. Up to version 4.0, Spark accepts a batch with skipped partitions, and fails at every later start. Newer versions fail
+once ``foreachBatch`` has returned.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 _UNLIKE: Final = (Py4JError, TypeError, ValueError, AttributeError)
 #: The kind of plan node in which ``ForeachBatchSink`` passes the batch.
 _BATCH: Final = "LogicalRDD"
-#: The nodes with which the number of commits proves nothing. Range partitioning samples its input, and a common table expression
-#: may be copied, so Spark may compute a partition more than once. A limit skips partitions. If an executor is lost, or the plan
-#: has a Cartesian product (which no name in the plan shows), Spark may compute another partition twice, and hide the skipped one.
+#: If a plan contains one of these nodes, the number of commits proves nothing. Range partitioning samples its input, and a common
+#: table expression may be copied, so Spark may compute a partition more than once. A limit skips partitions. If an executor is
+#: lost, or the plan has a Cartesian product (which no name in the plan shows), Spark may compute another partition twice. The
+#: additional commits then hide the skipped partition.
 _UNCOUNTED: Final = re.compile(
     rf"Sort|Rebalance|WithCTE|CTERelation|GlobalLimit|LocalLimit|Offset|Tail|"
     rf"RepartitionByExpression .*(\b(ASC|DESC)\b|{OMITTED})"
@@ -78,8 +79,8 @@ class StatefulOperators:
             has_state: returns whether the checkpoint contains state; called only if Spark does not expose the plan.
 
         Raises:
-            ConfigurationError: the query keeps state, and this version of Spark does not expose the plan, or the state's
-                format does not fit a batch that is evaluated twice.
+            ConfigurationError: the query keeps state, and this version of Spark does not expose the plan.
+            ConfigurationError: the query keeps state in a format that does not fit a batch that is evaluated twice.
         """
         if self._places == ():
             return None

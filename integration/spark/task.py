@@ -171,8 +171,8 @@ class PrepareTask:
                     writer.close()
                 except Exception:
                     logger.warning(
-                        "partition %d: the writer of sink %r could not be closed. No row is lost. A transaction that it left "
-                        "open is ended by the driver",
+                        "partition %d: the writer of sink %r could not be closed. No row is lost. If the writer left a "
+                        "transaction open, the driver ends it",
                         partition,
                         name,
                         exc_info=True,
@@ -357,7 +357,7 @@ def _failed(partition: int, error: FatalError) -> TaskResult:
 
 
 def _require_all_rows(writers: Mapping[str, SinkWriter[Any]], due: Mapping[str, int]) -> None:
-    """Check that each sink's writer received its rows. Otherwise, the batch would be complete without them."""
+    """Check that each sink's writer received its rows. Otherwise, the batch could complete without these rows."""
     for name, writer in writers.items():
         if writer.rows != due[name]:
             raise FatalError(

@@ -34,7 +34,7 @@ class Unbegun:
         Args:
             number: the job.
             witness: a job that was over before Spark assigned the number; None if unknown.
-            last: a job that is probably over. If it is, it is the witness in the next call for this number.
+            last: a job that is probably over. If the job is over, it becomes the witness for the next call with this number.
             is_in_order: whether the times at which the jobs ended show their order. If not, a witness proves nothing.
 
         Raises:

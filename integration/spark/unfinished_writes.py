@@ -34,16 +34,16 @@ def joined(runs: Iterable[StageAttempt]) -> list[StageAttempt]:
 
 
 def failed_first(runs: Iterable[StageAttempt]) -> bool:
-    """Whether the first of these runs failed, and the next run is of another job's stage."""
+    """Whether the first of these runs failed, and the next run belongs to another job's stage."""
     first, second, *_ = runs
     return first.status == _FAILED and first.stage_id != second.stage_id
 
 
 def _wrote_the_rest(failed: StageAttempt, later: StageAttempt) -> bool:
-    """Whether a run ran exactly the tasks that had not succeeded in the failed run.
+    """Whether the later run executed exactly the tasks that had not succeeded in the failed run.
 
-    A task that succeeded counts even if its output was lost, or if it ended too late for Spark to use its output. Spark then
-    runs the task again, so the sum is higher.
+    A task that succeeded counts even if its output was lost, or came too late for Spark to use. Spark then runs the task again,
+    so the sum is higher.
     """
     is_next = failed_first((failed, later)) and not failed.attempt_id and not later.attempt_id
     return is_next and failed.num_complete_tasks + later.num_tasks == failed.num_tasks

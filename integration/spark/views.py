@@ -33,7 +33,7 @@ LETTER_MAX_BYTES: Final = 900_000
 #: How much of a long text (in characters) or of long binary data (in bytes) is kept if the letter would exceed the limit. Each
 #: length is tried in turn.
 _CUTS: Final = (10_000, 1_000, 100)
-#: The cause can quote the row, so its size is limited to a letter's maximum size divided by this number.
+#: The cause can quote the row. So the cause's size is limited to a letter's maximum size divided by this number.
 _CAUSE_SHARE: Final = 4
 _CAUSE_MAX_BYTES: Final = 10_000
 _CAUSE_KEY: Final = "twopc.cause"
@@ -83,7 +83,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         # A sink that only counts rows uses no columns, and a batch made from no arrays would have no rows.
         if not self.columns:
             return rows.select([])
-        # Every field is nullable, whatever Spark knows about the column, so that a sink always receives the same schema.
+        # Every field is nullable, even if Spark knows that the column has no nulls. So a sink always receives the same schema.
         return pa.RecordBatch.from_arrays(
             [rows.column(index) for _, index in self.columns], names=[name for name, _ in self.columns]
         )
@@ -159,7 +159,7 @@ def _letters(rows: pa.RecordBatch, causes: pa.Array[Any], most_bytes: int) -> pa
 
 
 def _cause(cause: str, most_bytes: int) -> bytes:
-    """Encode the cause, truncated to this size and an ellipsis."""
+    """Encode the cause. If the cause is longer than ``most_bytes``, truncate it to this size, and append an ellipsis."""
     whole = cause.encode()
     return whole if len(whole) <= most_bytes else whole[:most_bytes].decode(errors="ignore").encode() + "…".encode()
 
@@ -174,7 +174,7 @@ def _letter(row: dict[str, Any], most_bytes: int) -> bytes:
 
 
 def _forms(row: dict[str, Any]) -> Iterator[bytes]:
-    """Yield the whole row, the row with ever shorter values, and then, if the row has many values, ever shorter parts of it."""
+    """Yield ever shorter forms: the whole row, the row with truncated values, and the beginning of the row's JSON text."""
     whole = msgspec.json.encode(_readable(row))
     yield whole
     for part in (row, {"row": whole}):

@@ -1,4 +1,4 @@
-"""Fit Spark's Python workers to the toolkit: cache the directory of each imported archive between tasks, and save address space.
+"""Adapt Spark's Python workers: cache the directory of each imported archive between tasks, and save address space.
 
 Each task begins with ``importlib.invalidate_caches()`` (``pyspark.worker_util.setup_spark_files``). Python then rereads the
 directory of each archive on the path, once for every package that it imports from the archive. These reads take 70 to 300 ms
@@ -42,7 +42,7 @@ def keep_archives() -> None:
 def save_address_space() -> None:
     """If this process's address space is limited, let its threads share two arenas of memory instead of one arena each.
 
-    Call this function before a client starts its threads. Other C libraries than glibc do not reserve memory for each thread.
+    Call this function before a client starts its threads. C libraries other than glibc do not reserve memory for each thread.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:

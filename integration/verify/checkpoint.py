@@ -177,7 +177,7 @@ def _check_undecided(finished: Collection[int], expected: int) -> Iterator[Findi
 
 
 def _check_commits(files: Files, decided: Sequence[int]) -> Iterator[Finding]:
-    # Spark writes commits/N after the sink's commit, so the file may still be missing only for the last decided batch.
+    # Spark writes commits/N after the sink's commit. So the last decided batch is the only batch whose file may be missing.
     commits = numbers(files, "commits")
     if absent := [batch for batch in decided[:-1] if batch not in commits and batch >= min(commits, default=0)]:
         text = (

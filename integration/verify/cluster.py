@@ -131,8 +131,8 @@ class Cluster:
         """
         own = self._own()
         view, here = fold(own), self.transactions.cluster_id
-        # A start that takes over the sink closes the log before it decides elsewhere. If it has died before that, the newest
-        # decision is still the one in this log.
+        # A start that takes over the sink closes this log before it decides elsewhere. If the start died before it closed this
+        # log, the newest decision is still in this log.
         acquired = view.acquired if view.decision is None else None
         where = Where(self.ledger.name, here) if acquired is None else self.facts.where(acquired)
         if acquired is not None and where.is_checkpoint:

@@ -1,4 +1,4 @@
-"""Find the log that contains a sink's decisions. If a query's Kafka sinks are on several clusters, one of them stores the log."""
+"""Find the log that contains a sink's decisions. If a query's Kafka sinks are on several clusters, one cluster stores the log."""
 
 from __future__ import annotations
 
@@ -170,5 +170,5 @@ def find_log(sink: KafkaSink, cluster: str, where: Where, facts: QueryFacts) -> 
         f"the decisions of sink {sink.name!r} are in {where.log}, which is not on the cluster at "
         f"{sink.bootstrap_servers}. Either the query's sinks are on several clusters, or this topic was deleted. The "
         "sink's ledger does not show which of the two is true, because an older version wrote the ledger. The query's "
-        f"checkpoint shows it, so {GIVE_CHECKPOINT}. Until then, do not abort any transaction. {_SINKS}"
+        f"checkpoint shows it, so {GIVE_CHECKPOINT}. Before you know the answer, do not abort any transaction. {_SINKS}"
     )

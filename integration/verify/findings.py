@@ -35,8 +35,8 @@ class Kind(Enum):
     OFFSETS_DIFFER = (
         "offsets_differ",
         Severity.ERROR,
-    )  #: the checkpoint's source offsets differ from the decision's (rule 10)
-    OFFSETS_RAN_BACK = "offsets_ran_back", Severity.ERROR  #: a batch ends at lower offsets than the previous one
+    )  #: the source offsets in the checkpoint differ from the offsets in the decision (rule 10)
+    OFFSETS_RAN_BACK = "offsets_ran_back", Severity.ERROR  #: a batch ends at lower offsets than the previous batch
     RANGE_DIFFERS = (
         "range_differs",
         Severity.ERROR,
@@ -47,7 +47,7 @@ class Kind(Enum):
     UNDECIDED_VISIBLE = "undecided_visible", Severity.ERROR  #: a visible transaction has no decision
     ROWS_DIFFER = "rows_differ", Severity.ERROR  #: marker and decision disagree on the number of rows
     RECORDS_MISSING = "records_missing", Severity.ERROR  #: the output contains fewer records than committed rows
-    DUPLICATES = "duplicates", Severity.ERROR  #: a record has the same identity as an earlier one
+    DUPLICATES = "duplicates", Severity.ERROR  #: a record has the same identity as an earlier record
     SEQUENCE_GAPS = "sequence_gaps", Severity.ERROR  #: numbers are missing from a sequence
     RECORDS_UNDECIDED = (
         "records_undecided",

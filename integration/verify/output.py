@@ -36,7 +36,7 @@ class RecordChecks:
     sequence: Expression | None = (
         None  #: yields numbers with no gaps between the smallest and the largest; None: not checked
     )
-    by: Expression | None = None  #: records with an equal value form one sequence; None: all records of a topic do
+    by: Expression | None = None  #: records with an equal value form a sequence; None: all records of a topic form one
 
 
 class Output:

@@ -34,7 +34,7 @@ class Expected:
     """The number of records to expect."""
 
     proven: Mapping[frozenset[str], int]  #: rows of transactions proven visible: the minimum number of records
-    #: rows of all decided transactions, except the given-up ones: the maximum number of this sink's records
+    #: rows of all decided transactions, except given-up transactions: the maximum number of this sink's records
     decided: Mapping[frozenset[str], int]
     incomplete: str | None  #: why these numbers do not include all rows that the sink has written; None if they do
     producers: Producers = ()  #: the producers of all decided transactions

@@ -94,8 +94,8 @@ class Verifier(AbstractContextManager["Verifier"]):
             listing = self._cluster.transactions.list_open(f"{sink.name}.")
             described = describe(self._cluster.transactions, listing.transactional_ids)
             self._output.update_bounds(self._cluster, self._topics_to_read(required))
-            # Read the finished batches before the second read of the log, because it does not include the decisions of
-            # batches that Spark finishes later.
+            # List the finished batches before the second read of the log. That read may miss the decisions of batches that
+            # Spark finishes later.
             finished = () if options.checkpoint is None else finished_batches(options.checkpoint)
             after, ledger = self._history()
         except OtherVersionError:
@@ -205,5 +205,5 @@ class Verifier(AbstractContextManager["Verifier"]):
 
 
 def _has_rows(batch: Batch) -> bool:
-    """Whether any task in the batch received rows. With a weaker guarantee, no handle says which sink they were for."""
+    """Whether any task in the batch received rows. With a weaker guarantee, no handle says which sink the rows were for."""
     return any(task.rows for task in batch.decision.tasks)

@@ -4,15 +4,15 @@ A mark in each row prevents the driver from applying the row twice. The mark cha
 
 * ``Put``: the cells' timestamp. It begins at the decision's version and increases from task to task. Writing the cells
   again changes nothing, and cells with a later timestamp stay. If two chunks of a slice may contain the same key, each
-  chunk has its own timestamp. The key's last row therefore wins, in whatever order and however often the chunks are
-  applied.
+  chunk has its own timestamp. The key's last row therefore wins, even if the chunks are applied several times or in a
+  different order.
 * ``Delete``: the deletion's timestamp, which is the decision's version. A deletion never removes a newer cell, even if
   the deletion is applied again much later.
 * ``Increment``, ``Append``: a marker cell ``twopc:<sink>``. The marker contains the newest decision that changed the
   row, and the number of applied chunks for each task. A newer decision replaces the marker, so a row never has more than
   one marker. Only the marker's value is compared. Like the row's cells, the marker has the time of the commit as its timestamp.
-  The marker is in the cells' only family. Another client's deletion therefore cannot hide the marker and leave the cells
-  visible.
+  The mapping's cells are all in one family, and the marker is in the same family. Another client's deletion therefore cannot
+  hide the marker and leave the cells visible.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class Applier:
     def apply(
         self, handle: HBaseHandle, base: int, decided: Collection[HBaseHandle], *, has_lost: bool = True
     ) -> list[str]:
-        """Apply all chunks of a slice under the decision with version ``base`` and these slices.
+        """Apply all chunks of a slice. ``base`` is the decision's version, and ``decided`` contains the decision's slices.
 
-        An earlier call may have applied some of the chunks. This method does not rely on that, because a snapshot of the data
-        table may have been restored since.
+        An earlier call may have applied some of the chunks. This method still processes every chunk, because a snapshot of the
+        data table may have been restored since.
 
         Returns:
             the errors that block the slice; empty if there are none.
@@ -169,7 +169,7 @@ class Applier:
             left = [mutation for mutation, _ in todo]
             if failed := self._failures(answers, left):
                 return failed
-            # Another driver has moved the marker, or this call has moved it and its response was lost.
+            # Another driver has changed the marker, or this call has changed the marker, but the response was lost.
             left = [mutation for mutation, answer in zip(left, answers, strict=True) if not answer]
         return []
 
@@ -210,10 +210,10 @@ def _stamp_deletion(mutation: Message, at_ms: int) -> None:
 def _write_marker(row: bytes, column: Column, value: bytes, held: Mapping[Column, Cell]) -> list[Message]:
     """Build the mutations that write a marker. ``held`` contains the cells that were read, including the old marker.
 
-    The marker must be visible whenever the row's new value is. If there is no visible marker, another client may just have
-    deleted the row. HBase gives all appends and increments in a step the same timestamp, but a put may receive an
-    earlier one. The marker is therefore appended to the absent cell. A visible marker can be replaced by a put, because no
-    deletion hides a timestamp after the marker's.
+    The marker must be visible whenever the row's new value is visible. If there is no visible marker, another client may
+    just have deleted the row. HBase gives all appends and increments in a step the same timestamp, but a put may receive
+    an earlier timestamp. The marker is therefore appended to the absent cell. If the marker is visible, a put can replace
+    it, because no deletion hides a cell that is newer than a visible marker.
     """
     cell = {column: value}
     mutations = [put(row, cell) if column in held else append(row, cell)]

@@ -29,7 +29,7 @@ _LENGTH: Final = struct.Struct(">I")
 _LOOK_ROWS: Final = 1_000
 
 Change = tuple[int, int]
-"""How far a cell's value can rise or fall, in any order of the rows. An append can only increase the number of bytes."""
+"""How far a cell's value can fall and rise, in any order of the rows. An append can only increase the number of bytes."""
 
 
 class Reach(NamedTuple):
@@ -143,7 +143,7 @@ class Check:
 
 
 def noted_in(answers: Sequence[Any]) -> list[Reach]:
-    """Read the numbers that tasks stored with their chunks. ``responses`` contains the slices' state cells."""
+    """Read the numbers that tasks stored with their chunks. ``answers`` contains the slices' state cells."""
     return [
         Reach(*staging.REACH.unpack(cell.value))
         for answer in answers

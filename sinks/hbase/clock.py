@@ -1,7 +1,7 @@
 """Compare a driver's clock with HBase's clock, because versions come from the driver's clock and are used as timestamps.
 
-The versions of a sink never decrease. So if a driver's clock is ahead once, the sink's cells stay ahead of the clock. They
-hide the cells of other clients and of other sinks, and nobody notices.
+A sink's versions never decrease. So if a driver's clock is ahead once, the timestamps of the sink's cells stay ahead of HBase's
+clock. These cells then hide the cells of other clients and of other sinks, and nobody notices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Clocks that are synchronized differ much less, and the timestamps of a large batch are ahead by a few seconds.
+#: Synchronized clocks differ by much less, and the timestamps of a large batch are only a few seconds ahead.
 _TOLERANCE_MS: Final = 60_000
 _CELL: Final[Column] = (STATE, b"now")
 
@@ -74,8 +74,8 @@ def warn_if_ahead(sink: str, *, version: int, server_ms: int, table: str, own_ta
         logger.warning(
             "sink %r: the timestamps of this sink are %d s ahead of HBase's clock, because a driver's clock was once ahead. This "
             "sink still writes every row correctly. But for the next %s (h:mm:ss), its cells and deletions in table %r "
-            "hide what other clients write to the same cells. Until then, keep the sink's name and its rows in table %r, "
-            "because readers would not see the cells of a sink with a new name",
+            "hide what other clients write to the same cells. During this time, keep the sink's name and its rows in table "
+            "%r, because readers would not see the cells of a sink with a new name",
             sink,
             _seconds(ahead_ms),
             timedelta(seconds=_seconds(ahead_ms)),

@@ -176,7 +176,7 @@ def _read(quorum: str, znode: str, timeout_s: float) -> bytes:
     zookeeper = KazooClient(hosts=quorum, timeout=timeout_s)
     try:
         zookeeper.start(timeout_s)
-        data, _ = zookeeper.get_async(znode).get(timeout=timeout_s)  # get() would wait for as long as ZooKeeper is away
+        data, _ = zookeeper.get_async(znode).get(timeout=timeout_s)  # get() would wait until ZooKeeper is back
     except NoNodeError:
         raise ConnectionError(
             f"ZooKeeper at {quorum!r} has no znode {znode}: check that HBase is running, and that HBase uses this quorum and "

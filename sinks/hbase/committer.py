@@ -88,7 +88,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         return scan_start
 
     def _check_clocks(self) -> None:
-        here_ms = control.now_ms()  # first, so that a slow response cannot make this host's clock look ahead
+        here_ms = control.now_ms()  # read first, so that a slow response cannot make this host's clock look ahead
         with self._try("reading HBase's clock"):
             server_ms = clock.read_server_clock(self._client, table=self._table, sink=self.name)
         version = self._read("reading its newest version").version
@@ -137,7 +137,7 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
 
     def _apply_all(self, handles: Sequence[HBaseHandle], version: int) -> None:
         self._fence.raise_to(version, top_of(handles, version))
-        if version == self._newest:  # a new decision replaces no lost slice, and has deleted older tombstones
+        if version == self._newest:  # a new decision has lost no slice yet, and older tombstones are deleted
             self._has_tombstones = False
         self._decided = handles
         super()._apply_all(handles, version)

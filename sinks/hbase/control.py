@@ -1,8 +1,8 @@
 """Store the control record in HBase, in one cell that changes only by compare-and-set.
 
 The cell's timestamp is the region server's time. If the record's row was deleted before, the deletion hides every cell with an
-earlier timestamp until a major compaction, even a cell that is written later. The server never gives a conditional put an earlier
-timestamp than the cell that it replaces.
+earlier timestamp, even a cell that is written later. Only a major compaction removes the deletion. If a conditional put replaces
+a cell, the server never gives the put an earlier timestamp than the replaced cell has.
 """
 
 from __future__ import annotations

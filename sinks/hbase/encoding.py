@@ -31,7 +31,7 @@ _MORE: Final = 0x80
 
 
 class Encoder:
-    """Encodes one mapping's mutations. A mutation has no timestamp, because the decision sets it.
+    """Encodes one mapping's mutations. The mutations have no timestamps, because the decision determines the timestamps.
 
     Args:
         operation: the HBase name for the operation.

@@ -29,10 +29,10 @@ class AbsentTableError(Exception):
 #: All errors that a call may raise or receive as its response.
 FAILURES: Final = (RemoteError, AbsentTableError, OSError)
 _IGNORED: Final = "ConditionIgnored"
-#: The Java classes of errors that a retry does not clear: HBase's subclasses of ``DoNotRetryIOException``, and those that refuse
-#: the user. Like HBase's own client, the sink retries all other errors, because a server that is starting, stopping or dying
-#: may return any of them. A few subclasses are missing here, because they only mean that a master is starting or stopping, or
-#: that a scan must begin again.
+#: The Java classes of errors that a retry does not clear: HBase's subclasses of ``DoNotRetryIOException``, and the errors that
+#: reject the user. Like HBase's own client, the sink retries all other errors, because a server that is starting, stopping or
+#: dying may return any of them. A few subclasses are missing here, because they only mean that a master is starting or
+#: stopping, or that a scan must begin again.
 _FINAL: Final = re.compile(
     rf"^({_IGNORED}|DoNotRetry|AccessDenied|AccessControl|Sasl|FatalConnection|BadAuth|EmptyServiceName|UnknownService|UnknownProtocol|"
     r"Unsupported|WrongVersion|Table(Exists|NotFound|NotEnabled|NotDisabled)|Namespace(Exist|NotFound)|"

@@ -33,7 +33,7 @@ class Progress(NamedTuple):
         top: the highest timestamp that the decision ``base`` may have used.
         done: for each slice that a driver has begun to apply for the decision ``base``, the number of applied chunks. The
             number is 0 until all chunks are applied.
-        tombstones: the slices that no driver may apply, and each one's :attr:`HBaseHandle.further_ms`.
+        tombstones: the slices that no driver may apply, with the :attr:`HBaseHandle.further_ms` of each slice.
     """
 
     base: int
@@ -111,8 +111,9 @@ def starts_of(handles: Collection[HBaseHandle], base: int, tombstones: Mapping[s
     """Return each slice's first timestamp under the decision with version ``base``.
 
     No two slices share a timestamp, and the timestamps increase in the order of the slices' partitions. A slice that
-    replaces a lost slice has a higher partition number than all others. So its timestamps must also be higher than
-    those that the lost slice would have used, which may lie between the timestamps of the other slices.
+    replaces a lost slice has a higher partition number than all other slices, so it must also have higher timestamps. But
+    when the other slices were first applied, some of their timestamps may have followed the timestamps that were reserved
+    for the lost slice. This function therefore adds the lost slice's ``further_ms`` to all timestamps.
     """
     known = {handle.uuid for handle in handles}
     at_ms = base + sum(further_ms for uuid, further_ms in tombstones.items() if uuid not in known)

@@ -67,7 +67,7 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
             require_fits(staged_size(self.name, pack([action])), row, self.max_cell_bytes)
 
     def destinations_of(self, handle: HBaseHandle) -> Collection[str]:
-        """See :class:`TwoPhaseCommitSink`. The checkpoint is not bound to the table, nor to what the mapping does to its rows."""
+        """See :class:`TwoPhaseCommitSink`. The checkpoint is bound neither to the table nor to the mapping's operation."""
         return {f"table {handle.table} with the mapping {handle.operation.capitalize()}"}
 
     def create_writer(self, task: TaskAttempt) -> HBaseWriter:

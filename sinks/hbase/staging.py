@@ -42,7 +42,7 @@ class HBaseHandle(StagedHandle):
     """A prepared slice. The slice's checksum is the SHA-256 of the chunks' SHA-256 digests.
 
     Attributes:
-        partition: the task's partition, by which a decision's slices are ordered.
+        partition: the task's partition. A decision's slices are ordered by partition.
         table: the table that the mutations change.
         operation: the HBase name for the operation.
         chunks: the number of chunks.

@@ -3,10 +3,10 @@
 Unlike the Java client, librdkafka never splits such batches.
 
 The limit applies to a whole batch. A topic that accepts 64 kB may therefore reject five hundred small records with the same
-key. A process reads each topic's limit once per run. Without permission to read the limit, it sends batches as small as those of
-the Java client. After any other failure, it does so only until a later request succeeds. If the limit is lowered while the query
-runs, a broker rejects one attempt, and the next attempt reads the limit again. Nothing else may be left to the next attempt: an
-error ends the Python process of Spark's task, which forgets what it has learned.
+key. A process reads each topic's limit once per run. Without permission to read the limit, the process sends batches as small as
+those of the Java client. After any other failure, it does so only until a later request succeeds. If the limit is lowered while
+the query runs, a broker rejects one attempt, and the next attempt reads the limit again. All other cases must be handled within
+an attempt: an error ends the Python process of Spark's task, and the process loses everything that it has learned.
 
 Sources: ``batch.size`` in librdkafka's CONFIGURATION.md; ``analyzeAndValidateRecords`` and ``append`` in Kafka's
 ``UnifiedLog.scala``.
@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 #: The librdkafka default.
 _DEFAULT: Final = 1_000_000
-#: The Java default. If Spark's own sink can write to a topic with its defaults, the topic accepts batches of this size.
+#: The Java default. If Spark's own sink can write to a topic with the default options, the topic accepts batches of this size.
 _CAUTIOUS: Final = 16_384
-#: What Kafka adds to a batch (61 bytes), and the most that it adds to a record's columns, in addition to their Arrow offsets.
+#: The bytes that Kafka adds to a batch, and the most bytes that Kafka adds to a record's Arrow columns and their offsets.
 _BATCH_BYTES: Final = 61
 _RECORD_BYTES: Final = 36
 #: The broker's errors for a batch that is too large.
@@ -67,7 +67,7 @@ class BatchSize:
     def bytes(self) -> int:
         """The user's setting or the lowest known limit of a topic, whichever is smaller, in bytes.
 
-        A limit that could not be read counts as the batch size of the Java client, unless the user has set one.
+        For a limit that could not be read, use the user's setting, or else the batch size of the Java client.
         """
         return min([self._chosen, *map(self._accepted, self._answers.values())])
 
@@ -78,7 +78,7 @@ class BatchSize:
         return self._chosen if is_absent else self._cautious
 
     def limit_of(self, topic: str) -> int:
-        """Return the size in bytes of the largest batch that a topic accepts, as far as it is known."""
+        """Return the size in bytes of the largest batch that a topic accepts, or ``sys.maxsize`` if it is unknown."""
         answer = self._answers.get(topic)
         return answer[0] if isinstance(answer, tuple) else sys.maxsize
 
@@ -92,8 +92,8 @@ class BatchSize:
 
     def _read(self, topics: Collection[str]) -> None:
         found = _ask(self._settings, topics)
-        # Before the pauses, because a thread that finds no topic due does not wait for this one. A new dict, because other
-        # threads may be reading the old one.
+        # Store the answers before the pauses, because a thread that finds no topic due does not wait for this thread. Create a
+        # new dict, because other threads may be reading the old dict.
         self._answers = self._answers | found
         for topic, answer in found.items():
             self._pauses.note(topic, answer)
@@ -161,7 +161,7 @@ class BatchSize:
             )
             retry = "If only the request for the limit failed, a restart is enough. Otherwise: " if is_unread else ""
             return ConfigurationError(
-                f"{sent} batches, and the sink cannot read its limit{reason}. {has}. None of this attempt's rows are or will be "
+                f"{sent} batches, and the sink cannot read its limit{reason}. {has}. No row of this attempt is or will become "
                 f"visible. {retry}{permit} kafka.batch.size to the topic's max.message.bytes or less, and restart the query"
             )
         unknown = (
@@ -181,7 +181,7 @@ def _why(answer: Answer) -> str:
 
 
 def pieces(rows: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Divide rows into pieces of at most ``most_bytes`` in a Kafka batch. A larger row is a piece of its own."""
+    """Divide rows into pieces that take up at most ``most_bytes`` in a Kafka batch. A larger row becomes a separate piece."""
     start = 0
     while start < rows.num_rows:
         count = rows.num_rows - start
@@ -198,9 +198,9 @@ def _ask(settings: KafkaSettings, topics: Collection[str]) -> dict[str, Answer]:
 
 
 #: The cache has a limit because a process outlives many queries. The limit is much higher than the number of sinks in a
-#: process, because each sink that is not in the cache costs its next batch a new client and a request.
+#: process. If a sink is no longer in the cache, its next batch needs a new client and another request.
 _MOST_SINKS: Final = 4096
-#: The driver's epoch and the limits learned in its run, by process and sink, in the order of their last use.
+#: For each process and sink, the driver epoch and the limits learned in that run. Entries are in the order of their last use.
 _known: dict[tuple[int, Place], tuple[int, BatchSize]] = {}
 #: The lock is needed because a driver has a thread for each of its queries.
 _known_lock: Final = threading.Lock()

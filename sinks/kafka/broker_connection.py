@@ -123,8 +123,8 @@ class BrokerConnection:
         async def exchange() -> list[Any]:
             sent = [self._send(*request) for request in requests]
             responses = [await _outcome(response) for response in sent]
-            # If a broker has throttled a connection, kafka-python rejects a request on it without having sent the
-            # request.
+            # If a broker has throttled a connection, kafka-python rejects requests on this connection without sending
+            # them.
             while (
                 rejected := [n for n, one in enumerate(responses) if isinstance(one, _NOT_READY)]
             ) and self._throttled():
@@ -181,7 +181,7 @@ def _open_in_turn(config: Mapping[str, Any]) -> KafkaAdminClient:
 
     kafka-python picks servers at random, and may spend all its time on a silent server
     (``KafkaConnectionManager._do_bootstrap``). So each attempt gets only a share of the time, and begins with a
-    different server from the previous attempt.
+    different server than the previous attempt.
     """
     total_ms = config.get("bootstrap_timeout_ms", _BOOTSTRAP_TIMEOUT_MS)
     count = len(config["bootstrap_servers"])

@@ -17,7 +17,9 @@ from twopc.sink import Form, SinkColumn, listed, require_one, type_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-HEADER_WITHOUT_KEY: Final = "the 'headers' column contains a header without a key. Give it a key, or remove it"
+HEADER_WITHOUT_KEY: Final = (
+    "the 'headers' column contains a header without a key. Give the header a key, or remove the header"
+)
 #: The overhead per record that librdkafka adds to key, value and headers (``RD_KAFKAP_MESSAGE_V2_MAX_OVERHEAD``).
 _RECORD_OVERHEAD_BYTES: Final = 36
 #: A length is encoded as a zigzag varint. It takes up one more byte for each of these limits that the length reaches.
@@ -48,9 +50,9 @@ def kafka_columns(schema: pa.Schema, *, has_topic: bool) -> tuple[SinkColumn, ..
 
 
 def named(name: str, names: Sequence[str]) -> str | None:
-    """Find the column with exactly this name, which Spark's writer requires.
+    """Find the column with exactly this name, or else the only column whose name differs only in case.
 
-    If there is none, find the only case-insensitive match.
+    Spark's own writer requires exactly this name.
 
     Raises:
         SchemaError: several columns match.
@@ -86,7 +88,7 @@ def require_writable(rows: pa.RecordBatch, *, max_bytes: int) -> None:
     if (pc.max(size).as_py() or 0) > max_bytes:
         raise BadRecordError(
             f"the record's key, value and headers exceed kafka.message.max.bytes={max_bytes} bytes. Make the record smaller, or "
-            "raise this option of the sink, and the topic's max.message.bytes"
+            "raise both this option of the sink and the topic's max.message.bytes"
         )
 
 

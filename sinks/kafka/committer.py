@@ -60,7 +60,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             opened.pop_all()
         self._scan_start = ScanStart(self._log, settings.topic, timeout_ms=settings.timeout_ms)
         self._kept_rows = KeptRows(self._client, timeout_ms=settings.timeout_ms)
-        self._confirmed: frozenset[KafkaHandle] = frozenset()  # by this driver, and not committed yet
+        self._confirmed: frozenset[KafkaHandle] = frozenset()  # confirmed by this driver, but not committed yet
         self._spared: Sequence[KafkaHandle] = ()  # other decisions that a start must commit
         self._unread: list[str] = []  # why the last search for markers proved nothing
         self._blockers: list[str] = []
@@ -102,7 +102,10 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
             self._warn_of_a_namesake()
 
     def _warn_of_a_namesake(self) -> None:
-        """Warn if a driver has used the sink name, but the ledger does not exist. Transactional ids do not contain its name."""
+        """Warn if a driver has used the sink name, but the ledger does not exist.
+
+        Transactional ids contain the sink's name, but not the ledger's name.
+        """
         sink = self._settings.name
         driver = driver_id(sink)
         if self._client.describe([driver])[driver].error == NONE:
@@ -136,8 +139,8 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
     def confirm(self, handles: Sequence[KafkaHandle], age_ms: float) -> None:
         """See :class:`SinkCommitter`. Apply rule 3.
 
-        If the decisions are in the checkpoint, the log does not stop a driver that another copy's driver has fenced. This sink
-        must then stop the driver.
+        If the decisions are in the checkpoint, a driver with another copy of the checkpoint may have fenced this driver. The
+        decision log would not stop this driver, so the sink must stop it.
         """
         if handles:
             began = time.monotonic()
@@ -185,7 +188,7 @@ class KafkaCommitter(SinkCommitter[KafkaHandle]):
         if here := [handle for handle in handles if handle in confirmed]:
             missing |= self._kept_rows.recreated(here)
         elsewhere = [handle for handle in handles if handle not in confirmed]
-        # At most starts, all of these transactions have ended, so there is no need to ask their partitions.
+        # When a driver starts, these transactions have usually all ended, so there is no need to ask their partitions.
         if still_open := [*unended(self._client, elsewhere, timeout_ms=self._timeout_ms)]:
             missing |= self._kept_rows.absent(still_open, topic_ids)
         # Ask the coordinators last. If a transaction is still open now, then it was open when the partitions were asked.

@@ -9,7 +9,7 @@ import kafka.errors as kafka_errors
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-#: kafka-python reports these errors without a connection. They hide the error of the last connection.
+#: kafka-python reports these errors without a connection. They would hide the error of the last connection.
 _WITHOUT_CONNECTION: Final = (kafka_errors.NodeNotReadyError, kafka_errors.UnknownBrokerIdError)
 #: kafka-python's texts for a connection that existed and then ended. All its other texts are about a connection that could not
 #: be made, for example because the broker is down.
@@ -19,8 +19,8 @@ _ENDED: Final = frozenset({"socket disconnected", "Connection closed during send
 class ConnectionErrors:
     """The error of each node's last request; None stands for any node. Threads may share this object.
 
-    A node's own response clears its error. So does another node's response about the same ids, because the coordinator may have
-    moved, and nobody may ask the first node again. Any response clears the error that stands for any node.
+    A response from a node clears that node's error. A response from another node about the same ids also clears the error,
+    because the coordinator may have moved, and the first node might never be asked again. Any response clears the error for None.
 
     Args:
         login_hint: the text that follows an error that may come from a rejected login.
@@ -36,7 +36,7 @@ class ConnectionErrors:
         Args:
             nodes: the node that received each request.
             outcomes: the response to each request, or its error.
-            about: the ids in each request; empty if only the same node's response counts.
+            about: the ids in each request; empty if only a response from the same node clears the error.
         """
         for node, outcome, ids in zip(nodes, outcomes, about, strict=True):
             if not isinstance(outcome, Exception):
@@ -48,7 +48,7 @@ class ConnectionErrors:
                 self._errors[node] = (f"{outcome}{hint}", waiting.union(ids or [""]))
 
     def settle(self, ids: Collection[str]) -> None:
-        """Forget the errors of requests that were only about these ids, which a broker has answered since."""
+        """Forget the errors of requests that were only about these ids. A broker has since responded about these ids."""
         for node, (why, waiting) in list(self._errors.items()):
             if left := waiting.difference(ids):
                 self._errors[node] = (why, left)
@@ -64,12 +64,12 @@ class ConnectionErrors:
 
 
 def _may_be_a_refused_login(error: Exception) -> bool:
-    """Whether a broker has closed an existing connection. It does so right after it has rejected a login.
+    """Whether a broker has closed an existing connection. Brokers do so right after they have rejected a login.
 
     kafka-python then often discards the broker's response (``KafkaTCPTransport._read_from_sock``).
     """
     if not isinstance(error, kafka_errors.KafkaConnectionError) or not error.args:
         return False
-    # A text, or the socket's own error, which kafka-python passes on only for an existing connection.
+    # This is a text, or the socket's own error, which kafka-python passes on only for an existing connection.
     why = error.args[0]
     return why in _ENDED if isinstance(why, str) else isinstance(why, (ConnectionResetError, BrokenPipeError))

@@ -52,7 +52,7 @@ _READ_BACK_PAUSE_S: Final = 0.005
 #: many offsets. A truncated ledger is shorter: it contains 200 decisions, each followed by a control record.
 _PART: Final = 512
 #: A connected broker may be silent for this long, for example because it is paused or its host is lost. By then, another broker
-#: will have taken over as leader or coordinator. The librdkafka default is a minute, as long as the driver's
+#: will have taken over as leader or coordinator. The librdkafka default is one minute, which is also the driver's
 #: transaction timeout.
 _SILENCE_MS: Final = 10_000
 _SHORTEST_SILENCE_MS: Final = 2_000
@@ -175,12 +175,13 @@ class KafkaDecisionLog(DecisionLog):
         if self._producer is None:
             raise AssertionError("acquire() must be called first")
         first, last = self._producer.write(values, point=point)
-        # A barrier needs no proof, because it may follow an open transaction, and its writer reads up to the barrier anyway.
+        # Do not read back a barrier. An open transaction before the barrier would block the read, and the barrier's writer reads
+        # up to the barrier anyway.
         partition, value = values[-1]
         # A repeated EndTxn for an earlier record may have ended this transaction before the last part was written (KAFKA-17754).
         # A broker that does not verify transactions still accepts that part and returns NONE for this commit, but the part stays
-        # above the last stable offset. Whether a partition's leader verifies them depends on its version and settings, so this
-        # driver assumes that none does.
+        # above the last stable offset. Whether a leader verifies transactions depends on its version and settings, so this driver
+        # assumes that no leader verifies transactions.
         if partition == DRIVER_PARTITION and self._producer.repeats:
             self._read_back(last, value)
         return first

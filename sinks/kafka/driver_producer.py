@@ -247,7 +247,7 @@ class DriverProducer:
             f"the ledger {self._ledger}: the brokers have forgotten the transactional id {self._transactional_id}, because it "
             "was idle for longer than their transactional.id.expiration.ms (7 days by default). Another driver may have taken "
             "over in the meantime, so this driver stops, and has not written its record. No row is lost or duplicated. Restart "
-            "the query, unless another driver is running. If batches may be further apart than that, increase this setting"
+            "the query, unless another driver is running. If the time between batches may exceed this limit, raise the setting"
         )
 
 

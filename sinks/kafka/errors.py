@@ -32,7 +32,7 @@ _FORGOTTEN: Final = frozenset({KafkaError.INVALID_PRODUCER_ID_MAPPING, KafkaErro
 #: If a delivery report follows in the same call, Python raises a SystemError instead, with the fatal error as its cause.
 SERVING: Final = (KafkaException, SystemError)
 
-#: Records whose transaction has failed get these errors, which do not say why it failed.
+#: Records whose transaction has failed get these errors, which do not say why the transaction failed.
 _GIVEN_UP: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 
 #: A client without a token may report these errors.
@@ -85,7 +85,7 @@ _PASSING: Final = {
     KafkaError.INVALID_PRODUCER_ID_MAPPING: (
         "the brokers have forgotten the transactional id, because it was idle for longer than the brokers' "
         "transactional.id.expiration.ms (7 days by default). No part of this transaction is visible. Restart the "
-        "query. If batches may be further apart than that, increase this setting"
+        "query. If the time between batches may exceed this limit, raise the setting"
     ),
     KafkaError._TIMED_OUT: _SILENT,
 }
@@ -159,7 +159,8 @@ def error_of(error: KafkaException | SystemError | KafkaError) -> KafkaError:
     """Return the KafkaError in an exception.
 
     Raises:
-        SystemError: the error is not Kafka's. Other code, such as a signal handler, has raised its cause inside the client.
+        SystemError: the error does not come from Kafka. Other code, such as a signal handler, has raised an exception inside
+            the client.
     """
     raised = error.__cause__ if isinstance(error, SystemError) else error
     inner = raised.args[0] if isinstance(raised, KafkaException) else raised
@@ -302,7 +303,7 @@ def translate_in_task(
     """Translate an error from a task's producer. Unlike :func:`translate`, treat a fenced producer as a failed attempt.
 
     Such a producer is fenced because the task's transaction timed out or was swept, or because an InitProducerId request
-    arrived late. The driver finds out from its log, not from its tasks, whether a newer driver has acquired the sink.
+    arrived late. The driver finds out from the decision log, not from its tasks, whether a newer driver has acquired the sink.
     """
     found = translate(error, doing, right)
     return RetriableError(str(found)) if isinstance(found, FencedError) else found

@@ -96,7 +96,7 @@ class KafkaHandle:
 def all_partitions(handles: Iterable[KafkaHandle]) -> frozenset[str]:
     """Return the partitions to which any of the tasks wrote, in the form ``topic:partition``.
 
-    Most tasks of a batch write to the same partitions, so this costs far less than to ask each handle.
+    Most tasks of a batch write to the same partitions, so this costs far less than asking each handle.
     """
     return _expanded({entry for handle in handles for entry in handle.partitions})
 

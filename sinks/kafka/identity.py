@@ -35,8 +35,8 @@ class Identity:
     The logger reads the id and epoch from the log lines, and forwards the lines that the user wants to see.
 
     Args:
-        config: the client's options from the user.
-        passed_on: the logger that receives these lines.
+        config: the user's options for the client.
+        passed_on: the logger that receives the forwarded lines.
         by_statistics: whether to read the id and epoch from the statistics.
 
     Attributes:

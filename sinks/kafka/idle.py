@@ -1,4 +1,4 @@
-"""Serve the clients of this process that wait for their next use.
+"""Serve this process's idle clients.
 
 librdkafka queues a client's events, such as log lines, a lost broker or an expiring token, and this queue has no limit. While
 nothing uses the client, the events would pile up, perhaps for days.
@@ -49,7 +49,7 @@ def _serve_forever(served: WeakValueDictionary[int, Idle]) -> None:
 
 def _serve(reference: ref[Idle], failing: set[int]) -> None:
     """Serve one object. ``failing`` contains the ids of the objects whose error has been logged."""
-    # Each object has its own call, because a variable that outlived the call would keep a dropped object's clients alive.
+    # Each object is served in a separate call. A variable that lived longer would keep a dropped object's clients alive.
     one = reference()
     if one is not None:
         try:

@@ -54,8 +54,8 @@ _REMEDIES: Final = {
 class KeptRows:
     """Compares the partitions with the transactions of one sink.
 
-    A permission that is missing, or a broker that does not respond, proves no loss. The check is then left out, and a
-    warning says so.
+    A missing permission does not prove a loss, and neither does a broker that does not respond. In both cases, the driver
+    skips the check and logs a warning.
 
     Args:
         client: the client for the sink's transactions.
@@ -94,7 +94,7 @@ class KeptRows:
 
         Args:
             handles: complete transactions, which another process may have confirmed.
-            topic_ids: the topics' ids before the rows were written. Without permission to ask the leaders, compare these.
+            topic_ids: the topics' ids before the rows were written. Without permission to ask the leaders, compare these ids.
         """
         wanted = all_partitions(handles)
         partitions, topics = self._ask_leaders(wanted, self._describe(wanted))

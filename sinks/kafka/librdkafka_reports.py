@@ -30,7 +30,7 @@ def facts_of(messages: Numbers) -> list[tuple[tuple[int, ...], int]]:
 
 
 class _Region:
-    """Return a numpy view of the memory words from one address to another, including both."""
+    """Lets numpy read the memory words from one address to another, including both."""
 
     def __init__(self, first: int, last: int) -> None:
         words = (last - first) // _WORD_BYTES + 1

@@ -1,9 +1,9 @@
 """Write markers, and search for them. Each task transaction writes a marker to the ledger, as evidence of its commit (rule 4).
 
-If a ``read_committed`` reader sees a marker, the marker's transaction is committed. If the reader does not see the
-marker, the transaction is lost only if the reader sees a *barrier*. A barrier is a later record that the driver writes
-to the marker's partition. An open transaction hides the barrier, and the barrier is missing from a stale leader. A deleted
-marker is not treated as absent.
+If a ``read_committed`` reader sees a marker, the marker's transaction is committed. A missing marker alone proves nothing. If
+the marker is missing and the reader sees a *barrier*, the transaction is lost. A barrier is a later record that the driver
+writes to the marker's partition. An open transaction hides the barrier, and the barrier is missing from a stale leader. A
+deleted marker is not treated as absent.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def has_unknown(
 
     If the decisions are in the checkpoint, the search after the sweep ends at a barrier, because an open transaction or a stale
     leader could hide a marker. If the decisions are in the ledger, all copies of the checkpoint use the same ledger. A marker
-    without a decision then shows that the ledger has lost the decision, and the search for it writes nothing.
+    without a decision then shows that the ledger has lost the decision. In this case, the search writes no barrier.
 
     Raises:
         RetriableError: a partition cannot be read, so nothing is known.
@@ -133,7 +133,7 @@ def has_unknown(
 def _existing(
     log: KafkaDecisionLog, starts: Mapping[int, int], earliest: Mapping[int, int], *, timeout_ms: float
 ) -> dict[int, int]:
-    """Return the offset at which the search of each partition begins: its start, or the earliest record if that is later.
+    """For each partition, return where the search begins: at the given start, or at the earliest record if that is later.
 
     Omit partitions without records from this offset on.
 

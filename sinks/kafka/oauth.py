@@ -32,7 +32,7 @@ _KINDS: Final[tuple[Any, ...]] = (str, (int, float), str, dict)
 _LONGEST_LIFE_S: Final = 10 * 365 * 86_400
 #: How long a client with a valid token waits for a new one.
 _PATIENCE_S: Final = 1.0
-#: How long a client with a valid token does not repeat a request that has failed.
+#: How long a client with a valid token waits before it repeats a failed request.
 _AGAIN_S: Final = 5.0
 #: After this time, a request without a response counts as failed.
 _HANGS_S: Final = 60.0

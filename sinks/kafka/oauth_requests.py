@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_TIMEOUT_S: Final = 20  # librdkafka's
+_TIMEOUT_S: Final = 20  # the same timeout as in librdkafka
 _ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
 _REQUIRED: Final = (_ENDPOINT, "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret")
 
@@ -56,8 +56,8 @@ class ClientCredentials:
             )
         if not is_sendable(self.options[_ENDPOINT]):
             raise ConfigurationError(
-                f"option 'kafka.{_ENDPOINT}' must be a URL that begins with https:// and contains a host, without blanks, a "
-                "user or a password (the URL is not shown, because it may be private)"
+                f"option 'kafka.{_ENDPOINT}' must be a URL that begins with https:// and contains a host, but no blanks, no "
+                "user and no password (the URL is not shown, because it may be private)"
             )
         if is_readable(self.options[_ENDPOINT]):
             _warn_once(self._endpoint)
@@ -116,7 +116,7 @@ class ClientCredentials:
 
 @functools.cache
 def _warn_once(endpoint: str) -> None:
-    """Log a warning once in each process, because each client describes its endpoint again."""
+    """Log this warning once for each endpoint in a process. Otherwise, every new client would log it again."""
     logger.warning(
         "%s has a URL that begins with http://, so others on the network can read the client secret and the tokens. Set "
         "kafka.%s to an https:// URL",

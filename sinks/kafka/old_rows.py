@@ -1,7 +1,7 @@
 """Warn of rows whose ``timestamp`` is so old that the broker may delete them soon after their commit.
 
 Kafka counts a record's age from its timestamp (``retention.ms`` in Kafka's TopicConfig.java). Spark's own sink writes no
-timestamps, so users who replace it do not expect this.
+timestamps, so users who replace that sink do not expect such deletions.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _warn(name: str, topic: _Topic, age_ms: float) -> None:
                 "sink %r: this task writes a row with a timestamp that is %.1f days old, but the sink could not read how long "
                 "the topic %s keeps records (%s). If the topic's retention.ms is shorter than that, the broker may delete the "
                 "row soon after its commit. %s, or compare retention.ms with the rows yourself. %s. This "
-                "process warns only of the sink's first such topic",
+                "process logs this warning only for the sink's first such topic",
                 name,
                 age_ms / _DAY_MS,
                 topic[1],

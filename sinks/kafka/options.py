@@ -93,7 +93,7 @@ _OAUTH: Final = (
     "https.ca.location",
     "oauth_cb",
 )
-#: Connection options whose values are sent to a server, or open a key.
+#: Connection options whose values are sent to a server, or unlock a key.
 _LOGINS: Final = (
     "sasl.username",
     "sasl.password",
@@ -111,8 +111,8 @@ def check(options: Mapping[str, Any]) -> None:
     """Check the names of a user's options.
 
     Raises:
-        ConfigurationError: an option does not have the prefix, the sink itself sets it, or it is a connection option that the
-            committing client does not support. Or a login contains a line break.
+        ConfigurationError: an option lacks the prefix, is set by the sink itself, or is a connection option that the committing
+            client does not support. Or a login contains a line break.
     """
     for option, value in options.items():
         name, given = option.removeprefix(PREFIX), f"option {option!r}={value!r}"
@@ -127,7 +127,7 @@ def check(options: Mapping[str, Any]) -> None:
         if instead:  # the value may be a secret
             raise ConfigurationError(f"option {option!r} is for Java clients, but the sink uses librdkafka. {instead}")
         connection = name.startswith(("ssl.", "sasl.", "https.ca")) or name in {"connect_cb", "resolve_cb"}
-        if connection and name not in _CONNECTION:  # the same
+        if connection and name not in _CONNECTION:  # this value may be a secret, too
             known = sorted(PREFIX + n for n in _CONNECTION if n.startswith(("ssl.", "sasl.")))
             raise ConfigurationError(
                 f"option {option!r} is set, but the client that commits prepared transactions does not support it. Set only "

@@ -84,7 +84,7 @@ def split(partition: str) -> tuple[str, int]:
 def describe_topics(
     connection: BrokerConnection, topics: Collection[str], *, send: Send | None = None
 ) -> dict[str, TopicReport]:
-    """Describe topics with one request. It does not create a missing topic."""
+    """Describe topics with one request. The request does not create a missing topic."""
     request = MetadataRequest(
         topics=[MetadataRequest.MetadataRequestTopic(name=topic) for topic in sorted(topics)],
         allow_auto_topic_creation=False,

@@ -71,7 +71,7 @@ class PlainWriter(KafkaWriter):
             ready = _idle.pop(self._key, None)
         return ready or self._make()
 
-    def pre_commit(self) -> None:  # type: ignore[override]  # None, as SinkWriter allows, because nothing must be committed
+    def pre_commit(self) -> None:  # type: ignore[override]  # None, as SinkWriter allows, because there is nothing to commit
         """See :class:`SinkWriter`.
 
         A task may vote only if no delivery has failed. With ``AT_LEAST_ONCE``, the task also needs a delivery report
@@ -121,7 +121,7 @@ class PlainWriter(KafkaWriter):
 def _keep(key: tuple[Any, ...], ready: ReadyProducer) -> list[ReadyProducer]:
     """Keep a producer for the next task. Return the producers that were removed to make room; they may have unsent records."""
     with _idle_lock:
-        same = _idle.pop(key, None)  # of a task that ran at the same time
+        same = _idle.pop(key, None)  # the producer of a task that ran at the same time
         _idle[key] = ready
         ours = [kept for kept in _idle if kept[0] == key[0]]  # a parent's producers have no threads in this process
         oldest = _idle.pop(ours[0]) if len(ours) > _MOST_IDLE else None

@@ -89,8 +89,8 @@ def make_ready(
     """Create and initialize a producer.
 
     ``topics`` contains the ledger and, if all rows have the same topic, that topic. ``topics`` is a tuple because mypy
-    would accept a ``str`` as ``Sequence[str]``. If the brokers allow it, a producer creates every topic that it asks
-    for.
+    would accept a ``str`` as ``Sequence[str]``. If the brokers create topics automatically, the producer's request for
+    metadata creates a missing topic.
 
     Raises:
         ConfigurationError, RetriableError: the producer cannot be initialized.

@@ -57,7 +57,7 @@ class ProducerPool:
         self._timeout_ms = timeout_ms
         self._worker = uuid.uuid4().hex
         self._ready: list[ReadyProducer] = []
-        self._making: threading.Thread | None = None  # until it has ended
+        self._making: threading.Thread | None = None  # the thread that makes producers; None after it has ended
         self._changed = threading.Condition()  # a producer is ready, or no more are being made
         self._served: dict[int, int] = {}  # by sequence number, the batch that the id last served
         self._first_batch: int | None = None
@@ -90,11 +90,11 @@ class ProducerPool:
     def replenish(self, committed_through: int) -> None:
         """In the background, prepare producers for the next tasks. A task calls this method when it ends.
 
-        A worker runs one task at a time. So however many tasks and attempts a batch has, one producer for the next task and one
-        for the task after it are enough.
+        A worker runs one task at a time. So two producers are enough, one for the next task and one for the task after that. The
+        number of tasks and attempts in a batch does not matter.
 
-        Do nothing unless this worker has lived from one batch to the next. Spark stops a worker that is idle for a minute. If
-        each batch has new workers, a prepared producer is never used, but the brokers keep its id for days.
+        Do nothing in a pool's first batch, because this worker may not live until the next batch. Spark stops a worker that is
+        idle for a minute. If each batch has new workers, a prepared producer is never used, but the brokers keep its id for days.
         """
         self._last_use = time.monotonic()
         if self._in_use_batch == self._first_batch:
@@ -131,7 +131,7 @@ class ProducerPool:
     def drop_ready(self) -> None:
         """Drop the ready producers. The pool still knows its ids, so its next producers have the same ids.
 
-        The next batch prepares no producers, as in a new pool, because they could be dropped unused again.
+        As in a new pool, the next batch prepares no producers, because these could also be dropped unused.
         """
         self._first_batch = None
         with self._changed:
@@ -146,8 +146,8 @@ class ProducerPool:
         yield from count(len(self._served))
 
     def _make(self, sequence: int) -> ReadyProducer:
-        # Wait for the broker's response, if necessary forever, because a late InitProducerId aborts any open
-        # transaction of its id.
+        # Until the broker has responded, and if necessary forever, the pool must not use this id again. Otherwise, a late
+        # InitProducerId could abort an open transaction of this id.
         self._served[sequence] = _NEVER_FREE
         tid = task_id(self.key.place.sink, self.key.driver_epoch, self._worker, sequence)
         topics = tuple(topic for topic in (self.key.place.ledger, self.key.topic) if topic is not None)

@@ -60,7 +60,7 @@ def answered(requested: Requested, topic: str, *, timeout_ms: float) -> dict[int
 
 
 def _translate(error: KafkaException | SystemError, doing: str, right: str) -> TwoPhaseCommitError:
-    """Like :func:`translate`, but for a topic that exists, even if its leader does not know it yet."""
+    """Like :func:`translate`, but for a topic that exists. A partition's leader may not know the topic yet."""
     if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
         return RetriableError(
             f"{doing}: a broker does not know the topic ({error_of(error).name()}). The topic was created moments ago, or "

@@ -2,8 +2,8 @@
 
 To avoid waiting for the brokers, an attempt uses the offsets that were requested at the end of the previous batch. Last
 stable offsets only grow, so the attempt's markers are at or above these offsets. A lagging leader may return a lower offset
-than an earlier response. In that case, this module uses the higher offset, because the records between the two offsets may be
-deleted.
+than an earlier response did. In that case, this module uses the higher offset, because the records between the two offsets may
+be deleted.
 """
 
 from __future__ import annotations

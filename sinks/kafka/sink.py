@@ -88,7 +88,11 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
         require_writable(rows, max_bytes=self.message_max_bytes)
 
     def destinations_of(self, handle: KafkaHandle) -> Collection[str]:
-        """See :class:`TwoPhaseCommitSink`. The sink's topic may change, and the handle also names the ledger."""
+        """See :class:`TwoPhaseCommitSink`.
+
+        The topics come from the handle, because the sink's topic may have changed. The handle also names the ledger, which is
+        not a destination of rows.
+        """
         return {f"topic {topic}" for topic in handle.topics() - {self.ledger}}
 
     def create_writer(self, task: TaskAttempt) -> KafkaWriter:

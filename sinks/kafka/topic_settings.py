@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #: The settings that limit a topic's batches. The segment size is a limit because a batch must fit in one segment.
 _BATCH_LIMITS: Final = ("max.message.bytes", "segment.bytes")
 _REQUEST_S: Final = 5.0
-#: How long to wait before asking about a topic again: after a failure, which may have taken the whole :data:`_REQUEST_S`,
-#: and if the topic does not exist. The topic's first record may create it.
+#: How long to wait before asking about a topic again. The first pause follows a failure, which may have taken the whole
+#: :data:`_REQUEST_S`. The second pause applies if the topic does not exist, because its first record may create it.
 _AFTER_FAILURE_S: Final = 60.0
 _AFTER_ABSENCE_S: Final = 10.0
 #: These errors mean that a permission is missing.
@@ -44,7 +44,7 @@ class Unread:
     """Why the settings of a topic are not known.
 
     Attributes:
-        pause_s: how long not to ask again, because each question costs a new client and a request.
+        pause_s: how long to wait before asking again. Each question costs a new client and a request.
         why: the error; empty if the topic does not exist.
         is_refused: whether the permission is missing.
     """
@@ -90,7 +90,7 @@ def _unread(error: KafkaError) -> Unread:
 
 
 class Pauses:
-    """Records which topics not to ask about for now, because the answer is known, or because a pause has not ended yet."""
+    """Records when each topic is due to be asked about. While the answer is known, or a pause lasts, the topic is not due."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}

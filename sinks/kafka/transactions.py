@@ -43,8 +43,8 @@ _INIT_PRODUCER_ID_VERSION: Final = 4
 #: than their transaction.max.timeout.ms.
 _FENCING_TIMEOUT_MS: Final = 1_000
 _TRANSACTION_COORDINATOR: Final = 1
-#: New workers bring new ids. A driver that knows the coordinators of more ids than this forgets those that the current
-#: request does not need.
+#: New workers bring new ids. If a driver knows the coordinators of more ids than this, it forgets all coordinators that
+#: the current request does not need.
 _MOST_NODES: Final = 10_000
 #: The first version of FindCoordinator that accepts several ids (KIP-699).
 _MANY_IDS_VERSION: Final = 4
@@ -109,7 +109,7 @@ class TransactionClient:
     def connection_errors(self) -> list[str]:
         """Say why brokers have not responded to their last requests, for error messages. No broker is contacted.
 
-        Otherwise, a failed login or TLS handshake, for example, would only look like a missing response.
+        Without these texts, a failed login or TLS handshake, for example, would look like a missing response.
         """
         return self._errors.texts(self._connection.nodes)
 

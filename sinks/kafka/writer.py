@@ -79,11 +79,11 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._ready: ReadyProducer | None = None
         self._producer_bytes = 0  # the size of the largest batch that the producer sends on its own
         self._sent_bytes = 0  # the size of the largest batch that is sent now
-        self._in_pieces = False  # whether the writer itself must keep batches that small
+        self._in_pieces = False  # whether the writer itself must limit batches to that size
         self._ends_at = task.ends_at
         self._rows = 0
         self._largest = 0
-        self._dated = False  # whether rows have times of their own
+        self._dated = False  # whether the rows have a 'timestamp' column
 
     @property
     def _begun(self) -> ReadyProducer:
@@ -131,7 +131,11 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
                     self._flush(ready)  # so that no batch has records from two pieces
 
     def letter_max_bytes(self) -> int:
-        """See :class:`SinkWriter`. A dead letter must stay within the client's limit and, alone in a batch, its topic's limit."""
+        """See :class:`SinkWriter`.
+
+        A dead letter must not exceed the client's limit. A batch that contains only this dead letter must not exceed the
+        topic's limit.
+        """
         most = self._settings.message_max_bytes
         if self._topic is not None:
             self._batch_size.learn([self._topic])
@@ -179,10 +183,10 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
             self._pool.replenish(self._task.committed_through)
 
     def _fit_batches(self, rows: pa.RecordBatch) -> Sequence[str]:
-        """Make sure that the rows' topics, which are returned, accept the producer's batches.
+        """Make sure that the rows' topics accept the producer's batches. Return the topics.
 
         Before the first row, replace the producer if needed. After that, all rows must be in the same transaction, so the writer
-        gives the producer no more rows at a time than fit in a batch.
+        gives the producer only as many rows at a time as fit in a batch.
         """
         if self._topic is not None:
             return [self._topic]
@@ -198,7 +202,7 @@ class KafkaWriter(SinkWriter[KafkaHandle]):
         self._require_topics([*topics, *([None] if column.null_count else [])])
         self._batch_size.learn(topics)
         accepted = min(self._batch_size.bytes, self._producer_bytes)
-        if self._rows:  # a topic's limit may have been unknown only briefly
+        if self._rows:  # set both attributes again, because a limit that was unknown may be known now
             self._in_pieces, self._sent_bytes = accepted < self._producer_bytes, accepted
         elif accepted < self._producer_bytes:
             self._replace_producer()

@@ -21,7 +21,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     "": (FatalError, "PostgreSQL rejected the statement"),
     "0A": (
         ConfigurationError,
-        "The server does not support this statement for this table: change what its message names, or write to another table",
+        "The server does not support this statement for this table: change what the error names, or write to another table",
     ),
     "08": (UnavailableError, "The server is not reachable, or the connection was lost"),
     "22": (BadRecordError, "A row does not fit the table"),
@@ -115,7 +115,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
     ),
     "57": (UnavailableError, "The server terminated the statement or the connection, or is starting or stopping"),
     "P0001": (BadRecordError, "One of the table's triggers or functions rejected a row"),
-    "57014": (UnavailableError, "Raise timeout_ms, unless an operator canceled the statement"),
+    "57014": (UnavailableError, "If no operator canceled the statement, raise timeout_ms"),
     "HY000": (
         ConfigurationError,
         (

@@ -105,7 +105,7 @@ class Address:
 def _objections(dsn: str, found: Mapping[str, Any]) -> Iterator[str]:
     for name, reason in _OWNED.items():
         if name in found:
-            yield f"the sink itself sets {name!r}: {reason}. Remove it"
+            yield f"the sink itself sets {name!r}: {reason}. Remove it from the dsn"
     is_url = dsn.startswith(_SCHEMES)
     ports = str(found.get("port", "")).split(",")
     if not all(port == "" or (port.isdecimal() and int(port) in _PORTS) for port in ports):
@@ -113,7 +113,7 @@ def _objections(dsn: str, found: Mapping[str, Any]) -> Iterator[str]:
     if is_url and any("@" in str(found.get(name, "")) for name in ("host", "dbname")):
         yield f"the host or database contains an '@'. {_ESCAPES}"
     if "\0" in dsn:
-        yield "the dsn contains a NUL character, at which libpq would cut it off"
+        yield "the dsn contains a NUL character, and libpq would ignore everything after this character"
     for name in sorted(found.keys() - set(_SECRETS)):
         if problem := flaw(str(found[name]).strip(" ")):  # a name may begin or end with a blank
             yield f"the value of {name!r} {problem}. {REMEDY}"

@@ -14,15 +14,14 @@ from typing import Final
 from twopc.sinks.redis.scripts import READ_CHUNK, script
 
 #: KEYS slice; ARGV chunk, scratch. Returns nothing if the chunk is missing. Otherwise, returns the chunk's SHA-1, and
-#: then the key and reason of the first command that cannot be applied, or two empty strings. For counters, it also
-#: returns two fractions of the range that is certainly safe: the largest absolute value that a counter could reach with
-#: this chunk, and the largest change that the chunk makes to a counter. The first number is ``inf`` if Lua and the
-#: commands might read a value differently.
+#: then the key and reason of the first command that cannot be applied, or two empty strings. For counters, the script
+#: also returns two numbers: the largest absolute value that a counter could reach with this chunk, and the largest change
+#: that the chunk makes to a counter. Each number is a fraction of the range that is certainly safe. The first number is
+#: ``inf`` if Lua and the commands might read a value differently.
 #:
-#: The script executes the first row on the scratch key. So it notices if the user is not allowed to run the command, if
-#: the server has renamed the command, or if a full or read-only server does not execute it. Since Redis 7, read and
-#: write permissions on a key are separate, so the script asks ``acl_check_cmd`` about each key, unless the user may
-#: write all keys.
+#: The script executes the first row on the scratch key. This fails if the user is not allowed to run the command, if the
+#: server has renamed the command, or if the server is full or read-only. Since Redis 7, read and write permissions on a
+#: key are separate. Unless the user may write all keys, the script therefore asks ``acl_check_cmd`` about each key.
 CHECK: Final = script(
     READ_CHUNK,
     """
@@ -106,8 +105,8 @@ return {sha, '', '', string.format('%.17g', top / safe), string.format('%.17g', 
 #: ``values`` keeps the copies from chunk to chunk, so that increments see the earlier chunks' results. ``rehearsal``
 #: identifies the rehearsal that owns the hash. ``position`` is the chunk's number in the order of application. The
 #: script may be called repeatedly. Returns nothing if the chunk is missing, ``LOST`` if the copies are missing,
-#: ``FITS``, or ``REFUSED`` with the key, the error from Redis, the command with its increment, and the value that it
-#: would change.
+#: ``FITS`` if Redis accepts all increments, and otherwise ``REFUSED`` with four more values: the key, the error from
+#: Redis, the command with its increment, and the value that the increment would change.
 REHEARSE: Final = script(
     READ_CHUNK,
     """

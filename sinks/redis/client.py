@@ -67,7 +67,7 @@ class Safety:
     def commands(self) -> list[tuple[str | int, ...]]:
         """Return the commands that wait for the copies. There are none if the primary's response is enough.
 
-        ``WAITAOF`` never waits for the replicas, because it would require append-only files on them, too.
+        This ``WAITAOF`` never waits for replicas, because the replicas would then need append-only files, too.
         """
         replicas = ("WAIT", self.replicas, self.timeout_ms)
         file = ("WAITAOF", 1, 0, self.timeout_ms)
@@ -78,7 +78,10 @@ class Safety:
         for command, answer in zip(self.commands(), answers, strict=True):
             copies = answer[0] if isinstance(answer, list) else answer
             if isinstance(answer, RedisError) or copies < command[1]:
-                return f"{command[0]} returned {answer} within {self.timeout_ms} ms"
+                return (
+                    f"{command[0]} returned {answer} within {self.timeout_ms} ms, so some of the required copies may not have "
+                    "the write yet"
+                )
         return ""
 
 

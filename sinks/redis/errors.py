@@ -35,7 +35,7 @@ REMEDIES: Final = remedies(
             "'twopc:<sink name>:*', grant the commands that docs/redis.md lists"
         ),
     ),
-    # redis-py takes these two answers for lost connections.
+    # redis-py mistakes these two responses for lost connections.
     ("BusyLoading", UnavailableError, "Wait until the server has loaded its data"),
     ("max number of clients", UnavailableError, "Raise maxclients"),
     (r"\bOOM\b|maxmemory", RetriableError, "Staged rows need memory in addition to the data: raise maxmemory"),
@@ -63,8 +63,8 @@ class NotReplicatedError(RedisError):
 class SlotMovingError(RedisError):
     """A script that uses the user's keys must not run while these keys may be on either of two nodes.
 
-    During the move, the new node would execute the script even if the user's keys are still on the old node. There, the script
-    would create a second copy of each key.
+    During the move, the new node would execute the script even if the user's keys are still on the old node. The script
+    would then create a second copy of each key on the new node.
     """
 
     def __init__(self, slot: int, target: str) -> None:

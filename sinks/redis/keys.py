@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PREFIX: Final = "twopc:"
-#: Stands for a Redis that is not a cluster. All its keys are in one atomic place.
+#: Stands for a Redis server that is not part of a cluster. There, one atomic step can change any keys.
 NO_SLOT: Final = -1
 SLOTS: Final = 16_384
 

@@ -179,7 +179,10 @@ class IncrBy(Mapping):
 
 @dataclass(frozen=True)
 class IncrByFloat(Mapping):
-    """``INCRBYFLOAT key by``, where ``by`` is a numeric column. Redis rounds sums and doubles, but no decimal of a row."""
+    """``INCRBYFLOAT key by``, where ``by`` is a numeric column.
+
+    Redis rounds sums and doubles. The sink rejects decimals and integers that Redis would round.
+    """
 
     command = "INCRBYFLOAT"
     by: str = field(metadata=_INCREMENT)
@@ -208,7 +211,7 @@ class SetAdd(Mapping):
 
 @dataclass(frozen=True)
 class SortedSetAdd(Mapping):
-    """``ZADD key score member``. The score must be a double: an integer beyond 2^53 may not be one."""
+    """``ZADD key score member``. A double must represent the score exactly. This excludes many integers beyond 2^53."""
 
     command = "ZADD"
     score: str = field(metadata=_SCORE)

@@ -1,4 +1,4 @@
-"""Convert numbers to words, and reject the numbers that Redis would silently change.
+"""Convert numbers to command arguments, and reject the numbers that Redis would silently change.
 
 Redis stores a score as a double. ``INCRBYFLOAT`` calculates with C's ``long double``, and keeps 17 decimals.
 """
@@ -23,12 +23,14 @@ _DIGITS: Final = 18
 _WHOLE: Final = 2**64
 #: This precision is exact for every Arrow decimal.
 _EXACT: Final = Context(prec=80)
-#: A text of this length contains no number that Redis changes, unless the text has an exponent.
+#: If a number's text has at most this many characters and no exponent, Redis does not change the number.
 _SHORT: Final = 15
 
 
 def scores(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """Convert a column of numbers that a double can represent. A fraction such as 0.1 must be the shortest text of its double.
+    """Convert a column of numbers, each of which a double must represent.
+
+    A fraction such as 0.1 is accepted if it is the shortest text of its double.
 
     Raises:
         SchemaError: the column is missing, or does not contain numbers.
@@ -38,7 +40,9 @@ def scores(rows: pa.RecordBatch, name: str) -> list[bytes]:
 
 
 def increments(rows: pa.RecordBatch, name: str) -> list[bytes]:
-    """Convert a column of numbers whose every digit a new counter would keep. A double may be rounded: it is never exact.
+    """Convert a column of increments. A new counter must keep every digit of a decimal or an integer.
+
+    Doubles may be rounded, because they are not exact anyway.
 
     Raises:
         SchemaError: the column is missing, or does not contain numbers.
@@ -71,8 +75,8 @@ def _rounding(number: Decimal, name: str) -> str:
     before = max(number.adjusted() + 1, 0)
     return (
         f"Round the column in the DataFrame: round({name}, {min(_DECIMALS, _DIGITS - before)}). If other numbers have more "
-        f"digits before the decimal point, pass {_DIGITS} minus the largest number of these digits. Or, if about 15 digits are "
-        f"enough, cast the column: double({name})"
+        f"digits before the decimal point, pass {_DIGITS} minus the largest such digit count as the second argument. If about 15 "
+        f"digits are enough, you can instead cast the column: double({name})"
     )
 
 

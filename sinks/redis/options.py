@@ -1,7 +1,7 @@
 """Check the redis-py options in a sink's ``options`` and in the query string of its url.
 
-redis-py itself lets a url override all options. redis-py passes unknown options to a constructor that rejects them, but a
-cluster client drops unknown options. redis-py also reads ``/prod`` as database 0.
+redis-py itself does not report all mistakes. It lets a url override all options, and reads ``/prod`` as database 0. It passes
+unknown options to a constructor that rejects them, but its cluster client silently drops unknown options.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def require_valid(url: str, options: Mapping[str, Any], *, cluster: bool) -> Non
 
 
 def require_valid_for_sentinels(options: Mapping[str, Any]) -> None:
-    """Check the options for connections to Sentinels. Their addresses come without a scheme, so ``ssl`` turns on TLS.
+    """Check the options for connections to Sentinels. A Sentinel's address has no scheme, so ``ssl`` turns on TLS.
 
     Raises:
         ConfigurationError: see :func:`require_valid`.

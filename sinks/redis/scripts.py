@@ -130,8 +130,8 @@ return 'LOST'
 )
 
 #: KEYS control; ARGV the value read ('' if absent) and the value to write. Returns 0 if another value is stored. After
-#: a lost response, the new value may already be stored. In that case, the script writes it again, so that a later WAIT
-#: covers it.
+#: a lost response, the new value may already be stored. In that case, the script writes the value again, so that a later
+#: WAIT covers this write.
 SWAP: Final = script(
     """
 local held = redis.call('HGET', KEYS[1], 'record') or ''

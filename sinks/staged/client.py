@@ -59,8 +59,8 @@ class StoreClient(ABC, Generic[CallT]):
     def execute(self, calls: Sequence[CallT], *, retry_if: Callable[[Any], bool] | None = None) -> list[Any]:
         """Execute repeatable calls. Calls to the same place in the store keep their order.
 
-        Retry a call while ``retry_if`` is true for its response, by default after transient errors. Give up if no call
-        receives a response before the timeout. Every response restarts the timeout.
+        Retry a call while ``retry_if`` is true for its response. By default, only transient errors are retried. Give up if
+        no call receives a response before the timeout. Every response restarts the timeout.
 
         Returns:
             the last response to each call, which may be an error.
@@ -152,7 +152,7 @@ class StoreClient(ABC, Generic[CallT]):
         deadline = time.monotonic() + self._timeout_s
         for at in window:
             if failure is not None and time.monotonic() > deadline:
-                answers[at] = failure  # no server responds, so the other calls do not have to wait
+                answers[at] = failure  # no server responds, so do not wait again for each of the remaining calls
                 continue
             try:
                 server, place = self._find(calls[at], answers[at])

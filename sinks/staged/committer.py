@@ -47,7 +47,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         self._settings = settings
         self._client = client
         self.failures = client.failures
-        # The last decision's committed slices, and its version.
+        # The slices that the last decision committed, and the decision's version.
         self._proven: tuple[Sequence[StagedHandleT], int] = ((), 0)
         self._unanswered: Exception = UnavailableError(f"{client.system} does not respond")
 
@@ -105,7 +105,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
             if checksum != handle.checksum:
                 what = (
                     f"data of {handle.transaction} is missing or was changed. Nothing was decided, and a new attempt will "
-                    "rewrite it"
+                    "rewrite the batch"
                 )
                 raise RetriableError(self._named(what))
         with self._try("checking the last batch"):
@@ -119,7 +119,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         self._blockers, self._proven = [], ((), 0)
         self._highest_version = max(self._highest_version, self._top(handles, version))
         try:
-            # Record the decision before applying any row, because a start from an older checkpoint must see it.
+            # Record the decision before applying any row, because a start from an older checkpoint must see the decision.
             self._record_decision(version)
             self._apply_all(handles, version)
         except self._client.failures as error:
@@ -128,7 +128,7 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         found = self.prove(handles, scan_start)
         done = [handle for handle, evidence in found.items() if evidence is Evidence.COMMITTED]
         self._proven = done, version if done else 0
-        if len(done) == len(handles):  # until then, an applied slice may have to be applied again
+        if len(done) == len(handles):  # otherwise, an applied slice may have to be applied again
             with self._tidy("removing applied slices"):
                 self._forget(done)
         return found
@@ -179,8 +179,8 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         """Check that the store still contains the last decision's markers, which this driver has already proven.
 
         A failover may lose the markers even if the record keeps the revision that this driver knows. After the next
-        decision, no start would look for these markers, and the sweep would remove the slices. No later decision can
-        have removed the markers yet.
+        decision, no start would look for these markers, and the sweep would remove the slices. Only a later decision
+        removes markers, and this driver has not made a later decision yet.
 
         Raises:
             FencedError: another driver owns the sink, so its decision may have removed the markers.

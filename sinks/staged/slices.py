@@ -68,7 +68,7 @@ class SliceState(Enum):
     PREPARED = "PREPARED"  #: no chunk is applied, and every chunk exists
     APPLYING = "APPLYING"  #: some chunks may be applied, and the others exist
     COMMITTED = "COMMITTED"  #: every chunk is applied
-    LOST = "LOST"  #: no chunk is applied, and chunks are missing, or a tombstone forbids their application
+    LOST = "LOST"  #: no chunk is applied, and either chunks are missing, or a tombstone forbids applying them
     TORN = "TORN"  #: some chunks may be applied, and others are missing
     STALE = "STALE"  #: a newer decision was applied, and this decision's markers are missing
     UNANSWERED = "UNANSWERED"  #: the store did not respond

@@ -65,7 +65,7 @@ class InjectedLoss(RetriableError):  # noqa: N818 - not one of the product's own
 
 
 def vanish() -> None:
-    """Keep the driver that now runs in this thread from ending any transaction, because a killed process handles no error.
+    """Keep the driver that is running in this thread from ending any transaction, as if its process had been killed.
 
     The driver may run inside another driver's batch. Only the inner driver vanishes.
     """

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True)
 class Violation:
-    """A promise that a history does not keep.
+    """A promise that a history breaks.
 
     Attributes:
         checker: the checker that found the violation.

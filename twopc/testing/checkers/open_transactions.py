@@ -1,4 +1,4 @@
-"""Check that no transaction is open at rest. An open transaction would hold back every reader until it times out."""
+"""Check that no transaction is still open at the end. An open transaction holds back every reader until it times out."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class Watcher:
 def _partitions_of(consumer: Consumer, topic: str) -> list[int]:
     """Return the topic's partitions. If the topic is new, wait until the broker has its metadata.
 
-    Until then, the topic seems to have no partitions.
+    Without this metadata, the topic seems to have no partitions.
     """
     deadline = time.monotonic() + _ANSWER_TIMEOUT_S
     while time.monotonic() < deadline:

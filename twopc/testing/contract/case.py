@@ -45,8 +45,8 @@ class Case:
         is_outside: whether a prepared transaction survives the process that prepared it. If not, the suite skips the
             test of this property.
         notices_copies: whether the sink notices drivers that use copies of a checkpoint (``has_newer_decision``), and queries
-            that were replaced (``is_replaced``). If not, the suite skips the tests of these properties, which a sink with its
-            own decision log does not need.
+            that were replaced (``is_replaced``). If not, the suite skips the tests of these properties. A sink with its own
+            decision log does not need these properties.
     """
 
     sink: TwoPhaseCommitSink[Any]

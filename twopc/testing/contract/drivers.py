@@ -198,7 +198,7 @@ class Query:
         return engine
 
     def run_until(self, point: str, *batches: int, settings: Settings | None = None) -> bool:
-        """Start a run that crashes at a crash point. Return False if it does not pass the point, and so does not crash."""
+        """Start a run that crashes at a crash point. Return False if the run never passes the point, and so never crashes."""
 
         def crash() -> None:
             crash_points.vanish()

@@ -43,8 +43,8 @@ class QueryContract:
         assert case.visible() == all_rows(0, 1, 2)
 
     def test_every_row_is_visible_once_after_a_crash_during_its_first_commit(self, case: Case, tmp_path: Path) -> None:
-        # The query has no earlier batch, because the restart would commit that batch again and so pass the crash point
-        # too early.
+        # The query has no earlier batch. Otherwise, the restart would commit that batch again, and would pass the crash
+        # point too early.
         query = Query(case, tmp_path)
         if not query.run_until("driver.committing", 0):
             self.not_reached("driver.committing")
@@ -70,7 +70,7 @@ class QueryContract:
 
     @pytest.fixture
     def noticing(self, case: Case) -> Case:
-        """Tests for a sink that keeps its decisions in the checkpoint and notices drivers that use copies."""
+        """Return the case, or skip the test if the sink does not notice drivers that use copies of a checkpoint."""
         if not case.notices_copies:
             pytest.skip("this sink does not notice copies of a checkpoint (Case.notices_copies)")
         return case

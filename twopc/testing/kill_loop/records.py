@@ -92,7 +92,7 @@ class KafkaTopic:
     topic: str
     partitions: int = TASKS
     keys: int = KEYS
-    #: The producer's further options. It is idempotent, because its retries must not write a record twice.
+    #: More producer options. The producer is idempotent, because its retries must not write a record twice.
     producer: ClassVar[Mapping[str, object]] = {"enable.idempotence": True}
     _created: bool = field(default=False, repr=False)
 

@@ -105,11 +105,11 @@ def kill_loop(  # noqa: PLR0913 - all but the first two are passed by name, and 
 
 
 def _require_fresh(read: Callable[[], Iterable[int | str | bytes]], directory: Path) -> None:
-    """Refuse what an earlier run has left. Its records have the same numbers, so they would hide a lost record."""
+    """Reject the leftovers of an earlier run. Old records have the same numbers as new ones, and would hide a lost record."""
     if directory.is_dir() and any(directory.iterdir()):
         raise ValueError(
-            f"kill_loop(): the directory {directory} is not empty. The query would continue an earlier run's checkpoint, "
-            "and would skip its input. Pass a new directory to each call"
+            f"kill_loop(): the directory {directory} is not empty. The query would continue from an earlier run's checkpoint, "
+            "and would skip input. Pass a new directory to each call"
         )
     found = 0
     with contextlib.suppress(Exception):  # the output may not exist yet
