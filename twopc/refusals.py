@@ -75,7 +75,8 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             "lost. To finish the batch as it was decided, stop the query, and write "
             f"{_in_spark(view.highest_times)} into the second line of the file offsets/{highest}. Then delete three things: the "
             f"file offsets/.{highest}.crc if it exists, all files in offsets/ with numbers above {highest}, and all files in "
-            f"commits/ with the number {highest} or above. Then restart. Or start with a new checkpoint and "
+            f"commits/ with the number {highest} or above. {_newer_state(highest or 0, batch)}Then restart. Or start with a new "
+            "checkpoint and "
             f"override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
         ),
         Position.GAP: (
@@ -85,9 +86,9 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             "query. If the missed batches have no rows for this sink, or were written by other means, pass "
             f"{overrides.in_code(ResumeAt(at, mine))}. Otherwise, rows are missing, so have the engine run these batches again. "
             f"With Spark, delete the files with numbers above {missing} from the checkpoint's offsets/ directory, and "
-            f"the files with numbers above {highest} from its commits/ directory. Then fix the function, and restart. Do "
-            "the same if the query keeps state (dropDuplicates, windows, stream-stream joins) and the function did not "
-            "evaluate all of these batches. Their state is missing, and ResumeAt does not restore it"
+            f"the files with numbers above {highest} from its commits/ directory. {_newer_state(missing, batch)}Then fix the "
+            "function, and restart. Do the same if the query keeps state (dropDuplicates, windows, stream-stream joins) and the "
+            "function did not evaluate all of these batches. Their state is missing, and ResumeAt does not restore it"
         ),
         Position.SET_BACK: (
             f"the checkpoint is at batch {at}, but {log} expects batch {missing}. In between, the sources went back to "
@@ -123,6 +124,20 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
         ),
     }
     return RefusedStartError(f"{REFUSALS[position]}: {texts[position]}. Nothing was written", case=position.value)
+
+
+def _newer_state(batch_id: int, batch: Batch) -> str:
+    """Name the state that must be deleted before Spark runs a batch again and plans the later batches anew.
+
+    Batch N writes version N + 1. Spark overwrites the later versions' changes, but not their snapshots, and could load an old
+    snapshot after a restart (``HDFSBackedStateStoreProvider.loadMap``, ``RocksDBFileManager.getLatestSnapshotVersion``).
+    """
+    if not batch.keeps_state():
+        return ""
+    return (
+        f"In state/, at any depth, also delete the files whose names begin with a number above {batch_id}, except in directories "
+        "whose names begin with an underscore. Otherwise, Spark may later load the state that these batches have left there. "
+    )
 
 
 def _in_spark(times: Times | None) -> str:

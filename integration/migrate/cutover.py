@@ -85,6 +85,7 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         kind=Kind.NOTHING if is_finished else Kind.REST,
     )
     _require_not_begun(begun, place, sink)
+    _require_same_plan(begun, place)
     if batch_id >= 0:
         require_planned(files, batch_id)
     if unnamed := wanted.starts.keys() - set(wanted.topics):
@@ -200,6 +201,13 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
         "will complete the batch if the batch is unfinished. If the new query requires another hand-over, run `twopc "
         "migrate rollback`, and then this command again. To return to the old query, run only `twopc migrate rollback`"
     )
+
+
+def _require_same_plan(begun: Handover, place: Place) -> None:
+    """Check that Spark has not planned an unfinished, handed-over batch again: see :meth:`Handover.require_plan`."""
+    last = Handovers(place.own).newest()
+    if last is not None and last.is_about(begun.query_id, begun.batch_id) and begun.kind is Kind.REST:
+        last.require_plan(begun.offsets)
 
 
 def _is_handed_over(begun: Handover, last: Handover | None) -> bool:

@@ -36,9 +36,12 @@ import msgspec
 
 from twopc.errors import ConfigurationError
 from twopc.integration.spark.handed_over import FORMAT, REMEDY, file_of, newest_number
+from twopc.offsets import is_same
 from twopc.sealed import seal, unseal_file
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from twopc.files import Files
 
 
@@ -96,6 +99,30 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True):
     def first_batch(self) -> int:
         """The first batch that the next sink writes."""
         return self.batch_id + (self.kind is not Kind.REST)
+
+    def is_about(self, query_id: str, batch_id: int) -> bool:
+        """Whether the hand-over to the new sink says that the old sink has written only a part of this batch."""
+        return (self.query_id, self.batch_id, self.kind, self.is_back) == (query_id, batch_id, Kind.REST, False)
+
+    def require_plan(self, offsets: Sequence[str]) -> None:
+        """Check that the batch still has these source offsets, so that Spark has not planned the batch again.
+
+        The old sink has written rows of the first plan. Some of them belong to later batches of the new plan. The others are
+        older than the new plan, so the bounds of a new hand-over would leave them out. The new query would write both again.
+
+        Raises:
+            ConfigurationError: the batch has other offsets now.
+        """
+        if is_same(self.offsets, offsets):
+            return
+        name = f"offsets/{self.batch_id}"
+        raise ConfigurationError(
+            f"since batch {self.batch_id} was handed over, Spark has planned it again, with other source offsets. Either the "
+            f"file {name} was deleted, or an older copy of the checkpoint was restored. The output contains rows of the first "
+            "plan, and the new query would write some of these rows again. Nothing was written. Do not run `twopc migrate "
+            f"cutover` for the new plan. Stop the query, restore {name} from a backup, delete offsets/.{self.batch_id}.crc if it "
+            f"exists, and restart. The source offsets of the first plan are {' '.join(self.offsets)}"
+        )
 
 
 class Handovers:

@@ -201,7 +201,10 @@ def _kind_now(files: Files, handover: Handover, batch_id: int) -> Kind:
         raise ConfigurationError(f"the hand-over is for query {handover.query_id}, but this is query {found}. {_AGAIN}")
     if batch_id > handover.batch_id:
         return Kind.NOTHING
-    is_same_batch = is_same(handover.offsets, checkpoint.read_batch(files, found, batch_id).offsets)
+    offsets = checkpoint.read_batch(files, found, batch_id).offsets
+    if handover.is_about(found, batch_id):
+        handover.require_plan(offsets)
+    is_same_batch = is_same(handover.offsets, offsets)
     if batch_id < handover.batch_id or not is_same_batch or handover.kind is Kind.NOTHING:
         raise ConfigurationError(
             f"the hand-over is for batch {handover.batch_id}, but Spark passes batch {batch_id}. This batch has different "

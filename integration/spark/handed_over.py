@@ -54,6 +54,11 @@ class HandoverFacts(msgspec.Struct):
         """Whether the other sink has begun the batch, and has not finished it."""
         return self.kind == _REST
 
+    def began(self, batch: Batch) -> bool:
+        """Whether the other sink has begun this batch, and has not finished it."""
+        is_this = (self.query_id, self.batch_id) == (batch.query_id, batch.batch_id)
+        return is_this and self.is_half_written and not self.is_back
+
     @property
     def last_finished(self) -> int:
         """The last batch that the other sink has finished; -1 if it has finished none."""
@@ -100,6 +105,12 @@ def newest_handover(files: Files) -> tuple[str, HandoverFacts] | None:
     name = file_of(number)
     where = f"{files.location}/{name}"
     return where, unseal_file(where, files.read(name) or b"", HandoverFacts, of_format=FORMAT, remedy=REMEDY)
+
+
+def was_begun(files: Files, batch: Batch) -> bool:
+    """Whether the hand-over in effect says that another sink has begun this batch; see :func:`newest_handover`."""
+    found = newest_handover(files)
+    return found is not None and found[1].began(batch)
 
 
 def newest_number(files: Files) -> int:
@@ -149,7 +160,7 @@ def require_taken_over(files: Files, batch: Batch, decided: Callable[[], int | N
             "restart"
         )
     rest = _passing.get()
-    if facts.is_half_written and facts.batch_id == batch.batch_id and (rest is None or rest.batch_id != batch.batch_id):
+    if facts.began(batch) and (rest is None or rest.batch_id != batch.batch_id):
         raise ConfigurationError(
             f"another sink began to write batch {batch.batch_id}, and the cut-over left the batch half-written "
             f"({where}). Some of its rows may already be in the output. This run wrote nothing. To write only the "

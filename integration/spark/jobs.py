@@ -152,29 +152,6 @@ def is_of_cluster(error: Exception) -> bool:
     return _OF_CLUSTER.search(text) is not None and _TRACEBACK not in text
 
 
-def slow_batch_advice(location: str, batch_id: int, *, is_undecided: bool) -> str:
-    """Give advice on a batch that takes too long. The caller has already advised the user to raise the limit.
-
-    Args:
-        location: the checkpoint location.
-        batch_id: the batch.
-        is_undecided: whether the batch is undecided and every earlier batch is proven, so that Spark may replan the batch.
-    """
-    advice = (
-        "Or give the query more cores. Smaller batches alone do not help, because Spark will first replay the batch "
-        "that it has already planned"
-    )
-    if not is_undecided:
-        return f"{advice}. Do not delete the batch's offsets file, because a decision depends on it"
-    offsets = f"{location}/offsets/{batch_id}"
-    return (
-        f"{advice}. If you cannot raise the limit and the source is Kafka, make Spark plan the batch again. No row is "
-        f"lost, because the batch has not been decided. Stop the query, delete {offsets} (the newest file in that "
-        f"directory) and {location}/offsets/.{batch_id}.crc if it exists, set a smaller maxOffsetsPerTrigger, and "
-        "restart"
-    )
-
-
 def _last_error_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if "Error" in line]
     return lines[-1] if lines else text[:500]

@@ -15,10 +15,11 @@ from twopc.integration.spark.direct import BatchInput, Direct, Way
 from twopc.integration.spark.former_writers import require_adoptable, warn_of_adoption
 from twopc.integration.spark.frame import arrange
 from twopc.integration.spark.handed_over import require_taken_over
-from twopc.integration.spark.jobs import is_of_cluster, slow_batch_advice
+from twopc.integration.spark.jobs import is_of_cluster
 from twopc.integration.spark.mode import Attempt
 from twopc.integration.spark.options import Options, participants
 from twopc.integration.spark.retention import decisions_kept
+from twopc.integration.spark.slow_batches import slow_batch_advice
 from twopc.integration.spark.staging import Staging
 from twopc.integration.spark.staging_location import as_uri, below
 from twopc.listeners import Listeners
@@ -143,8 +144,8 @@ class RunWriter:
         try:
             coordinator.process(batch, engine, pending)
         except CheckpointExpiredError as error:
-            is_undecided = coordinator.is_undecided(batch)
-            advice = slow_batch_advice(files.location, batch.batch_id, is_undecided=is_undecided)
+            own = self._mode.open_files(f"{self.location}/twopc")
+            advice = slow_batch_advice(files.location, own, batch, is_undecided=coordinator.is_undecided(batch))
             raise CheckpointExpiredError(f"{error}. {advice}", late=error.late) from error
 
     def _may_repeat(self, error: Exception, batch: Batch) -> bool:

@@ -27,13 +27,13 @@ SINK: Final = KafkaSink(name="orders", bootstrap_servers="127.0.0.1:1", topic="e
 WANTED: Final = cutover.Cutover(topics=("enriched",), starts={})
 
 
-def spark_has(root: Path, *, planned: int, finished: int) -> None:
+def spark_has(root: Path, *, planned: int, finished: int, offset: int = 0) -> None:
     """Spark has planned and finished batches up to these."""
     for directory, last in (("offsets", planned), ("commits", finished)):
         (root / directory).mkdir(exist_ok=True)
         for number in range(last + 1):
             times = '{"batchWatermarkMs":0,"batchTimestampMs":5}'
-            (root / directory / str(number)).write_text(f'v1\n{times}\n{{"in":{{"0":0}}}}')
+            (root / directory / str(number)).write_text(f'v1\n{times}\n{{"in":{{"0":{offset}}}}}')
 
 
 @pytest.fixture
@@ -116,6 +116,17 @@ def test_a_batch_that_the_new_query_has_not_decided_may_be_handed_over_again(
 ) -> None:
     decided(place, monkeypatch, last)
     assert cutover.find(WANTED, place, SINK).handover.topics["enriched"][0].end == 6
+
+
+def test_a_half_written_batch_that_spark_has_planned_again_cannot_be_handed_over(tmp_path: Path, place: Place) -> None:
+    """Its old rows are older than the new plan, or belong to the new plan's next batches. Both would be written again."""
+    spark_has(tmp_path, planned=1, finished=0, offset=3)
+    with pytest.raises(
+        ConfigurationError, match=r"planned it again, .*restore offsets/1 .* first plan are {\"in\":{\"0\":0}}"
+    ):
+        cutover.find(WANTED, place, SINK)
+    spark_has(tmp_path, planned=1, finished=1, offset=3)  # the old query has finished the batch
+    assert cutover.find(replace(WANTED, other_writers=True), place, SINK).handover.kind is Kind.NOTHING
 
 
 def test_without_a_decision_the_ledger_is_not_read(place: Place) -> None:

@@ -80,6 +80,20 @@ def test_a_refusal_mentions_the_log_and_the_batch_and_quotes_the_setting(
     assert position is Position.ENDED or position is Position.NEW_QUERY or f"batch {batch}" in text
 
 
+@pytest.mark.parametrize(
+    ("position", "at", "history", "above"), [(Position.GAP, 9, "", 6), (Position.PLANNED_AGAIN, 5, LATER, 5)]
+)
+def test_an_error_that_advises_running_batches_again_also_names_their_state(
+    position: Position, at: int, history: str, above: int
+) -> None:
+    """Spark would later load a snapshot of the state that these batches left behind."""
+    mine = replace(found(at, history), keeps_state=lambda: True)
+    text = str(refusal(position, view(MINE), mine, "the-log", Overrides()))
+    assert f"In state/, at any depth, also delete the files whose names begin with a number above {above}, " in text
+    stateless = replace(mine, keeps_state=lambda: False)
+    assert "state/" not in str(refusal(position, view(MINE), stateless, "the-log", Overrides()))
+
+
 def test_another_writer_must_finish_its_batch_before_the_query_is_adopted() -> None:
     """``AdoptQuery`` would duplicate the rows of a half-written batch."""
     error = refusal(Position.UNADOPTED, view(None), batch_of(4, query_id=MINE), "the-log", Overrides())

@@ -9,7 +9,7 @@ import pytest
 
 from twopc import errors
 from twopc.errors import ConfigurationError, FatalError, RetriableError, UnavailableError
-from twopc.integration.spark.jobs import is_of_cluster, named_error, slow_batch_advice, translated
+from twopc.integration.spark.jobs import is_of_cluster, named_error, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,8 +127,3 @@ def test_workers_without_the_toolkit_are_a_configuration_error() -> None:
     assert isinstance(found, ConfigurationError)
     assert "PYSPARK_PYTHON" in str(found) and sys.executable in str(found)
     assert str(found).endswith("No module named 'integration'")
-
-
-def test_no_message_advises_deleting_the_plan_of_a_decided_batch() -> None:
-    assert "delete /c/offsets/7 (the newest file in that directory)" in slow_batch_advice("/c", 7, is_undecided=True)
-    assert "Do not delete the batch's offsets file" in slow_batch_advice("/c", 7, is_undecided=False)

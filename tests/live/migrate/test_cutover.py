@@ -217,6 +217,27 @@ def test_a_restored_checkpoint_is_detected(pipeline: OldPipeline, spark: SparkSe
     assert "the checkpoint was restored" in pipeline.fail_new(spark, max_offsets=30)
 
 
+def test_a_half_written_batch_that_spark_has_planned_again_is_refused(
+    pipeline: OldPipeline, spark: SparkSession
+) -> None:
+    """Caught mutation: the message advises another cut-over. In that case, rows of the first plan are duplicated."""
+    pipeline.feed(100)
+    write_half_of_batch_1(pipeline, spark)
+    before = pipeline.visible()
+    pipeline.cut_over("--apply")
+    first_plan = {name: (pipeline.checkpoint / "offsets" / name).read_bytes() for name in ("1", ".1.crc")}
+    for name in first_plan:
+        (pipeline.checkpoint / "offsets" / name).unlink()
+    error = pipeline.fail_new(spark, max_offsets=10)
+    assert "Spark has planned it again" in error and "Do not run `twopc migrate cutover`" in error
+    assert "Spark has planned it again" in pipeline.refused("cutover", "--topic", pipeline.topic, "--apply")
+    assert pipeline.visible() == before
+    for name, content in first_plan.items():
+        (pipeline.checkpoint / "offsets" / name).write_bytes(content)
+    pipeline.run_new(spark)
+    assert pipeline.visible() == Counter(pipeline.given)
+
+
 @pytest.mark.whole
 def test_no_row_is_left_out_after_a_finished_batch(pipeline: OldPipeline, spark: SparkSession) -> None:
     pipeline.feed(50)
