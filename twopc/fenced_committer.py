@@ -15,7 +15,7 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Generic
 
-from tenacity import Retrying, retry_if_exception, stop_after_attempt
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_exponential
 
 from twopc.attempt import Evidence, HandleT
 from twopc.control_committer import ControlCommitter, StepT
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: One retry may not be enough, because each attempt may run into a different deadlock.
-_COMMIT_ATTEMPTS: Final = 3
+_BACKOFF: Final = wait_exponential(0.05, max=5)
 
 
 @dataclass(frozen=True)
@@ -112,18 +111,17 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         del error
         return False
 
-    def commits(self) -> Retrying:
-        """Return the policy for repeating a failed commit. The default is a few tries without a pause, which suits a deadlock."""
-        return Retrying(
-            retry=retry_if_exception(self._may_pass), stop=stop_after_attempt(_COMMIT_ATTEMPTS), reraise=True
-        )
+    @property
+    def retry_ms(self) -> int:
+        """How long a failed commit is repeated, in ms. The default suits a deadlock."""
+        return 1_000
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 
     def commit(self, handles: Sequence[HandleT], scan_start: Mapping[str, Any]) -> Mapping[HandleT, Evidence]:
         """See :class:`SinkCommitter`."""
         try:
-            self.commits()(self._try_to_commit, handles, version_of(scan_start))
+            self._repeated(self._try_to_commit, handles, version_of(scan_start))
         except self.failures as error:
             release(error)
         return self.prove(handles, scan_start)
@@ -181,6 +179,12 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
             release(error)
             logger.warning("sink %r: a commit failed. Cause: %s", self.name, self._blockers[-1])
             raise
+
+    @property
+    def _repeated(self) -> Retrying:
+        # There is always a second attempt, even if the first one uses up all of the time without a response.
+        is_over = stop_after_delay(self.retry_ms / 1000) & stop_after_attempt(2)
+        return Retrying(retry=retry_if_exception(self._may_pass), stop=is_over, wait=_BACKOFF, reraise=True)
 
     def _may_pass(self, error: BaseException) -> bool:
         return isinstance(error, self.failures) and self.is_passing(error)

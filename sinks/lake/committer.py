@@ -12,7 +12,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from msgspec.structs import replace
-from tenacity import stop_after_attempt, stop_after_delay, wait_exponential
 
 from twopc import control
 from twopc.attempt import Evidence
@@ -32,8 +31,6 @@ from twopc.versions import NO_ATTEMPT, version_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from tenacity import Retrying
-
     from twopc.control import Control
     from twopc.errors import TwoPhaseCommitError
     from twopc.observation import Observation
@@ -45,7 +42,6 @@ logger = logging.getLogger(__name__)
 StepT = TypeVar("StepT", bound=LakeStep[Any, Any])
 
 _OVERTAKEN_ROUNDS: Final = 20
-_BACKOFF: Final = wait_exponential(0.05, max=5)
 
 
 class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, EntryT]):
@@ -127,13 +123,10 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         """See :class:`StepCommitter`. A failure that only a person can fix is not transient."""
         return not issubclass(getattr(error, "kind", FatalError), FatalError)
 
-    def commits(self) -> Retrying:
-        """See :class:`StepCommitter`. A read of the table may fail for as long as a commit, so both are repeated.
-
-        There is always a second attempt, even if the first request uses up all of the time without a response.
-        """
-        is_over = stop_after_delay(self._timeout_ms / 1000) & stop_after_attempt(2)
-        return super().commits().copy(stop=is_over, wait=_BACKOFF)
+    @property
+    def retry_ms(self) -> int:
+        """See :class:`StepCommitter`. A read of the table may fail for as long as a commit, so both are repeated."""
+        return self._timeout_ms
 
     def check_store(self, step: StepT) -> None:
         """See :class:`StepCommitter`."""

@@ -13,7 +13,12 @@ from twopc.crash_points import crash_point
 from twopc.fenced_committer import FencedCommitter
 from twopc.sinks.postgres.errors import FAILURES, creating_tables, explained, is_passing, reason
 from twopc.sinks.postgres.handle import PostgresHandle
-from twopc.sinks.postgres.server import read_server, require_usable, warn_of_publications
+from twopc.sinks.postgres.server import (
+    read_server,
+    require_usable,
+    warn_of_asynchronous_standby,
+    warn_of_publications,
+)
 from twopc.sinks.postgres.stages import Stages
 from twopc.sinks.postgres.statements import Statements
 from twopc.sinks.postgres.table import read_table
@@ -82,6 +87,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         server = read_server(step)
         self._may_have_votes = server.slots > 0
         require_usable(server, self._settings)
+        warn_of_asynchronous_standby(step, self._settings)
         warn_of_publications(step, self._settings)
 
     def load(self, step: Connection) -> bytes | None:
@@ -143,6 +149,11 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def is_passing(self, error: Exception) -> bool:
         """See :class:`FencedCommitter`."""
         return is_passing(error)
+
+    @property
+    def retry_ms(self) -> int:
+        """See :class:`FencedCommitter`. A restart or a failover of the server may take as long as a publish."""
+        return self._settings.timeout_ms
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 

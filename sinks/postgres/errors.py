@@ -143,7 +143,7 @@ _REFUSALS: Final = {
     "permission denied for database|certificate|server does not support SSL": "28",
     "database .* does not exist": "3D",
     "too many|connection slots": "53300",
-    "the database system is": "57",
+    "the database system is": "57P03",
     "session is read-only|server is in hot standby": "25006",
 }
 
@@ -155,10 +155,10 @@ _OF_A_START: Final = (
 
 #: The SQLSTATE of a RAISE without another one.
 _RAISED: Final = "P0001"
-#: Prefixes of SQLSTATEs after which an immediate retry may succeed.
-_PASSING: Final = ("40", "57P01", "57P02")
-#: The client's message contains this text if the other side has closed the connection.
-_BROKEN: Final = "closed the connection"
+#: The class of lost connections. The client also reports no SQLSTATE if the server is not reachable.
+_UNREACHABLE: Final = "08"
+#: Prefixes of SQLSTATEs whose cause may disappear by itself.
+_PASSING: Final = (_UNREACHABLE, "25006", "40", "53300", "57P")
 
 
 class TookTooLongError(psycopg.OperationalError):
@@ -263,9 +263,8 @@ def reason(error: Exception) -> str:
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether an immediate retry may succeed: after a deadlock, or if the server or the network has closed the connection."""
-    state = getattr(error, "sqlstate", None)
-    return _BROKEN in str(error) if state is None else state.startswith(_PASSING)
+    """Whether the cause may disappear by itself: a deadlock, a lost connection, or a restart or a failover of the server."""
+    return (state_of(error) or _UNREACHABLE).startswith(_PASSING)
 
 
 def state_of(error: Exception) -> str | None:
@@ -275,8 +274,7 @@ def state_of(error: Exception) -> str | None:
 
 
 def _meaning(error: Exception) -> tuple[type[TwoPhaseCommitError], str]:
-    # Otherwise, the server was unreachable, or the connection was lost.
-    state = state_of(error) or "08"
+    state = state_of(error) or _UNREACHABLE
     return _MEANINGS[max((code for code in _MEANINGS if state.startswith(code)), key=len)]
 
 

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twopc.errors import ConfigurationError
-from twopc.sinks.postgres.statements import find_publications, read_facts
+from twopc.sinks.postgres.statements import find_asynchronous_standby, find_publications, read_facts
 
 if TYPE_CHECKING:
     import psycopg
@@ -57,6 +57,17 @@ def require_usable(server: Server, settings: PostgresSettings) -> None:
             f"sink {settings.name!r}: vote='prepared' needs a prepared transaction, but the server allows none "
             "(max_prepared_transactions is 0). Nothing was written. Run ALTER SYSTEM SET max_prepared_transactions = "
             "10 (at least one for each sink with this vote), and restart the server"
+        )
+
+
+def warn_of_asynchronous_standby(connection: psycopg.Connection[Any], settings: PostgresSettings) -> None:
+    """Log a warning if a failover may lose committed rows."""
+    [(is_asynchronous,)] = connection.execute(find_asynchronous_standby()).fetchall()
+    if is_asynchronous:
+        logger.warning(
+            "sink %r: the server replicates asynchronously to a standby, because synchronous_standby_names is empty. A failover "
+            "to the standby may lose committed rows. Set synchronous_standby_names, unless the standby never becomes the primary",
+            settings.name,
         )
 
 

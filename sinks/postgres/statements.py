@@ -282,6 +282,21 @@ def read_facts() -> sql.SQL:
     )
 
 
+def find_asynchronous_standby() -> sql.SQL:
+    """Return whether a standby replicates the server asynchronously.
+
+    A role without privileges sees a standby only if the standby has a replication slot. ``pg_stat_replication`` also contains the
+    readers of logical slots, and base backups.
+    """
+    return sql.SQL(
+        "SELECT pg_catalog.current_setting('synchronous_standby_names') = '' AND EXISTS ("
+        "SELECT FROM pg_catalog.pg_stat_replication r "
+        "LEFT JOIN pg_catalog.pg_replication_slots s ON s.active_pid = r.pid "
+        "WHERE CASE WHEN s.active_pid IS NULL THEN r.state IN ('streaming', 'catchup') "
+        "ELSE s.slot_type = 'physical' AND NOT s.temporary END)"
+    )
+
+
 def find_publications(schema: str) -> sql.Composed:
     """Find the publications that include every table in the schema, even tables that do not exist yet."""
     return sql.SQL(

@@ -130,3 +130,10 @@ class RedisSettings(StagedSettings):
                 "or lower wait_replicas"
             ),
         )
+
+    def cautions(self, found: collections.abc.Mapping[str, Any]) -> Iterator[tuple[bool, str]]:
+        """See :class:`StagedSettings`. A managed service may hide ``aof_enabled``."""
+        yield (
+            found.get("aof_enabled") == 0,
+            "the server has no append-only file, so a crash of the server may lose committed rows. Set appendonly to yes",
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from abc import abstractmethod
 from dataclasses import replace
 from itertools import takewhile
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from twopc.sinks.staged.client import StoreClient
     from twopc.sinks.staged.settings import StagedSettings
 
+logger = logging.getLogger(__name__)
 
 #: What these states of a slice prove about its rows. In all other states, the rows can still be applied.
 _OBSERVED: Final = {
@@ -84,10 +86,14 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
     def check_store(self, step: StoreClient[Any]) -> None:
         """See :class:`ControlCommitter`. Check the store's settings."""
         del step
-        for found in self._describe():
+        servers = self._describe()
+        for found in servers:
             for is_wrong, what in self._settings.objections(found):
                 if is_wrong:
                     raise ConfigurationError(f"sink {self.name!r}: {what}. Nothing was written")
+        cautions = [what for found in servers for applies, what in self._settings.cautions(found) if applies]
+        for what in dict.fromkeys(cautions):  # the servers of a cluster usually have the same weaknesses
+            logger.warning("sink %r: %s", self.name, what)
 
     def begin_attempt(self) -> dict[str, Any]:
         """See :class:`ControlCommitter`. Check that the store still contains the last decision."""

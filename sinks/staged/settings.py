@@ -59,3 +59,8 @@ class StagedSettings(Arguments, ABC):
         Each objection consists of a flag, which says whether the objection applies, and advice. The caller stops at the first
         objection that applies.
         """
+
+    def cautions(self, found: Any) -> Iterator[tuple[bool, str]]:
+        """Yield the possible weaknesses of a usable store that has these properties, in the form of :meth:`objections`."""
+        del found
+        return iter(())

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def _bugs(name: str, path: str, old: str, new: str, **tests: str) -> Iterator[Bug]:
-    """A bug for each format, with its test."""
+    """A bug for each format, with its test. The path is in ``sinks/lake``, or the whole path of another file."""
+    where = path if "/" in path else f"sinks/lake/{path}"
     for fmt, test in tests.items():
-        found = f"tests/unit/test_{test}"
-        yield one_edit(f"{fmt.title()}: {name}", 0, f"sinks/lake/{path}", old, new, model=False, protocol=found)
+        yield one_edit(f"{fmt.title()}: {name}", 0, where, old, new, model=False, protocol=f"tests/unit/test_{test}")
 
 
 def _both(test: str, *parameters: str) -> dict[str, str]:
@@ -134,15 +134,15 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
         _bugs(
             "a commit fails at once if the table cannot be read",
             "committer.py",
-            "stop_after_delay(self._timeout_ms / 1000) & stop_after_attempt(2)",
-            "stop_after_attempt(2)",
+            "        return self._timeout_ms\n",
+            "        return 1\n",
             **_both("commit.py::test_a_commit_waits_for_a_table_that_cannot_be_read_for_a_while"),
         ),
         _bugs(
             "a request without a response takes the time of all attempts at a commit",
-            "committer.py",
-            "stop_after_delay(self._timeout_ms / 1000) & stop_after_attempt(2)",
-            "stop_after_delay(self._timeout_ms / 1000)",
+            "twopc/fenced_committer.py",
+            "stop_after_delay(self.retry_ms / 1000) & stop_after_attempt(2)",
+            "stop_after_delay(self.retry_ms / 1000)",
             **_both("commit.py::test_a_commit_is_repeated_after_a_request_that_took_all_of_its_time"),
         ),
         _bugs(

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.live.one_task import batch
-from tests.live.postgres.support import is_waiting, run, sink_of, values
+from tests.live.postgres.support import case_of, is_waiting, run, sink_of, values
 from twopc import crash_points
 from twopc.attempt import Evidence
 from twopc.errors import CommitBlockedError, UnavailableError
@@ -21,6 +21,7 @@ from twopc.testing.contract.drivers import Driver, Query, all_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from twopc.integration.services.postgres import LocalPostgres
     from twopc.sinks.postgres.publishing import Vote
 
     Connection = psycopg.Connection[Any]
@@ -66,6 +67,25 @@ def test_a_publish_that_ends_in_a_deadlock_is_repeated_at_once(
         met.result(_TIMEOUT_S)
     assert "deadlock detected" in caplog.text
     assert connection.execute("TABLE target ORDER BY id").fetchall() == [(1, 10), (2, 20)]
+
+
+@pytest.mark.parametrize("vote", ["staged", "prepared"])
+def test_a_decided_batch_is_published_although_the_server_restarts_meanwhile(
+    vote: Vote, local_postgres: LocalPostgres, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = case_of(database, vote=vote, timeout_ms=20_000)
+    driver = Driver(case.sink)
+    scan_start = driver.begin()
+    handle = driver.prepare(numbers([1, 2]))
+    driver.committer.confirm([handle], 0)
+    local_postgres.kill()
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(driver.committer.commit, [handle], scan_start)
+        assert wait_until(lambda: "a commit failed" in caplog.text, _TIMEOUT_S)
+        local_postgres.start()
+        assert found.result(_TIMEOUT_S) == {handle: Evidence.COMMITTED}
+    assert "Connection refused" in caplog.text
+    assert case.visible() == [1, 2]
 
 
 def test_a_vote_that_ends_in_a_deadlock_fails_only_the_attempt(database: str, connection: Connection) -> None:

@@ -88,6 +88,22 @@ def rows_of(number: int) -> Any:
     return batch(of=[f"{number}"] * _ROWS, a=[1] * _ROWS, b=list(range(_ROWS)))
 
 
+@pytest.mark.parametrize("options", [{}, DURABLE], ids=["memory", "append-only file"])
+def test_a_start_warns_of_a_server_without_an_append_only_file(
+    options: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with LocalRedis(options=options) as server:
+        Driver(sink_of(server.url, ListPush("rows", "v")))
+    assert caplog.text.count("may lose committed rows. Set appendonly to yes") == (not options)
+
+
+def test_a_cluster_without_append_only_files_causes_one_warning(
+    redis_cluster: list[LocalRedis], caplog: pytest.LogCaptureFixture
+) -> None:
+    Driver(sink_of(redis_cluster[0].url, ListPush("{rows}", "v"), cluster=True))
+    assert caplog.text.count("may lose committed rows. Set appendonly to yes") == 1
+
+
 @pytest.fixture
 def pair() -> Iterator[tuple[LocalRedis, LocalRedis]]:
     """A primary and its synchronized replica."""
