@@ -137,9 +137,8 @@ def _up_to(rdd: int, one: StageAttempt) -> StageAttempt:
     """
     if rdd >= one.rdd_ids[0]:
         return one
-    return structs.replace(
-        one, rdd_ids=tuple(sorted(older for older in one.rdd_ids if older <= rdd)), shuffle_write_records=0
-    )
+    older = tuple(sorted(older for older in one.rdd_ids if older <= rdd))
+    return structs.replace(one, rdd_ids=older, shuffle_write_records=0, writes=False)
 
 
 def _forget_between(known: Attempts, rdd: int) -> None:
@@ -148,7 +147,7 @@ def _forget_between(known: Attempts, rdd: int) -> None:
     If a shuffle was written again, the judgment depends on two questions. Was one of these stages running at that time? Did
     some of them begin before that time, and others after it? The stage that began first and the stage that ended last give the
     same answers as all of the stages. A stage that was rerun, has not ended, or wrote a shuffle of the RDD's rows is never
-    forgotten.
+    forgotten. The stage with the lowest number may have written such a shuffle without rows.
     """
     if len(known) <= _ENDS:
         return
@@ -156,10 +155,10 @@ def _forget_between(known: Attempts, rdd: int) -> None:
     alike: defaultdict[object, list[StageAttempt]] = defaultdict(list)
     for one in known.values():
         done = _up_to(rdd, one)
-        if one.completion_time is not None and one.stage_id not in rerun and not done.shuffle_write_records:
-            alike[frozenset(done.rdd_ids), one.shuffle_read_records > 0].append(one)
+        if one.completion_time is not None and one.stage_id not in rerun and not done.is_written:
+            alike[frozenset(done.rdd_ids), one.shuffle_read_records > 0, done.writes].append(one)
     for group in alike.values():
-        ends = (min(group, key=start_of), max(group, key=_ended))
+        ends = (min(group, key=start_of), max(group, key=_ended), min(group, key=_number))
         for one in group:
             if one not in ends:
                 del known[one.stage_id, one.attempt_id]
@@ -167,6 +166,10 @@ def _forget_between(known: Attempts, rdd: int) -> None:
 
 def _ended(attempt: StageAttempt) -> int:
     return attempt.completion_time or 0
+
+
+def _number(attempt: StageAttempt) -> int:
+    return attempt.stage_id
 
 
 def _dropped(rdd: int) -> FatalError:

@@ -201,9 +201,13 @@ class JobHistory:
         missing: list[int] = []
 
         def reported() -> dict[int, list[StageAttempt]] | None:
-            # The first stage reads no shuffle, because Spark numbers a stage after the stages that it reads.
-            first = min(job.stages, default=0)
-            found = {stage: self._attempts(stage, may_read=stage != first) for stage in job.stages}
+            # Spark numbers a stage after the stages that it reads. So the first stage reads no shuffle, and every stage
+            # except the last writes one. The last stage writes one only if adaptive execution runs the stage as a job.
+            first, last = min(job.stages, default=0), max(job.stages, default=0)
+            found = {
+                stage: self._attempts(stage, may_read=stage != first, writes=True if stage != last else None)
+                for stage in job.stages
+            }
             missing[:] = [stage for stage, attempts in found.items() if not attempts]
             return found if not missing or self._has_skipped(job.job_id, found) else None
 
@@ -214,7 +218,7 @@ class JobHistory:
         with self.lock:  # only now, because the reports must be older than this look at the clock
             return is_accounted_for and self.set_back_ms() == self._before_job(number).set_back_ms
 
-    def _attempts(self, stage: int, *, may_read: bool) -> list[StageAttempt]:
+    def _attempts(self, stage: int, *, may_read: bool, writes: bool | None) -> list[StageAttempt]:
         last = self.store.last_attempt(stage)
         found = [last] if last is not None and last.attempt_id == 0 else self.store.attempts(stage)
         numbers = [one.attempt_id for one in found]
@@ -228,7 +232,7 @@ class JobHistory:
         # Ask now, because the store may soon forget the stage.
         if may_read and any(one.reads_nothing for one in found) and self.store.may_read(stage):
             found = [structs.replace(one, shuffle_read_records=1) if one.reads_nothing else one for one in found]
-        return found
+        return [structs.replace(one, writes=writes) for one in found]
 
     def examined(self, jobs: Iterable[int]) -> None:
         """Record that these jobs have ended and that their stages are known."""

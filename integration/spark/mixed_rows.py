@@ -57,9 +57,10 @@ def judge(
         RetriableError: a stage that keeps no rows was rerun. A retry reads the stage's input again.
         FatalError: rows from two writes of a shuffle may be mixed in data that Spark keeps.
     """
-    written = _Written(ran, is_merged=own.is_merged)
+    shuffles = [one.rdd_ids for one in own.last.values() if one.is_written]
+    written = _Written(ran, [*shuffles, *behind], is_merged=own.is_merged)
     ran = written.ran
-    again = [runs for runs in map(written.of, _shuffles(own.last)) if len(runs) > 1]
+    again = [runs for runs in map(written.of, {one.rdd_ids for one in own.last.values()}) if len(runs) > 1]
     for runs in again:
         stages = {run.stage_id for run in runs}
         reads = any(run.shuffle_read_records for run in runs)
@@ -71,7 +72,7 @@ def judge(
     cached = cached_rdds({rdd for one in ran for rdd in one.rdd_ids})
     rewrites = [run for runs in again for run in runs[1:]]
     readers = [one for one in ran if one.shuffle_read_records]
-    keeping = [one for one in readers if one.shuffle_write_records or not cached.isdisjoint(one.rdd_ids)]
+    keeping = [one for one in readers if one in written or not cached.isdisjoint(one.rdd_ids)]
     for rdd in cached:
         _require_one_filling([one for one in keeping if rdd in one.rdd_ids])
     if keeping and rewrites and was_set_back_since(rdd for one in ran for rdd in one.rdd_ids):
@@ -104,30 +105,46 @@ class _Written:
     Spark lists this RDD first (``StageInfo.fromStage``). The RDD is the same in every job. A lazy checkpoint may replace the
     other RDDs between two jobs.
 
+    Args:
+        ran: the stage attempts that count.
+        shuffles: shuffles that other stages may have written, each as the RDDs of its stage.
+        is_merged: see :class:`OwnStages`.
+
     Attributes:
         ran: the given attempts, in stage order. Runs that wrote one shuffle together are joined (:func:`joined`), unless
             the shuffle is merged: then readers may get a killed task's blocks.
     """
 
-    def __init__(self, ran: Sequence[StageAttempt], *, is_merged: bool) -> None:
-        writing = {one.stage_id for one in ran if one.shuffle_write_records}
-        self._runs: dict[int, list[StageAttempt]] = {}
+    def __init__(self, ran: Sequence[StageAttempt], shuffles: Iterable[tuple[int, ...]], *, is_merged: bool) -> None:
+        rdds = {one.rdd_ids[0] for one in ran if one.is_written}.union(rdds[0] for rdds in shuffles)
+        found: dict[int, list[StageAttempt]] = {rdd: [] for rdd in rdds}
         for one in sorted(ran, key=start_of):
-            if one.stage_id in writing:
-                self._runs.setdefault(one.rdd_ids[0], []).append(one)
-        if not is_merged:
-            self._runs = {rdd: joined(runs) for rdd, runs in self._runs.items()}
-        others = (one for one in ran if one.stage_id not in writing)
+            if one.rdd_ids[0] in found and one.writes is not False:
+                found[one.rdd_ids[0]].append(one)
+        writes = {rdd: _writes(runs) for rdd, runs in found.items() if runs}
+        self._runs = writes if is_merged else {rdd: joined(runs) for rdd, runs in writes.items()}
+        others = (one for one in ran if one not in writes.get(one.rdd_ids[0], ()))
         self.ran = sorted(
             [*others, *itertools.chain(*self._runs.values())], key=lambda one: (one.stage_id, one.attempt_id)
         )
 
+    def __contains__(self, one: StageAttempt) -> bool:
+        return one in self._runs.get(one.rdd_ids[0], ())
+
     def of(self, rdds: tuple[int, ...]) -> Sequence[StageAttempt]:
-        return self._runs.get(rdds[0], ())
+        """Return the writes of a shuffle, or nothing if no write has any rows: then they are all alike."""
+        runs = self._runs.get(rdds[0], ())
+        return runs if any(run.shuffle_write_records for run in runs) else ()
 
 
-def _shuffles(own: Mapping[int, StageAttempt]) -> set[tuple[int, ...]]:
-    return {last.rdd_ids for last in own.values() if last.is_written}
+def _writes(runs: Sequence[StageAttempt]) -> list[StageAttempt]:
+    """Return those of the runs of a shuffle's RDD that wrote the shuffle, even if a run wrote no rows.
+
+    A run as the last stage of its job writes no rows in two cases: the user's own action computes the RDD, or adaptive
+    execution writes a shuffle that is empty. Adaptive execution does so once, before any other stage writes the shuffle.
+    """
+    stages = {run.stage_id for run in runs if run.is_written} | {min(run.stage_id for run in runs)}
+    return [run for run in runs if run.stage_id in stages]
 
 
 def start_of(attempt: StageAttempt) -> tuple[int, int, int]:

@@ -70,11 +70,7 @@ class OutsideJobs:
     ) -> dict[int, list[StageAttempt]]:
         """Return the writes of failed jobs to the shuffles of these stages. Spark keeps nothing else of a failed job."""
         rdds = {found[-1].rdd_ids[0] for found in attempts.values()}
-        written = {
-            stage: [one for one in found if one.shuffle_write_records and one.rdd_ids[0] in rdds]
-            for stage, found in self._attempts_of(failed).items()
-        }
-        return {stage: found for stage, found in written.items() if found}
+        return {stage: found for stage, found in self._attempts_of(failed).items() if found[-1].rdd_ids[0] in rdds}
 
     def pass_over(self, end: int) -> None:
         """Record that no batch after the checked attempt's batch needs the jobs before the job ``end``."""

@@ -44,6 +44,8 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
         num_tasks: how many tasks the attempt has. Output that exists already needs no task.
         completion_time: when the attempt succeeded or failed, in milliseconds since 1970; None if the attempt has not ended.
         num_complete_tasks: how many tasks have succeeded. A task that succeeded twice counts twice.
+        writes: whether the stage writes a shuffle of its own RDD's rows; None if only the number of records may show it. Spark
+            does not report this, but the stage's job shows it.
     """
 
     status: str
@@ -56,6 +58,7 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
     num_tasks: int = 1
     completion_time: int | None = None
     num_complete_tasks: int = 0
+    writes: bool | None = None
 
     @property
     def has_run(self) -> bool:
@@ -85,8 +88,8 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def is_written(self) -> bool:
-        """Whether the stage writes a shuffle. Spark skips only stages that write shuffles."""
-        return not self.has_run or self.shuffle_write_records > 0
+        """Whether the stage certainly writes a shuffle, even if without rows. Spark skips only stages that write shuffles."""
+        return not self.has_run or self.shuffle_write_records > 0 or self.writes is True
 
 
 class Moment(msgspec.Struct, frozen=True):
