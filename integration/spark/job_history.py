@@ -82,7 +82,7 @@ class JobHistory:
         self.store = store
         self.computed = ComputedRdds()
         self._moments = [BEGINNING]
-        self._last: int | None = None  # the last job that is known to be over
+        self._last: int | None = None  # the last job that is known to have begun
         self._examined = NumberRanges()
         self._unbegun = Unbegun(store)
         self._clock = WatchedClock()
@@ -98,7 +98,7 @@ class JobHistory:
         if known is None:
             over = self._over(previous)
             now = structs.replace(self.store.now(), over=over, set_back_ms=set_back_ms)
-        else:  # no finished job has computed RDDs that are created later, so do not ask Spark for the next job's number
+        else:  # no job computes RDDs that are created after its beginning, so do not ask Spark for the next job's number
             dropped = self.store.dropped()
             now = Moment(self.store.next_rdd(), max(known + 1, previous.job), dropped, previous.over, set_back_ms)
         if len(self._moments) > _MAX_MOMENTS:  # make the gaps between older moments wider
@@ -234,10 +234,11 @@ class JobHistory:
             found = [structs.replace(one, shuffle_read_records=1) if one.reads_nothing else one for one in found]
         return [structs.replace(one, writes=writes) for one in found]
 
-    def examined(self, jobs: Iterable[int]) -> None:
-        """Record that these jobs have ended and that their stages are known."""
+    def examined(self, jobs: Iterable[int], running: Collection[int] = ()) -> None:
+        """Record that these jobs have begun. The stages are known of all jobs except those that are still running."""
         for number in jobs:
-            self._examined.add(number)
+            if number not in running:
+                self._examined.add(number)
             self._last = number if self._last is None else max(number, self._last)
         self._examined.keep_newest(_MAX_RANGES)
 

@@ -199,10 +199,9 @@ class Shuffles:
         history = self._history
         shared = self._shared(seen, own)
         history.computed.record(seen.attempts)
-        history.examine(shared | self._unwritten(seen).keys(), own)
-        for stage in self._unwritten(seen).values():
-            raise UnreportedError(f"the job that wrote the shuffle of stage {stage}")
-        history.examined({*own, *self._store.markers})  # a marker job computes only its own RDDs
+        history.examine(shared | self._unwritten(seen), own)
+        running = {job.job_id for job in seen.jobs if not job.is_over}
+        history.examined({*own, *self._store.markers}, running)  # a marker job computes only its own RDDs
         cut_off = self._cut_off(seen, shared, own)
         behind = history.computed.behind(shared | cut_off)
         ran = history.computed.of(seen.lineage.union(cut_off, *behind), seen.attempts)
@@ -250,24 +249,23 @@ class Shuffles:
         if lost := dropped - min(moment.dropped for moment in before):
             raise FatalError(_DROPPED.format(lost=lost))
 
-    def _unwritten(self, seen: _Seen) -> dict[int, int]:
-        """Map the RDD of each unwritten stage to the stage.
+    def _unwritten(self, seen: _Seen) -> set[int]:
+        """Return the RDDs of the unwritten stages. Another job may have written their shuffles.
 
         A stage is unwritten if the attempt's jobs skipped it and no known earlier stage has written its shuffle. A stage that was
         skipped has a higher number than the stage that wrote its shuffle. Leave out a job that is still running, because the job
         may still run its stages.
+
+        If no job since the RDD was created has written the shuffle, then no task has read it. Spark does not write a shuffle
+        that only an RDD without partitions reads, such as the product of a table with an empty batch.
         """
-        skipped = {
-            stage: last
-            for job in seen.jobs
-            if job.is_over
-            for stage in job.stages
-            if not (last := seen.attempts[stage][-1]).has_run and last.num_tasks
-        }
+        ended = {stage: seen.stages[stage] for job in seen.jobs if job.is_over for stage in job.stages}
         return {
-            last.rdd_ids[0]: stage
-            for stage, last in skipped.items()
-            if not self._history.computed.have_written(last.rdd_ids[0], until=stage)
+            last.rdd_ids[0]
+            for stage, last in ended.items()
+            if not last.has_run
+            and last.num_tasks
+            and not self._history.computed.have_written(last.rdd_ids[0], until=stage)
         }
 
     def _shared(self, seen: _Seen, own: Collection[int]) -> set[int]:

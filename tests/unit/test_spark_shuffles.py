@@ -1209,43 +1209,46 @@ def test_a_rerun_whose_first_attempt_spark_has_dropped_stops_the_query() -> None
         watching(store).check("a", {RESULT})
 
 
-@pytest.mark.parametrize(
-    ("others", "missed"),
-    [([], "job 0"), ([Job(0, (6,), is_over=True)], "the job that wrote the shuffle of stage 3")],
-    ids=["no other job is known", "the known job wrote no shuffle"],
-)
+def without_the_writer(own: list[Job], stages: dict[int, list[StageAttempt]]) -> Watched:
+    """The attempt skips a shuffle. Spark has forgotten job 0, which may have written the shuffle."""
+    return watching(Store({"b": own}, stages, moment=NEW, retained=0))
+
+
 def test_a_dropped_job_of_the_batch_is_detected_if_another_job_has_read_its_shuffle(
-    monkeypatch: pytest.MonkeyPatch, others: list[Job], missed: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Adaptive execution writes a shuffle in one job and reads it in another."""
     monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     skipped = {stage: attempts_at(stage, of=kind, status="SKIPPED") for stage, kind in ((3, M1), (4, M2))}
-    stages = {**skipped, 5: result(5, 6), 6: result(6, 90)}
-    store = Store({"": others, "b": [Job(1, (3, 4, 5), is_over=True)]}, stages, moment=NEW, retained=0)
-    with pytest.raises(FatalError, match=f"does not contain {missed}"):
-        watching(store).check("b", {5})
+    with pytest.raises(FatalError, match="does not contain job 0"):
+        without_the_writer([Job(1, (3, 4, 5), is_over=True)], {**skipped, 5: result(5, 6)}).check("b", {5})
 
 
-def test_a_skipped_shuffle_that_only_later_stages_are_known_to_have_written_stops_the_query() -> None:
-    """Spark has forgotten the job that wrote the shuffle. Another job of the batch then wrote a lost part again."""
+def test_a_skipped_shuffle_that_only_later_stages_are_known_to_have_written_stops_the_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another job of the batch has written a lost part again."""
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     own = [Job(1, (3, 4), is_over=True), Job(2, (5, 6), is_over=True), Job(3, (7, 8, 9), is_over=True)]
     skipped = {stage: [StageAttempt("SKIPPED", stage, 0, (rdd,), 0, 0)] for stage, rdd in ((3, 31), (7, 31), (8, 33))}
     ran = {stage: [attempt_of(stage, 0, rdd)] for stage, rdd in ((4, 32), (5, 31), (6, 33))}
-    store = Store({"": [Job(0, (), is_over=True)], "b": own}, {**skipped, **ran, 9: result(9, 34)}, moment=NEW)
-    with pytest.raises(FatalError, match="does not contain the job that wrote the shuffle of stage 3"):
-        watching(store).check("b", {9})
+    with pytest.raises(FatalError, match="does not contain job 0"):
+        without_the_writer(own, {**skipped, **ran, 9: result(9, 34)}).check("b", {9})
 
 
-def test_a_stage_that_only_computed_the_rows_of_a_skipped_shuffle_has_not_written_it() -> None:
-    """Both DataFrames of the batch compute RDD 33, and the second one shuffles it. Spark has forgotten who wrote that."""
+def test_a_stage_that_only_computed_the_rows_of_a_skipped_shuffle_has_not_written_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both DataFrames of the batch compute RDD 33, and the second one shuffles it."""
+    monkeypatch.setattr(job_history, "_LATE_S", 0.01)
     jobs = [Job(1, (3,), is_over=True), Job(2, (4, 5), is_over=True)]
     stages = {
         3: [StageAttempt("COMPLETE", 3, 0, (35, 33, 31), 0, 0, 30)],
         4: [StageAttempt("SKIPPED", 4, 0, (33, 31), 0, 0)],
         5: result(5, 34),
     }
-    with pytest.raises(FatalError, match="does not contain the job that wrote the shuffle of stage 4"):
-        watching(Store({"": [Job(0, (), is_over=True)], "b": jobs}, stages, moment=NEW)).check("b", {3, 5})
+    with pytest.raises(FatalError, match="does not contain job 0"):
+        without_the_writer(jobs, stages).check("b", {3, 5})
 
 
 def test_a_job_that_ended_earlier_proves_nothing_once_the_clock_was_set_back(
@@ -1277,8 +1280,53 @@ def test_a_pending_stage_of_the_batch_needs_no_job_that_wrote_it() -> None:
 
 def test_a_shuffle_without_tasks_needs_no_job_that_wrote_it() -> None:
     empty = StageAttempt("SKIPPED", 3, 0, (3,), 0, 0, num_tasks=0)
-    store = Store({"b": [Job(0, (3, 5), is_over=True)]}, {3: [empty], 5: result(5, 6)}, moment=NEW)
-    watching(store).check("b", {5})
+    without_the_writer([Job(1, (3, 5), is_over=True)], {3: [empty], 5: result(5, 6)}).check("b", {5})
+
+
+def unread(*, tasks: int) -> Store:
+    """Stage 1 reads the shuffle of stage 0 only for a product with an empty table. All of its tasks have other rows."""
+    product = StageAttempt("COMPLETE" if tasks else "SKIPPED", 1, 0, (13, 12), 0, tasks, 10 if tasks else None, tasks)
+    stages = {0: [StageAttempt("SKIPPED", 0, 0, (11,), 0, 0, num_tasks=4)], 1: [product], 2: result(2, 15, reads=tasks)}
+    return Store({"b": [Job(0, (0, 1, 2), is_over=True)]}, stages)
+
+
+@pytest.mark.parametrize("tasks", [0, 2], ids=["alone", "with other rows"])
+@pytest.mark.parametrize("moment", [OLD, Moment(20, 0)], ids=["planned by the call", "planned before the call"])
+def test_a_shuffle_that_nobody_wrote_is_decided_because_no_task_has_read_it(tasks: int, moment: Moment) -> None:
+    """The product has no partitions, so Spark never writes the shuffle."""
+    store = unread(tasks=tasks)
+    store.moment = moment
+    watching(store).check("b", {2})
+
+
+def test_a_shuffle_that_nobody_seems_to_have_written_stops_the_query_if_spark_has_dropped_a_report() -> None:
+    """The report may be of the stage that wrote the shuffle."""
+    store = unread(tasks=2)
+    store.moment = NEW
+    history = JobHistory(store)
+    history.begin(exactly=True)
+    store.lost, store.moment = 1, Moment(20, 0)
+    watched = Watched(history)
+    watched.begin()
+    with pytest.raises(FatalError, match="Spark has dropped 1 of its reports"):
+        watched.check("b", {2})
+
+
+def test_a_job_of_the_batch_that_was_still_running_is_examined_when_a_retry_skips_its_shuffle() -> None:
+    """The driver has collected the batch. A stateful batch is then evaluated once more, and that job rewrites a shuffle."""
+    running = Job(1, (3, 4, 5), is_over=False)
+    pending = {stage: [StageAttempt("PENDING", stage, 0, (stage - 2,), 0, 0)] for stage in (3, 4, 5)}
+    store = Store({}, {**plain(), **pending}, marked={"a": [*ONE_JOB["a"], running]})
+    watched = marked(store)
+    watched.check("a", ())
+    store.jobs["a"] = [*ONE_JOB["a"], structs.replace(running, is_over=True)]
+    store.stages |= {3: attempts_at(3, of=M1), 4: attempts_at(4, of=M2), 5: result(5, 3)}
+    store.jobs["b"] = [Job(3, (6, 7, 8), is_over=True)]
+    store.stages |= {6: attempts_at(6, of=M1, status="SKIPPED"), 7: attempts_at(7, of=M2, status="SKIPPED")}
+    store.stages[8] = result(8, 16)
+    watched.begin()
+    with pytest.raises(FatalError, match="Spark ran stage"):
+        watched.check("b", {8})
 
 
 def test_a_repeated_shared_stage_is_detected_although_spark_reports_it_as_new() -> None:
