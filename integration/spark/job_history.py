@@ -229,8 +229,10 @@ class JobHistory:
             structs.replace(one, shuffle_read_records=1, shuffle_write_records=1) if one.is_overwritten else one
             for one in found
         ]
-        # Ask now, because the store may soon forget the stage.
-        if may_read and any(one.reads_nothing for one in found) and self.store.may_read(stage):
+        # If one attempt at the stage has read a shuffle, the others may have read empty parts of it. If none has, ask now,
+        # because the store may soon forget the stage.
+        is_unclear = may_read and any(one.reads_nothing for one in found)
+        if is_unclear and (any(one.shuffle_read_records for one in found) or self.store.may_read(stage)):
             found = [structs.replace(one, shuffle_read_records=1) if one.reads_nothing else one for one in found]
         return [structs.replace(one, writes=writes) for one in found]
 

@@ -514,6 +514,15 @@ def test_a_result_stage_that_cached_its_rows_and_ran_again_stops_the_query() -> 
         watching(store).check("a", {RESULT})
 
 
+def test_a_stage_that_ran_again_counts_as_a_reader_even_if_its_first_attempt_found_no_rows() -> None:
+    """The first attempt may have cached an empty part of the shuffle. A storage level with a disk hides the shuffle."""
+    store = Store({"a": [Job(0, (M1, RESULT), is_over=True)]}, {M1: attempts_at(M1, 2)}, cached={3})
+    first, again = attempts_at(RESULT, 2)
+    store.stages[RESULT] = [structs.replace(first, shuffle_read_records=0), again]
+    with pytest.raises(FatalError, match="Spark ran stage 2 again"):
+        watching(store).check("a", {RESULT})
+
+
 def later_job(m1: str, m2: str) -> dict[int, list[StageAttempt]]:
     return {
         **plain(),
