@@ -119,7 +119,7 @@ class _Written:
         rdds = {one.rdd_ids[0] for one in ran if one.is_written}.union(rdds[0] for rdds in shuffles)
         found: dict[int, list[StageAttempt]] = {rdd: [] for rdd in rdds}
         for one in sorted(ran, key=start_of):
-            if one.rdd_ids[0] in found and one.writes is not False:
+            if one.rdd_ids[0] in found and one.writes is not False and (is_merged or not one.left_nothing):
                 found[one.rdd_ids[0]].append(one)
         writes = {rdd: _writes(runs) for rdd, runs in found.items() if runs}
         self._runs = writes if is_merged else {rdd: joined(runs) for rdd, runs in writes.items()}

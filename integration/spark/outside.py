@@ -70,7 +70,11 @@ class OutsideJobs:
     ) -> dict[int, list[StageAttempt]]:
         """Return the writes of failed jobs to the shuffles of these stages. Spark keeps nothing else of a failed job."""
         rdds = {found[-1].rdd_ids[0] for found in attempts.values()}
-        return {stage: found for stage, found in self._attempts_of(failed).items() if found[-1].rdd_ids[0] in rdds}
+        return {
+            stage: found
+            for stage, found in self._attempts_of(failed).items()
+            if found[-1].rdd_ids[0] in rdds and any(one.has_run and one.is_written for one in found)
+        }
 
     def pass_over(self, end: int) -> None:
         """Record that no batch after the checked attempt's batch needs the jobs before the job ``end``."""

@@ -69,6 +69,11 @@ class StageAttempt(msgspec.Struct, frozen=True, rename="camel"):
         return self.status not in _IDLE or self.submission_time is not None
 
     @property
+    def left_nothing(self) -> bool:
+        """Whether the attempt failed before any of its tasks succeeded. Spark then keeps none of its output."""
+        return self.status == "FAILED" and not self.num_complete_tasks and not self.shuffle_write_records
+
+    @property
     def is_skipped(self) -> bool:
         """Whether Spark skipped the stage in a job that has ended."""
         return self.status == "SKIPPED" and not self.has_run

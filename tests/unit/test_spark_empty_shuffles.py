@@ -194,3 +194,38 @@ def test_a_broadcast_whose_shuffle_another_job_rewrote_stops_the_query(rows: tup
     }
     with refused_unless_empty(rows, 4):
         watching(store).check("b", {3}, lambda: 0)
+
+
+def test_a_failed_run_in_which_no_task_succeeded_is_not_a_write() -> None:
+    """Spark tried the stage twice and lost its input each time. A retry of the query then ran the stage from the beginning."""
+    jobs = {"": [Job(0, (0, 1, 2), is_over=True, has_failed=True)], "b": [Job(1, (3, 4, 5), is_over=True)]}
+
+    def lost(attempt: int, at: int) -> StageAttempt:
+        return StageAttempt("FAILED", 1, attempt, (3, 2), 0, 0, at, 4, at + 5)
+
+    stages = {
+        0: [*writes(0, 1, 9, 0, 4), StageAttempt("COMPLETE", 0, 1, (1,), 0, 5, 12, 2, 17, 2)],
+        1: [lost(0, 10), lost(1, 20)],
+        2: skipped(2, 5),
+        3: skipped(3, 1),
+        4: [StageAttempt("COMPLETE", 4, 0, (3, 2), 9, 9, 40, 4, 45, 4)],
+        5: reads(5, 12, 4, rows=9, at=50),
+    }
+    watching(Store(jobs, stages)).check("b", {5})
+
+
+def test_the_result_stage_of_a_failed_job_is_not_a_write() -> None:
+    """One action may run several jobs over one RDD. The first job succeeded, and a later job reran its last stage and failed."""
+    jobs = {
+        "": [Job(0, (0, 1), is_over=True), Job(1, (2, 3), is_over=True, has_failed=True)],
+        "b": [Job(2, (4,), is_over=True)],
+    }
+    failed = [StageAttempt("FAILED", 3, number, (3, 2), 9, 0, at, 4, at + 5, 4) for number, at in enumerate((20, 30))]
+    stages = {
+        0: writes(0, 1, 9, 0, 4),
+        1: [StageAttempt("COMPLETE", 1, 0, (3, 2), 9, 0, 10, 4, 15, 4)],
+        2: skipped(2, 1),
+        3: failed,
+        4: reads(4, 7, rows=0, at=50),
+    }
+    watching(Store(jobs, stages, moment=NEW)).check("b", {4}, kept_since_ms=lambda: 0.0)
