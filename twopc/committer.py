@@ -104,6 +104,15 @@ class SinkCommitter(ABC, Generic[HandleT]):
         del query_id
         return None
 
+    def committed_by_others_ms(self, query_id: str, batch_id: int) -> int | None:
+        """Return when that other writer committed a batch, in milliseconds since 1970 by that writer's clock.
+
+        Return None if the store does not show the time. This method only reads. It is called with the result of
+        :meth:`newest_batch_of_others`.
+        """
+        del query_id, batch_id
+        return None
+
     def observe(self, decided: Sequence[HandleT], scan_start: JsonObject) -> Observation | None:
         """Read the state of the sink's store, for ``twopc status``. The caller does not have to :meth:`acquire` the sink.
 

@@ -179,20 +179,57 @@ def _with_unknown(
 def require_unwritten(setup: Setup, batch: Batch) -> None:
     """Reject a batch that the checkpoint's previous writer has made visible, but that Spark has not recorded.
 
+    That writer skips each batch whose number it has committed, whatever rows the batch contains. So only this very batch, as
+    Spark first planned it, may be given back to that writer. Spark plans a batch only after it has recorded the batch before
+    it. So if that writer has committed a later batch, or if Spark has planned this batch after that writer committed it, the
+    checkpoint is an older copy, and its batches may contain other rows.
+
     Raises:
         RefusedStartError: a sink's store contains the batch.
     """
     for name, committer in setup.participants.committers.items():
         newest = committer.newest_batch_of_others(batch.query_id)
-        if newest is not None and newest >= batch.batch_id:
-            raise RefusedStartError(
-                f"written already: another writer of query {batch.query_id} has written batch {newest} to the store of sink "
-                f"{name!r}, but the checkpoint is still at batch {batch.batch_id}. Writing the batch again would "
-                "duplicate its rows. Nothing was written. Start the previous version of the query again with this checkpoint. "
-                "That version records the batch without writing it again. Stop that version when it is idle, then start "
-                "this one",
-                case="written already",
-            )
+        if newest is None or newest < batch.batch_id:
+            continue
+        if newest > batch.batch_id or _is_planned_after(batch, committer):
+            raise _older_than_writer(name, batch, newest)
+        raise RefusedStartError(
+            f"written already: another writer of query {batch.query_id} has written batch {newest} to the store of sink "
+            f"{name!r}, but Spark has not recorded the batch in the checkpoint. Writing the batch again would duplicate its "
+            "rows. Nothing was written. Start the previous version of the query again with this checkpoint and "
+            "trigger(availableNow=True). That version records the batch without writing it again. When that version has ended, "
+            "start this one. But if the checkpoint was copied or restored since the batch was written, use the newest "
+            "checkpoint instead",
+            case="written already",
+        )
+
+
+def _is_planned_after(batch: Batch, committer: SinkCommitter[Any]) -> bool:
+    """Whether Spark planned the batch after the previous writer had committed a batch with the same number.
+
+    Spark keeps the time of a plan when it replays the batch. The writer's driver has made both times, so only a clock that was
+    set back between the two makes a plan look later than its own commit.
+    """
+    committed_ms = committer.committed_by_others_ms(batch.query_id, batch.batch_id)
+    return committed_ms is not None and batch.times is not None and batch.times.timestamp_ms > committed_ms
+
+
+def _older_than_writer(name: str, batch: Batch, newest: int) -> RefusedStartError:
+    at = batch.batch_id
+    late = (
+        f"Spark planned this checkpoint's batch {at} only after that"
+        if newest == at
+        else f"this checkpoint is at batch {at}"
+    )
+    return RefusedStartError(
+        f"older copy: another writer of query {batch.query_id} has written batch {newest} to the store of sink {name!r}, but "
+        f"{late}. So the checkpoint was copied or restored. Continuing would write rows twice. Nothing was "
+        "written. Do not start the previous version of the query with this checkpoint: its writer would skip every batch up to "
+        f"batch {newest}, even if the batch now contains other rows, and these rows would be lost. Use the newest checkpoint, "
+        "or start with a new checkpoint, with the source's startingOffsets after the rows that the store contains, and with "
+        f"override=EndQuery({batch.query_id!r})",
+        case="older copy",
+    )
 
 
 def _lost(setup: Setup, view: LogView, batch: Batch, name: str, *, resume_at: int | None = None) -> RefusedStartError:

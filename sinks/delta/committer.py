@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from twopc.errors import CheckpointExpiredError
 from twopc.sinks.delta.entries import Entry
 from twopc.sinks.delta.handle import DeltaHandle
-from twopc.sinks.delta.history import complete_decisions, read_history, rows_by_version, version_of_batch
+from twopc.sinks.delta.history import complete_decisions, read_history, rows_by_version, streamed_ms, version_of_batch
 from twopc.sinks.delta.objections import retention_ms
 from twopc.sinks.delta.record import newest_transaction
 from twopc.sinks.delta.step import Step
@@ -84,6 +84,11 @@ class DeltaCommitter(LakeCommitter[DeltaHandle, Step, Entry]):
         """See :class:`SinkCommitter`. Spark's writer records each batch as an application transaction (``DeltaSink.scala``)."""
         with self._try("reading the batches that Spark's own writer committed"), self.step() as step:
             return newest_transaction(step.view.table, query_id)
+
+    def committed_by_others_ms(self, query_id: str, batch_id: int) -> int | None:
+        """See :class:`SinkCommitter`."""
+        with self._try("reading when Spark's own writer committed a batch"), self.step() as step:
+            return streamed_ms(read_history(step.view.table), query_id, batch_id)
 
     def close(self) -> None:
         """See :class:`LakeCommitter`."""

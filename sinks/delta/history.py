@@ -70,6 +70,18 @@ def version_of_batch(history: Sequence[Commit], sink: str, batch: int) -> Found 
     return None
 
 
+def streamed_ms(history: Sequence[Commit], query_id: str, batch: int) -> int | None:
+    """Return when Spark's own streaming writer committed a batch, by the clock of the writer's driver.
+
+    Return None if the history does not include that version. Source: ``StreamingUpdate`` in ``DeltaOperations.scala``.
+    """
+    for commit in history:
+        found = commit.get("operationParameters") or {}
+        if [str(found.get(name)).strip('"') for name in ("queryId", "epochId")] == [query_id, str(batch)]:
+            return int(commit["timestamp"])
+    return None
+
+
 def _is_counted(commit: Commit, sink: str) -> bool:
     return commit.get("twopc.sink") == sink and "twopc.rows" in commit
 

@@ -13,7 +13,7 @@ from twopc.sinks.iceberg.history import complete_decisions, is_in_main, rows_by_
 from twopc.sinks.iceberg.prepared import added_already
 from twopc.sinks.iceberg.properties import find_malformed
 from twopc.sinks.iceberg.proposal import require_listable
-from twopc.sinks.iceberg.spark_writer import newest_batch
+from twopc.sinks.iceberg.spark_writer import committed_ms, newest_batch
 from twopc.sinks.iceberg.step import Step
 from twopc.sinks.lake.committer import LakeCommitter
 from twopc.sinks.lake.errors import StoreError
@@ -124,6 +124,11 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         """See :class:`SinkCommitter`. Spark's own streaming writer records its batches in the snapshots."""
         with self._try("reading the batches that Spark's own writer committed"), self.step() as step:
             return newest_batch(step.view.table.metadata, query_id)
+
+    def committed_by_others_ms(self, query_id: str, batch_id: int) -> int | None:
+        """See :class:`SinkCommitter`."""
+        with self._try("reading when Spark's own writer committed a batch"), self.step() as step:
+            return committed_ms(step.view.table.metadata, query_id, batch_id)
 
     def close(self) -> None:
         """See :class:`LakeCommitter`."""

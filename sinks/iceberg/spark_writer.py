@@ -9,6 +9,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyiceberg.table.metadata import TableMetadata
 
 _QUERY: Final = "spark.sql.streaming.queryId"
@@ -19,6 +21,17 @@ _NUMBER: Final = re.compile(r"[0-9]{1,19}")
 
 def newest_batch(metadata: TableMetadata, query_id: str) -> int | None:
     """Find the newest of the query's batches that Spark's own writer recorded in unexpired snapshots."""
-    summaries = [found.summary.additional_properties for found in metadata.snapshots if found.summary is not None]
-    batches = [one.get(_BATCH, "") for one in summaries if one.get(_QUERY) == query_id]
-    return max((int(batch) for batch in batches if _NUMBER.fullmatch(batch)), default=None)
+    return max((batch for batch, _ in _batches(metadata, query_id)), default=None)
+
+
+def committed_ms(metadata: TableMetadata, query_id: str, batch_id: int) -> int | None:
+    """Return when Spark's own writer committed one of these batches, by the clock of the writer's driver."""
+    return max((at_ms for batch, at_ms in _batches(metadata, query_id) if batch == batch_id), default=None)
+
+
+def _batches(metadata: TableMetadata, query_id: str) -> Iterator[tuple[int, int]]:
+    """Yield each recorded batch, and the time of its snapshot."""
+    for found in metadata.snapshots:
+        summary = {} if found.summary is None else found.summary.additional_properties
+        if summary.get(_QUERY) == query_id and _NUMBER.fullmatch(batch := summary.get(_BATCH, "")):
+            yield int(batch), found.timestamp_ms

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
@@ -105,8 +106,11 @@ class Shop:
         return DeltaView(self.sink.store(), self.sink)
 
     def commit_as_spark(self, query_id: str, batch: int) -> None:
-        done = CommitProperties(app_transactions=[Transaction(query_id, batch)])
-        write_deltalake(str(self.path), self._schema.empty_table(), mode="append", commit_properties=done)
+        now_ms = time.time_ns() // 1_000_000
+        parameters = {"outputMode": "Append", "queryId": query_id, "epochId": str(batch)}
+        info = {"timestamp": now_ms, "operation": "STREAMING UPDATE", "operationParameters": parameters}
+        done = {"appId": query_id, "version": batch, "lastUpdated": now_ms}
+        self.commit_by_hand({"commitInfo": info}, {"txn": done})
 
     def alter(self) -> None:
         self.table().alter.add_columns([Field("more", PrimitiveType("long"))])

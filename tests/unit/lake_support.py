@@ -56,7 +56,7 @@ class LakeShop(Protocol):
         """A commit by another writer."""
 
     def commit_as_spark(self, query_id: str, batch: int) -> None:
-        """An empty commit, like the one that Spark's own streaming writer makes for a batch."""
+        """An empty commit, like the one that Spark's own streaming writer makes now for a batch."""
 
     def alter(self) -> None:
         """Alter the table's definition."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -15,14 +17,19 @@ from twopc.settings import Settings
 from twopc.sinks.lake import writer as writer_module
 from twopc.testing import crash_points
 from twopc.testing.contract import Case, Crash, die, numbers
-from twopc.testing.contract.drivers import QUERY_ID, Driver, Query, all_rows
+from twopc.testing.contract.drivers import QUERY_ID, Driver, Engine, Query, all_rows, batch_of
+from twopc.times import Times
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.unit.lake_support import LakeShop
+    from twopc.batch import Batch
 
 __all__ = ["shop"]
+
+#: The settings of a query that Spark's own writer has run.
+ADOPTING: Final = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))
 
 
 @pytest.fixture
@@ -152,21 +159,60 @@ def test_a_query_may_return_after_another_one_took_over(shop: LakeShop, case: Ca
     assert shop.values() == all_rows(0, 1, 2)
 
 
+def planned(batch_id: int, at_ms: int) -> Batch:
+    """A batch that Spark planned at this time."""
+    return replace(batch_of(batch_id), times_of=lambda _: Times(0, at_ms))
+
+
+def refusal(case: Case, directory: Path, batch: Batch) -> str:
+    """Start a query that Spark's own writer has run, with this batch. Return the message with which the start is refused."""
+    coordinator = Query(case, directory).start(ADOPTING)
+    with pytest.raises(RefusedStartError) as error:
+        coordinator.process(batch, Engine(case))
+    return str(error.value)
+
+
 @pytest.mark.parametrize(("query", "is_refused"), [(QUERY_ID, True), ("another query", False)])
 def test_a_batch_committed_by_sparks_own_writer_is_not_written_again(
     shop: LakeShop, case: Case, tmp_path: Path, query: str, *, is_refused: bool
 ) -> None:
-    adopting = Settings(overrides=Overrides(adopt_query_id=QUERY_ID))
+    began_ms = time.time_ns() // 1_000_000
     shop.commit_as_spark(query, 3)
     before = shop.commits()
     if is_refused:
-        with pytest.raises(
-            RefusedStartError, match=r"written already: .* has written batch 3 to the store of sink 'orders'"
-        ):
-            Query(case, tmp_path / "query").run(3, settings=adopting)
+        message = refusal(case, tmp_path / "query", planned(3, began_ms))
+        assert message.startswith("written already: ")
+        assert "has written batch 3 to the store of sink 'orders'" in message
         assert shop.commits() == before
-    Query(case, tmp_path / "query").run(4 if is_refused else 3, settings=adopting)
+    Query(case, tmp_path / "query").run(4 if is_refused else 3, settings=ADOPTING)
     assert shop.values() == all_rows(4 if is_refused else 3)
+
+
+@pytest.mark.parametrize("is_planned_again", [False, True])
+def test_an_older_copy_of_the_checkpoint_of_sparks_own_writer_is_not_given_back_to_that_writer(
+    shop: LakeShop, case: Case, tmp_path: Path, *, is_planned_again: bool
+) -> None:
+    """Spark would plan the batches again, and that writer would skip them by their numbers, whatever rows they contain."""
+    shop.commit_as_spark(QUERY_ID, 3)
+    before = shop.commits()
+    committed_ms = time.time_ns() // 1_000_000
+    batch = planned(3, committed_ms + 1) if is_planned_again else planned(2, committed_ms - 60_000)
+    message = refusal(case, tmp_path / "query", batch)
+    assert message.startswith("older copy: ")
+    assert "Use the newest checkpoint" in message and "Do not start the previous version" in message
+    assert shop.commits() == before
+
+
+def test_a_batch_that_sparks_own_writer_committed_at_an_unknown_time_is_not_written_again(
+    shop: LakeShop, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit may be missing from the table's history, and a file of the checkpoint may contain no times."""
+    shop.commit_as_spark(QUERY_ID, 3)
+    assert refusal(case, tmp_path / "one", batch_of(3)).startswith("written already: ")
+    committer = type(shop.sink.create_committer())
+    monkeypatch.setattr(committer, "committed_by_others_ms", lambda *_: None)
+    later_ms = time.time_ns() // 1_000_000 + 1
+    assert refusal(case, tmp_path / "two", planned(3, later_ms)).startswith("written already: ")
 
 
 def test_a_batch_committed_by_sparks_own_writer_between_two_of_this_sinks_is_not_written_again(

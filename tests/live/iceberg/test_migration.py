@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,7 +21,6 @@ from twopc import AdoptQuery, DeltaSink, IcebergSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -64,6 +65,7 @@ def test_a_batch_written_but_not_recorded_by_spark_is_refused_until_the_old_quer
     old = Writer(**writing, **directories, columns=_COLUMNS)
     query.feed(*BATCHES[0])
     old.run()
+    older = Path(shutil.copytree(checkpoint, tmp_path / "older"))
     query.feed(*BATCHES[1])
     old.run()
     # The process was killed between the commit to the table and Spark's own record of the batch.
@@ -73,7 +75,13 @@ def test_a_batch_written_but_not_recorded_by_spark_is_refused_until_the_old_quer
 
     # The checkpoint contains batches that this project has not written, so a start must name the query.
     query.settings["override"] = AdoptQuery(json.loads((checkpoint / "metadata").read_text())["id"])
-    assert f"has written batch 1 to the store of sink {sink.name!r}" in query.refused("*")
+    found = query.refused("*")
+    assert "written already: " in found and f"has written batch 1 to the store of sink {sink.name!r}" in found
+    newest = checkpoint.rename(tmp_path / "newest")
+    shutil.copytree(older, checkpoint)
+    assert "older copy: " in query.refused("*")  # Spark plans batch 1 again, and the old query would skip its rows
+    shutil.rmtree(checkpoint)
+    newest.rename(checkpoint)
     old.run()
     query.feed({"id": "last", "n": 1})
     query.run("*")
