@@ -98,6 +98,8 @@ class Step(LakeStep[IcebergView, "Table"]):
                     f"{self._title} was altered after the batch was decided, so readers of the table could not read the "
                     f"batch's files: {misfit}",
                     ConfigurationError,
-                    "Undo the change, and restart the query. If the column's type cannot be changed back, drop the "
-                    "column and add it again. This batch's values in that column will then be null",
+                    "Undo the change, and restart the query. If the column's type cannot be changed back, replace the column "
+                    "in this order: add an optional column with another name, copy the values to it (UPDATE), drop the old "
+                    "column, and rename the new column. This batch's values in the column will then be null, but all other "
+                    "rows keep their values. Without the copy, the column would be null in every row of the table",
                 )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from pyiceberg.table import Table
     from pyiceberg.types import IcebergType
 
     from tests.faulty_catalog import Send
@@ -43,11 +47,11 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     close_opened()
 
 
-def replaced(content: dict[str, Any]) -> None:
+def replaced(content: dict[str, Any], column: int = 0) -> None:
     """``CREATE OR REPLACE TABLE … (value DATE, note STRING)``: Iceberg for Java keeps the ids of columns with the same names."""
     schema = copy.deepcopy(content["schemas"][-1])
     schema["schema-id"] = content["current-schema-id"] = schema["schema-id"] + 1
-    schema["fields"][0]["type"] = "date"
+    schema["fields"][column]["type"] = "date"
     content["schemas"].append(schema)
     content["refs"].pop("main")
     content["current-snapshot-id"] = -1
@@ -85,6 +89,40 @@ def test_files_that_no_longer_fit_the_columns_are_not_added(change: Any, why: st
     [blocker] = driver.committer.blockers()
     assert why in blocker and "shop.orders was altered after the batch was decided" in blocker
     assert list(shop.table().scan().plan_files()) == []
+
+
+def copied(table: Table) -> None:
+    """Replace the column ``note`` in the order that the error advises."""
+    with table.update_schema() as update:
+        update.add_column("copied", DateType())
+    rows = table.scan().to_arrow()
+    table.overwrite(rows.set_column(rows.schema.get_field_index("copied"), "copied", rows.column("note")))
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("note")
+    with table.update_schema() as update:
+        update.rename_column("copied", "note")
+
+
+def test_a_column_that_was_copied_before_it_was_dropped_keeps_its_values_and_lets_a_decided_batch_in(
+    shop: Shop,
+) -> None:
+    """Readers find a column by its id, and a column that was added again has a new one, so its old values are lost."""
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare(driver, shop.sink, 1, 2)
+    driver.committer.confirm([handle], 0)
+    shop.edit(partial(replaced, column=1))
+    theirs = dt.date(2026, 1, 2)
+    shop.change(lambda table: table.append(pa.table({"value": [9], "note": [theirs]}, table.schema().as_arrow())))
+    assert evidence(driver, [handle], scan_start) == [Evidence.UNKNOWN]
+    [blocker] = driver.committer.blockers()
+    assert "the column 'note' is now date" in blocker
+    assert "copy the values to it (UPDATE), drop the old column, and rename the new column" in blocker
+
+    shop.change(copied)
+    assert Driver(shop.sink).committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
+    rows = shop.table().scan().to_arrow().to_pylist()
+    assert {row["value"]: row["note"] for row in rows} == {9: theirs, 1: None, 2: None}
 
 
 def _one(kind: IcebergType, *, required: bool = False) -> Schema:
