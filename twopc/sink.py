@@ -98,6 +98,11 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         """Whether this sink can store rows that other sinks reject, each row as a ``value`` (bytes) with ``headers``."""
         return False
 
+    @property
+    def only_appends(self) -> bool:
+        """Whether the sink keeps every row of earlier batches, even if a new row has the same key."""
+        return False
+
     def beside(self, others: Iterable[TwoPhaseCommitSink[Any]]) -> TwoPhaseCommitSink[HandleT]:
         """Return this sink adapted to the query's other sinks, before anything is written.
 

@@ -81,6 +81,10 @@ class ConnectMode:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
         return not (self._first_plan.keeps_state or self.open_files(self._query.checkpoint_location).names("state"))
 
+    @property
+    def output_mode(self) -> None:
+        """See :class:`~twopc.integration.spark.mode.Mode`. Spark Connect does not show the output mode."""
+
     def open_files(self, location: str) -> Files:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
         return local_files(location)

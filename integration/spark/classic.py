@@ -91,6 +91,14 @@ class ClassicMode:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
         return self._state_sizes.is_stateless
 
+    @property
+    def output_mode(self) -> str | None:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        try:
+            return self._query.output_mode
+        except Py4JError:  # this release of Spark is unknown
+            return None
+
     def open_files(self, location: str) -> Files:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
         return open_files(self._context, location)

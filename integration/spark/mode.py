@@ -149,11 +149,16 @@ class Mode(Protocol):
 
     Attributes:
         is_stateless: whether the query is known to be stateless.
+        output_mode: the query's output mode.
     """
 
     @property
     def is_stateless(self) -> bool:
         """Whether the query is known to keep no state."""
+
+    @property
+    def output_mode(self) -> str | None:
+        """The query's output mode, in lower case; None if Spark does not show it."""
 
     def open_files(self, location: str) -> Files:
         """Open the directory ``location``, as Spark resolves it.

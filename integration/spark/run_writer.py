@@ -18,6 +18,7 @@ from twopc.integration.spark.handed_over import require_taken_over
 from twopc.integration.spark.jobs import is_of_cluster
 from twopc.integration.spark.mode import Attempt
 from twopc.integration.spark.options import Options, participants
+from twopc.integration.spark.output_mode import warn_of_whole_results
 from twopc.integration.spark.retention import decisions_kept
 from twopc.integration.spark.slow_batches import slow_batch_advice
 from twopc.integration.spark.staging import Staging
@@ -201,6 +202,7 @@ class RunWriter:
         run = coordinator.start(batch, pending)
         if run.adopts(batch.query_id):
             warn_of_adoption(self._mode.open_files(self.location), own_files, batch)
+        warn_of_whole_results(self._mode, self._participants)
         pending.enter("check")
         return coordinator
 

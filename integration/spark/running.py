@@ -78,6 +78,11 @@ class RunningQuery:
         return self._java.lastExecution()
 
     @property
+    def output_mode(self) -> str:
+        """The query's output mode, in lower case."""
+        return str(self._java.outputMode()).lower()
+
+    @property
     def planned_offsets(self) -> Any:
         """The end offsets of the current batch in Spark's memory (``OffsetSeq``), in the order of the sources.
 

@@ -39,6 +39,7 @@ class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
     """
 
     handle_type = DeltaHandle
+    only_appends = True
 
     def check_schema(self, schema: pa.Schema) -> None:
         """See :class:`TwoPhaseCommitSink`. The driver reads the table's definition at most every 30 s."""

@@ -43,6 +43,7 @@ class IcebergSink(IcebergSettings, TwoPhaseCommitSink[IcebergHandle]):
     """
 
     handle_type = IcebergHandle
+    only_appends = True
 
     def check_schema(self, schema: pa.Schema) -> None:
         """See :class:`TwoPhaseCommitSink`. The driver reads the table's definition at most once every 30 s."""

@@ -51,6 +51,11 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
 
     handle_type = PostgresHandle
 
+    @property
+    def only_appends(self) -> bool:
+        """See :class:`TwoPhaseCommitSink`."""
+        return self.mode == "append"
+
     def check_schema(self, schema: pa.Schema) -> None:
         """See :class:`TwoPhaseCommitSink`. Read the table's definition at most once every 30 s."""
         row_format(self, schema)

@@ -43,6 +43,9 @@ class SomeQuery:
 class SomeMode:
     """Stands in for Spark. The checks of the columns come before anything else that needs Spark."""
 
+    def __init__(self, output_mode: str | None = "append") -> None:
+        self.output_mode = output_mode
+
     def open_files(self, location: str) -> LocalFiles:
         return LocalFiles(location)
 
@@ -67,15 +70,15 @@ def cluster(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path / "twopc")
 
 
+def failing(*_: object, **__: object) -> None:
+    raise SchemaError("no column 'value'")
+
+
 def rejected(
     cluster: Cluster, location: Path, batch_id: int, monkeypatch: pytest.MonkeyPatch, options: Options | None = None
 ) -> Checkpoint | None:
     """Start a run whose columns do not fit its sink."""
-
-    def arrange(*_: object, **__: object) -> None:
-        raise SchemaError("no column 'value'")
-
-    monkeypatch.setattr(run_writer, "arrange", arrange)
+    monkeypatch.setattr(run_writer, "arrange", failing)
     with pytest.raises(SchemaError, match="no column 'value'") as error:
         write(cluster, location, batch_id, options)
     return error.value.checkpoint
@@ -86,8 +89,10 @@ def write(cluster: Cluster, location: Path, batch_id: int, options: Options | No
     run_writer_of(sink, location, options).write(call(sink, batch_id))
 
 
-def run_writer_of(sink: FakeSink, location: Path, options: Options | None = None) -> RunWriter:
-    run, mode = QueryRun(SomeQuery(), None), SomeMode()  # type: ignore[arg-type]
+def run_writer_of(
+    sink: FakeSink, location: Path, options: Options | None = None, output_mode: str | None = "append"
+) -> RunWriter:
+    run, mode = QueryRun(SomeQuery(), None), SomeMode(output_mode)  # type: ignore[arg-type]
     return RunWriter(run, mode, str(location), [sink], options or Options())  # type: ignore[arg-type]
 
 
@@ -243,3 +248,33 @@ def test_a_query_that_ran_on_after_a_rollback_finishes_a_decided_batch_and_fence
     with pytest.raises(ConfigurationError, match="has returned this checkpoint to the old sink"):
         write(cluster, tmp_path, 1)
     assert (records(cluster, object), cluster.store.visible()) == (before, all_rows(0))
+
+
+@pytest.mark.parametrize(
+    ("output_mode", "only_appends", "is_logged"),
+    [
+        ("complete", True, True),
+        ("complete", False, False),
+        ("append", True, False),
+        ("update", True, False),
+        (None, True, False),
+    ],
+)
+def test_a_run_logs_that_a_sink_that_only_appends_keeps_every_whole_result(
+    output_mode: str | None,
+    only_appends: bool,  # noqa: FBT001 - a case
+    is_logged: bool,  # noqa: FBT001 - a case
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Spark's own writers replace the table in this mode, so a query that was migrated would multiply its rows silently."""
+    monkeypatch.setattr(FakeSink, "only_appends", only_appends)
+    monkeypatch.setattr(run_writer, "arrange", failing)
+    sink = FakeSink(cluster.world)
+    with pytest.raises(SchemaError):
+        run_writer_of(sink, tmp_path, output_mode=output_mode).write(call(sink, 0))
+    logged = [record.getMessage() for record in caplog.records if "outputMode" in record.getMessage()]
+    assert len(logged) == is_logged
+    assert not logged or f"append every row and delete none: {sink.name!r}" in logged[0]
