@@ -110,8 +110,9 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} contains no record of the earlier batches. If another writer wrote "
             f"them, that writer must not have begun batch {at}, because this sink will write all of batch {at}. To make sure, "
-            "start that writer again, and stop it when every batch is finished (the newest files in offsets/ and commits/ then "
-            "have the same number). These numbers prove nothing in real-time mode, with trigger(continuous=…) or with "
+            "start that writer again with trigger(availableNow=True), and wait until it ends. Then the newest files in "
+            "offsets/ and commits/ must have the same number. "
+            "These numbers prove nothing in real-time mode, with trigger(continuous=…) or with "
             "asyncProgressTrackingEnabled. In these cases, let that writer first finish a batch without these modes "
             "(docs/migration.md). If the output is in Kafka, this sink can also take over a half-written batch "
             f"(`twopc migrate cutover`). Then pass {overrides.in_code(AdoptQuery(mine))}. If the sink was renamed, restore its "
