@@ -47,6 +47,7 @@ class Query:
     schema: str = "id STRING, n BIGINT"
     function: Callable[[ExactlyOnce], Callable[[DataFrame, int], None]] = lambda each: each
     plan: Callable[[DataFrame], DataFrame] = lambda frame: frame
+    output_mode: str = "append"
 
     def feed(self, *rows: dict[str, Any]) -> None:
         """Add one batch."""
@@ -72,10 +73,8 @@ class Query:
         )
         each = exactly_once(*self.sinks, **self.settings)
         selected = frame.selectExpr(*(expressions or ("*", "id AS key", "CAST(n AS STRING) AS value")))
-        writer = (
-            self.plan(selected).writeStream.foreachBatch(self.function(each)).option("checkpointLocation", checkpoint)
-        )
-        return writer.trigger(availableNow=True).start(), each
+        writer = self.plan(selected).writeStream.foreachBatch(self.function(each)).outputMode(self.output_mode)
+        return writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(), each
 
     def fail_at(self, point: str) -> None:
         """Stop the query at a crash point. The driver ends no transaction, so the state is the one after a kill."""

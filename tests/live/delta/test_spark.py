@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import functions
 
 from tests.live.file_query import BATCHES, VALUES, Query, kafka_sink, values
 from tests.live.spark_support import spark
@@ -149,6 +150,24 @@ def test_bad_rows_become_dead_letters_and_good_rows_are_written(
     query.run("id", "n")
     assert rows(sink) == [("a", 1), ("c", 3)]
     assert len(values(letters)) == 1
+
+
+def test_a_query_in_the_output_mode_complete_adds_its_whole_result_in_each_batch_and_logs_this(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = created(tmp_path, COLUMNS)
+    query = Query(
+        spark,
+        tmp_path,
+        (sink,),
+        plan=lambda frame: frame.groupBy("id").agg(functions.sum("n").alias("n")),
+        output_mode="complete",
+    )
+    for batch in BATCHES[:2]:
+        query.feed(*batch)
+    query.run("id", "n")
+    assert rows(sink) == [("even", 2), ("even", 6), ("odd", 3), ("odd", 8)]
+    assert sum("outputMode('complete')" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_a_column_missing_from_the_table_is_reported_before_anything_is_written(
