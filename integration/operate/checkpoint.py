@@ -43,6 +43,11 @@ class CheckpointState:
     registers: LogView | None = None
     former: int | None = -1
 
+    @property
+    def decided(self) -> int | None:
+        """The highest batch of this checkpoint's query in ``registers``; None if there is none."""
+        return None if self.registers is None else self.registers.highest_batch_of(self.query_id)
+
     def facts(self) -> dict[str, Any]:
         """Return the facts as a JSON object."""
         return {
@@ -52,7 +57,7 @@ class CheckpointState:
             "last_finished": self.finished,
             "decision_log": self.log,
             "sinks": {name: dict(facts) for name, facts in self.sinks.items()},
-            "last_decided": None if self.registers is None else self.registers.highest_batch,
+            "last_decided": self.decided,
         }
 
 

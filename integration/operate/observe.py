@@ -75,10 +75,10 @@ class SinkState:
         driver_epoch: the newest driver's epoch.
         producer_id: the id of the producer that may decide. This producer owns the drivers' transactional id.
         producer_epoch: the epoch of the producer that may decide.
-        last_decided: the highest decided batch; None if no batch is decided.
+        last_decided: the highest batch that ``query_id`` has decided; None if it has decided no batch.
         last_offsets: the source offsets at which the last decided batch ends, one entry for each source. The entry of a named
             source begins with ``name:``.
-        last_committed: the highest batch that is proven visible.
+        last_committed: the highest batch of ``query_id`` that is proven visible.
         transactions: the open transactions.
         proofs: the evidence for every decided transaction in the last batch, and for every earlier transaction that is not
             visible.
@@ -115,6 +115,10 @@ class SinkState:
         is_default = self.ledger == f"{LEDGERS}{self.sink}"
         ledger = "" if is_default else f" --ledger-topic {self.ledger}"
         return f"{self.sink}{ledger}{self.checkpoint and f' --checkpoint {self.checkpoint}'}"
+
+    def decided_of(self, query_id: str) -> int | None:
+        """Return :attr:`last_decided` if the log is open for this query, otherwise None."""
+        return self.last_decided if self.query_id == query_id else None
 
     def facts(self) -> dict[str, Any]:
         """Return the facts as a JSON object."""
@@ -292,8 +296,11 @@ def _proofs(
 
 
 def _last_committed(found: History, unproven: set[int]) -> int | None:
-    proven = [key.batch for key, batch in found.batches.items() if key.batch not in unproven and not batch.abandoned]
-    return proven[-1] if proven else None
+    begin = found.view.begin  # every query counts its batches from 0
+    own = {
+        key.batch: batch for key, batch in found.batches.items() if begin is not None and key.query_id == begin.query_id
+    }
+    return next((number for number in reversed(own) if number not in unproven and not own[number].abandoned), None)
 
 
 def _now_ms() -> float:

@@ -141,7 +141,7 @@ def _require_decided(found: CheckpointState, finished: int, sinks: Sequence[Kafk
     now = read_checkpoint(Path(found.location))
     decided: dict[str, int | None] = {}
     if now.registers is not None and now.registers.damage is None:
-        decided[str(now.log)] = now.registers.highest_batch_of(now.query_id)
+        decided[str(now.log)] = now.decided
     elif now.log is None and _has_run(now):
         decided["any decision log"] = None  # the checkpoint is bound before the first decision
     for sink in sinks:

@@ -203,7 +203,7 @@ def _before_the_end(seen: Look) -> Iterator[Advice]:
         action = "If the checkpoint was restored from a savepoint, check the old query's checkpoint instead."
         yield Advice(Urgency.WATCH, what, action, "savepoints")
     # Spark plans a batch before it calls the function, so a stop may leave a planned batch that nothing has decided.
-    if (decided := max(_decided(seen), default=-1)) > finished:
+    if (decided := max(_decided(seen, seen.checkpoint), default=-1)) > finished:
         what = f"batch {decided} is decided, but Spark has not finished it"
         yield Advice(Urgency.WATCH, what, "Start the query, and let it finish the batch.", "decided-and-not-published")
     examined = {state.sink for state, _ in seen.sinks} | {store.sink for store, _ in seen.stores}
@@ -213,11 +213,10 @@ def _before_the_end(seen: Look) -> Iterator[Advice]:
         yield Advice(Urgency.WATCH, what, action, "the-stores-of-sinks")
 
 
-def _decided(seen: Look) -> Iterator[int]:
+def _decided(seen: Look, checkpoint: CheckpointState) -> Iterator[int]:
     """Yield the newest decided batch of the checkpoint's query, according to each examined sink and to the checkpoint."""
-    newest = [*(state.last_decided for state, _ in seen.sinks), *(store.batch for store, _ in seen.stores)]
-    if seen.checkpoint is not None and seen.checkpoint.registers is not None:
-        newest.append(seen.checkpoint.registers.highest_batch_of(seen.checkpoint.query_id))
+    of_sinks = (state.decided_of(checkpoint.query_id) for state, _ in seen.sinks)
+    newest = [checkpoint.decided, *of_sinks, *(store.batch for store, _ in seen.stores)]
     yield from (batch for batch in newest if batch is not None)
 
 
@@ -229,7 +228,7 @@ def _is_unfinished(one: Advice) -> bool:
 def _undecided(compared: CheckpointState, *, has_ledgers: bool) -> Advice | None:
     """If the decisions are not in a sink's ledger, report finished batches that are missing from the decisions."""
     if compared.registers is not None:
-        return undecided(compared, str(compared.log), compared.registers.highest_batch_of(compared.query_id))
+        return undecided(compared, str(compared.log), compared.decided)
     # The checkpoint is bound before the first decision. The findings about a ledger include this comparison.
     return undecided(compared, "", None) if compared.log is None and not has_ledgers else None
 
@@ -255,7 +254,7 @@ def _of_checkpoint(found: CheckpointState, missed: Advice | None, *, has_sinks: 
 
 
 def _show_checkpoint(found: CheckpointState, console: Console) -> None:
-    decided = "" if found.registers is None else f", decided {found.registers.highest_batch}"
+    decided = "" if found.registers is None else f", decided {found.decided}"
     sinks = ", ".join(found.sinks) or "none yet"
     text = (
         f"checkpoint {found.location}, query {found.query_id}\n"

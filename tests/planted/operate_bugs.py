@@ -257,7 +257,7 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         "the decisions in a checkpoint are not compared with its finished batches",
         0,
         "integration/operate/status.py",
-        "        return undecided(compared, str(compared.log), compared.registers.highest_batch_of(compared.query_id))\n",
+        "        return undecided(compared, str(compared.log), compared.decided)\n",
         "        return None\n",
         model=False,
         protocol=_UNDECIDED,

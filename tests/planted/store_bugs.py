@@ -94,9 +94,30 @@ STORE_BUGS: Final[tuple[Bug, ...]] = (
     _bug(
         "--idle accepts a batch that Spark has not finished",
         "integration/operate/status.py",
-        "max(_decided(seen), default=-1)) > finished:",
-        "max(_decided(seen), default=-1)) > finished + 1:",
+        "max(_decided(seen, seen.checkpoint), default=-1)) > finished:",
+        "max(_decided(seen, seen.checkpoint), default=-1)) > finished + 1:",
         "tests/live/stores/test_store_status.py -k idle",
+    ),
+    _bug(
+        "--idle takes the batches of a query that has replaced this one for this query's",
+        "integration/operate/status.py",
+        "state.decided_of(checkpoint.query_id) for",
+        "state.last_decided for",
+        "tests/unit/test_status_history.py -k replaced_this_one",
+    ),
+    _bug(
+        "the batches of another query in the checkpoint's registers count",
+        "integration/operate/checkpoint.py",
+        "self.registers.highest_batch_of(self.query_id)",
+        "self.registers.highest_batch",
+        "tests/unit/test_status_history.py -k in_the_checkpoint",
+    ),
+    _bug(
+        "the last committed batch may be one of an ended query",
+        "integration/operate/observe.py",
+        "if begin is not None and key.query_id == begin.query_id\n",
+        "if begin is not None\n",
+        "tests/unit/test_operate_observe.py -k ended_query",
     ),
     _bug(
         "--idle accepts sinks that were not examined",

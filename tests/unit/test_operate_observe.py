@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.test_log_view import BEGIN, decision
 from tests.unit.test_verify_checks import ABORTED, COMMITTING, LAST, FakeCluster, as_cluster, decided, marker, task
+from tests.unit.test_verify_history import history
 from tests.unit.test_verify_transactions import log_of
 from twopc.attempt import Evidence
 from twopc.errors import ConfigurationError, RetriableError
@@ -23,6 +24,7 @@ from twopc.integration.operate.subject import Connection
 from twopc.integration.verify import describing
 from twopc.integration.verify import markers as markers_module
 from twopc.integration.verify.markers import Markers
+from twopc.records import Begin
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.handle import driver_id
 from twopc.sinks.kafka.reports import NO_ANSWER, NOT_AUTHORIZED, NOT_FOUND, Description, Listing
@@ -60,6 +62,16 @@ def test_no_state_is_returned_for_a_cluster_that_does_not_respond(monkeypatch: p
     monkeypatch.setattr(observe_module, "observe", look)
     with pytest.raises(RetriableError, match="no broker"):
         observe_all(SINKS)
+
+
+def test_the_batches_of_an_ended_query_do_not_count_as_its_successors() -> None:
+    """Every query counts its batches from 0."""
+    ended = (BEGIN, decision(0), decision(1))
+    begin = Begin(query_id="b", first_batch=0, prior_offsets=(), ends="a")
+    assert observe_module._last_committed(history(*ended), set()) == 1
+    assert observe_module._last_committed(history(*ended, begin), set()) is None
+    assert observe_module._last_committed(history(*ended, begin, decision(0, query_id="b")), {0}) is None
+    assert observe_module._last_committed(history(*ended, begin, decision(0, query_id="b")), set()) == 0
 
 
 def test_a_proof_says_whether_the_coordinator_described_the_transaction() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.live.operate.support import command
 from tests.unit.history_support import ended, failed, write
+from tests.unit.test_log_view import BEGIN, decision, view_of
 from tests.unit.test_savepoint import add_batch, checkpoint
+from tests.unit.test_verify_history import history
 from twopc.integration.operate import status as status_module
 from twopc.integration.operate import subject as subject_module
+from twopc.integration.operate.checkpoint import read_checkpoint
 from twopc.integration.operate.observe import SinkState
 from twopc.integration.operate.subject import Connection
+from twopc.records import Begin
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,6 +66,34 @@ def test_batches_that_a_healthy_query_writes_during_the_check_do_not_make_its_ch
 ) -> None:
     [one] = advice_about(checkpoint, monkeypatch, planned=planned, finished=finished, decided=decided)
     assert one.anchor == "healthy", one.what
+
+
+def test_the_batches_of_the_query_that_replaced_this_one_are_not_this_querys(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: "batch 9 is decided, but Spark has not finished it. Start the query", beside "The ended query cannot run again"."""
+
+    def observe(sink: KafkaSink, _: object) -> SinkState:
+        begin = Begin(query_id="old", first_batch=0, prior_offsets=())
+        replaced = Begin(query_id="new", first_batch=9, prior_offsets=(), ends="old")
+        found = history(begin, replaced, decision(9, query_id="new"))
+        return SinkState(sink=sink.name, ledger=sink.ledger, query_id="new", last_decided=9, history=found)
+
+    monkeypatch.setattr(status_module, "observe", observe)
+    monkeypatch.setattr(subject_module, "cluster_of", lambda _: "c")
+    facts = status_module.status(str(checkpoint), Connection("nowhere:1"), is_ending=True).facts
+    [advice] = [one for sink in facts["sinks"] for one in sink["advice"]]
+    assert "The ended query cannot run again" in advice["action"]
+    assert "Start the query" not in str(facts)
+    assert not facts["ok"]
+
+
+def test_decisions_of_another_query_in_the_checkpoint_are_not_this_querys(checkpoint: Path) -> None:
+    """A file with another query id was put into the checkpoint."""
+    view = view_of(BEGIN, decision(0))
+    found = replace(read_checkpoint(checkpoint), registers=view)
+    assert (found.decided, found.facts()["last_decided"]) == (None, None)
+    assert replace(found, query_id="a").facts()["last_decided"] == 0
 
 
 def test_an_older_copy_is_still_noticed_during_the_check(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
