@@ -5,13 +5,15 @@ would be written twice.
 
 On a file system with an atomic put-if-absent, the file decides between two drivers. An object store does not offer that
 operation, so the log's fence decides. However, a fenced driver may still write a file at any time. Each driver therefore uses
-its own file name. Every decision records the number of its binding, and only the last decision's binding counts. The first
-binding is also stored under a fixed name that every reader checks, because a store may list files late.
+its own file name, every decision records the number of its binding, and the last decision's binding counts. A store may list
+files late, so before its first decision, a driver also stores the binding under a fixed name that every reader checks. The fixed
+name is only a hint: if it names another log than a decision, the decision counts, and the next driver corrects the fixed name.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
     from twopc.override import Overrides
 
 FORMAT: Final = 1
+#: On an object store, this is the fixed name. Only if the checkpoint was copied from a file system do decisions name this number.
 _FIRST: Final = 1
+#: On an object store, the last digits of a number stand for the log. Drivers of two new logs often have the same epoch.
+_LOGS: Final = 1_000_000
 _NAME: Final = re.compile(r"binding-(\d+)\.json")
 
 
@@ -63,6 +68,8 @@ class Binding:
         self._files = files
         self.number = self._newest = 0
         self._bound: Bound | None = None
+        self._is_decided = False  # whether a decision names the binding
+        self._is_stored = False  # whether this run has nothing left to write for the binding
         self._load(0)
 
     @property
@@ -94,6 +101,8 @@ class Binding:
         That log then also records the query's end. If there is no such log, return the first log. This choice may be based on a
         stale read, so a start completes the last decision in every other log, too.
 
+        On an object store, a log whose last decision names a binding to that log takes precedence.
+
         If the bound log is not among these logs, return the first log with the same name. If no log has that name, return the
         first log. In both cases, :meth:`check` then refuses the start.
 
@@ -101,9 +110,14 @@ class Binding:
             TwoPhaseCommitError: a log that must be read for this choice does not respond, or is damaged.
         """
         logs = [*logs_of_sinks, own_log]
+        named = [log for log in logs if log.name == self.log]
+        if not self._files.is_atomic and len(logs_of_sinks) > 1:
+            # A driver that uses another of these logs may have overwritten the fixed name, and died.
+            decided = next((log for log in (*named, *logs_of_sinks) if self._has_decided(log)), None)
+            if decided is not None:
+                return decided
         if self._bound is None and ended:
             return next((log for log in logs_of_sinks if _open_query(log) in ended), logs[0])
-        named = [log for log in logs if log.name == self.log]
         if len(named) > 1:  # ledgers on two clusters may have the same name. The sort is stable, and False comes first
             named.sort(key=lambda log: log.identity() != self.log_identity)
         return (named or logs)[0]
@@ -168,39 +182,58 @@ class Binding:
         """
         if self._bound is not None:
             current = _with_known_ids(current, self._bound)
-        if self._bound == current:
+        if self._bound == current and self._is_stored:
             return
-        # This number is above all earlier ones, because the drivers that wrote them had lower epochs.
-        number = self._newest + 1 if self._files.is_atomic else log_epoch + 1 + _FIRST
-        data = seal(current)
-        has_put_first = self._bound is None and not self._files.is_atomic and self._read(_FIRST) is None
-        if has_put_first:
-            # Write the fixed name first. Otherwise, if the driver died here, there would be only a file that is listed late.
-            self._put(_FIRST, data)
-        is_ours = self._put(number, data) or self._read(number) == current
-        if is_ours and not self._files.is_atomic:
-            # This driver cannot fence a driver that uses another log. If both drivers first write and then read, at
-            # least one of them sees the other's file.
-            found = [self._read(other) for other in {_FIRST, *self._listed()}]
-            is_ours = all(other is None or _is_same_log(other, current) for other in found)
-            if not is_ours:
-                self._files.remove(_name(number))
-                # If this driver paused before it wrote the fixed name, it may have overwritten the other driver's binding.
-                # Restore that binding. Otherwise, every later binding of the other driver would be refused because of the fixed
-                # name. In addition, a store may list the other driver's numbered file late.
-                if has_put_first and self._read(_FIRST) == current:
-                    self._put(
-                        _FIRST, seal(next(one for one in found if one is not None and not _is_same_log(one, current)))
-                    )
-        if not is_ours:
-            raise self._refused(
-                "another driver has just bound this checkpoint to other sinks", "Stop one of the two queries"
-            )
-        self.number, self._bound = number, current
-        crash_point("driver.bound")
+        number, is_new = self.number, self._bound != current or not self._is_decided
+        if is_new:
+            number = self._newest + 1 if self._files.is_atomic else _unique_number(current, log_epoch)
+            if not self._put(number, seal(current)) and self._read(number) != current:
+                raise self._overtaken()
+        if not self._files.is_atomic and (rival := self._store_first(current)) is not None:
+            self._files.remove(_name(number))
+            if self._read(_FIRST) == current:
+                # Without its binding under the fixed name, the other query's checkpoint may look new to a start with another log.
+                # If this driver dies first, the other query's next driver corrects the fixed name.
+                self._put(_FIRST, seal(rival), replaces=True)
+            raise self._overtaken()
+        self.number, self._bound, self._is_stored = number, current, True
+        if is_new:
+            crash_point("driver.bound")
 
-    def _put(self, number: int, data: bytes) -> bool:
+    def _store_first(self, current: Bound) -> Bound | None:
+        """Store the binding under the fixed name of an object store. Return a binding to another log, which refuses this one.
+
+        This driver cannot fence a driver that uses another log. If both drivers first write their own files and then read, at
+        least one of them sees the other's file. Only a driver that sees no such file writes the fixed name, so from then on, the
+        fixed name counts, and the files of drivers that died do not.
+        """
+        first = self._read(_FIRST)
+        if first is not None and _is_same_log(first, current):
+            return None
+        if self._is_decided:  # a driver that paused in its put has overwritten the fixed name
+            self._put(_FIRST, seal(current), replaces=True)
+            return None
+        rival = first or self._rival(current)
+        if rival is None:
+            self._put(_FIRST, seal(current))
+            # Again, because a store may list late, and this driver may have paused in its put.
+            rival = self._rival(current)
+        return rival
+
+    def _rival(self, current: Bound) -> Bound | None:
+        found = [self._read(number) for number in {_FIRST, *self._listed()}]
+        return next((one for one in found if one is not None and not _is_same_log(one, current)), None)
+
+    def _has_decided(self, log: DecisionLog) -> bool:
+        """Whether the log's last decision names a binding to this log."""
+        last = view_of(log, log.inspect).decision
+        bound = None if last is None else self._read(last.binding)
+        return bound is not None and bound.log == log.name and _is_same(bound.log_identity, log.identity())
+
+    def _put(self, number: int, data: bytes, *, replaces: bool = False) -> bool:
         try:
+            if replaces:
+                self._files.remove(_name(number))
             return self._files.put_if_absent(_name(number), data)
         except TwoPhaseCommitError:
             raise
@@ -215,12 +248,21 @@ class Binding:
         return {int(found[1]) for name in self._files.names("") if (found := _NAME.fullmatch(name))}
 
     def _load(self, decided: int) -> None:
-        """Load the last decision's binding. If the file of this binding is missing, load the newest binding."""
-        self._newest = max(self._listed(), default=0)
-        self.number, self._bound = 0, None
-        for number in (decided, self._newest, _FIRST):
-            if self._bound is None and number:
-                self.number, self._bound = number, self._read(number)
+        """Load the last decision's binding. If its file is missing, load the newest binding to the fixed name's log."""
+        listed = self._listed()
+        self._newest, self._is_stored = max(listed, default=0), self._files.is_atomic
+        self.number, self._bound = decided, self._read(decided) if decided else None
+        self._is_decided = self._bound is not None
+        if self._bound is None:
+            self.number, self._bound = self._newest_binding(listed)
+
+    def _newest_binding(self, listed: set[int]) -> tuple[int, Bound | None]:
+        first = self._read(_FIRST)
+        for number in sorted(listed - {_FIRST}, reverse=True):
+            found = self._read(number)
+            if found is not None and (first is None or _is_same_log(found, first)):
+                return number, found
+        return (0 if first is None else _FIRST), first
 
     def _read(self, number: int) -> Bound | None:
         name = _name(number)
@@ -237,6 +279,11 @@ class Binding:
                 "backup of the checkpoint"
             ) from error
 
+    def _overtaken(self) -> RefusedStartError:
+        return self._refused(
+            "another driver has just bound this checkpoint to other sinks", "Stop one of the two queries"
+        )
+
     def _refused(self, what: str, fix: str) -> RefusedStartError:
         return RefusedStartError(f"{self._files.location}: {what}. Nothing was written. {fix}", case="binding")
 
@@ -244,6 +291,11 @@ class Binding:
 def _open_query(log: DecisionLog) -> str | None:
     begin = view_of(log, log.inspect).begin
     return None if begin is None else begin.query_id
+
+
+def _unique_number(current: Bound, log_epoch: int) -> int:
+    """Return a number that no driver of another log uses, above all numbers of earlier drivers, whose epochs are lower."""
+    return (log_epoch + 1 + _FIRST) * _LOGS + zlib.crc32(f"{current.log} {current.log_identity}".encode()) % _LOGS
 
 
 def _name(number: int) -> str:

@@ -111,7 +111,8 @@ class Checkpointed:
 class Files:
     """See :class:`twopc.files.Files`. Every access to the checkpoint is a request.
 
-    An object store lists some of its files, and every put overwrites.
+    An object store lists some of its files. Its put looks for the file when it begins. The file appears when the put ends, and
+    replaces any file that appeared in between.
     """
 
     location = "checkpoint"
@@ -132,12 +133,12 @@ class Files:
         return [name for name in names if self.is_atomic or self._simulation.chance.random() < _LISTED]
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        def put() -> bool:
-            if not self.is_atomic:
-                self._files[name] = data
-            return self._files.setdefault(name, data) is data
-
-        return self._simulation.request("file", put)
+        if not self.is_atomic:
+            if self._simulation.request("file", lambda: name in self._files):
+                return False
+            self._simulation.request("file", lambda: self._files.__setitem__(name, data))
+            return True
+        return self._simulation.request("file", lambda: self._files.setdefault(name, data) is data)
 
     def remove(self, name: str) -> None:
         self._simulation.request("file", lambda: self._files.pop(name, None))

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Objects:
-    """See :class:`twopc.files.Files`. Every put overwrites, and nothing is listed before :meth:`show`.
+    """See :class:`twopc.files.Files`. Nothing is listed before :meth:`show`.
 
+    A put looks for the file when it begins. The file appears in :meth:`close`, and replaces any file that was closed in between.
     Every reader and writer of the same ``content`` shares the store.
     """
 
@@ -33,8 +34,14 @@ class Objects:
         return sorted({name.removeprefix(prefix).split("/")[0] for name in self.listed if name.startswith(prefix)})
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
-        self.content[name] = data
+        if name in self.content:
+            return False
+        self.close(name, data)
         return True
+
+    def close(self, name: str, data: bytes) -> None:
+        """End a put. A test replaces this method to pause or kill a driver in its put."""
+        self.content[name] = data
 
     def remove(self, name: str) -> None:
         self.content.pop(name, None)

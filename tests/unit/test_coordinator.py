@@ -10,6 +10,7 @@ from tests.unit.coordinator_support import OTHER, die_at, fail, records
 from tests.unit.fake_sink import QUERY_ID, Cluster, FakeCommitter, OwnLog, all_rows
 from tests.unit.objects import Objects
 from twopc import crash_points
+from twopc.binding import FORMAT, Binding, Bound
 from twopc.engine import Repair
 from twopc.errors import (
     BadRecordError,
@@ -24,6 +25,7 @@ from twopc.files import LocalFiles
 from twopc.override import Overrides
 from twopc.records import Acquired, Begin, Decision
 from twopc.registers import RegisterLog
+from twopc.sealed import seal
 from twopc.settings import Settings
 from twopc.testing.crash_points import InjectedFault, arm
 
@@ -326,6 +328,21 @@ def test_a_sink_added_on_an_object_store_is_bound_although_the_store_lists_no_fi
     with pytest.raises(RefusedStartError, match=r"Pass each missing sink \(one\) again"):
         cluster.start("two", files=files).run(3)
     assert cluster.world.store("one").visible() == all_rows(1, 2)
+
+
+def test_a_start_on_an_object_store_finds_its_decisions_although_the_fixed_name_names_another_of_its_logs(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """A driver with only the other sink bound the checkpoint at the same time. It overwrote the fixed name, and died."""
+    cluster.world.logs |= {name: LocalFiles(tmp_path / name) for name in ("one", "two")}
+    one, two = (OwnLog(cluster.world.logs[name]) for name in ("one", "two"))
+    files = Objects()
+    cluster.start("one", "two", files=files).run(0)
+    lost = Bound(format=FORMAT, log=two.name, log_identity=two.identity(), sinks={"two": Binding(files).sinks["two"]})
+    files.content["binding-000001.json"] = seal(lost)
+    cluster.start("one", "two", files=files).run(1)
+    assert cluster.world.store("one").visible() == all_rows(0, 1)
+    assert Binding(files).log_identity == one.identity()
 
 
 def test_an_object_store_cannot_hold_the_decisions(cluster: Cluster) -> None:

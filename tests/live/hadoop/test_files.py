@@ -82,6 +82,42 @@ def test_the_binding_survives_on_a_store_that_cannot_rename_files_and_lists_them
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize("put", [1, 2])
+def test_a_driver_that_pauses_in_its_put_on_s3_leaves_the_other_drivers_binding(
+    put: int, spark: SparkSession, s3: LateListing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3A looks for the file when a put begins, and publishes it when the put ends. The store lists nothing in between."""
+    files = on_s3(spark, s3, f"{uuid.uuid4().hex}/twopc")
+    first, second, puts = Binding(files), Binding(files), list[str]()
+    really, listed = files._create, False
+
+    def create(path: Any, data: bytes) -> None:
+        nonlocal listed
+        puts.append(path.getName())
+        if len(puts) != put:
+            really(path, data)
+            return
+        stream = files._file_system.create(path, False)  # noqa: FBT003 - Hadoop's parameter overwrite
+        first.bind(BOUND, 4)
+        listed = True
+        stream.write(data)
+        stream.close()
+
+    monkeypatch.setattr(files, "_create", create)
+    monkeypatch.setattr(files, "names", lambda _: [f"binding-{first.number:06d}.json"] if listed else [])
+    with pytest.raises(RefusedStartError, match="just bound this checkpoint to other sinks"):
+        second.bind(OTHER_LOG, 4)
+    assert first.number
+    assert Binding(files).log == BOUND.log
+    listed = False
+    assert Binding(files).log == BOUND.log
+    listed = True
+    added = Binding(files)
+    added.check(WITH_REDIS, Overrides(added_sinks={"r"}), decided=first.number)
+    added.bind(WITH_REDIS, 7)
+
+
+@pytest.mark.whole
 def test_only_one_of_many_writers_on_hdfs_creates_the_file(spark: SparkSession, hdfs: LocalHdfs) -> None:
     context: Any = spark.sparkContext
     files = HadoopFiles(
