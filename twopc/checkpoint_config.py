@@ -27,7 +27,8 @@ class CheckpointConfig:
             the batch is not written again in this checkpoint.
         max_writers: the maximum number of tasks that write a batch. If the batch has several DataFrames, the maximum
             applies to each of them. Each task has its own transaction and writes one or more partitions of the plan.
-            None: twice the number of tasks that the cluster can run at the same time.
+            A sorted DataFrame for a Redis or HBase sink has one task for each partition, even if that exceeds the maximum;
+            the driver then logs a warning. None: twice the number of tasks that the cluster can run at the same time.
         num_retained: how many decisions are retained. None: 10. The toolkit retains at least as many decisions as Spark
             retains batches (``spark.sql.streaming.minBatchesToRetain``, by default 100).
         history: whether to record each checkpoint's outcome next to Spark's checkpoint, for ``twopc history``. None:

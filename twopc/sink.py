@@ -103,6 +103,15 @@ class TwoPhaseCommitSink(ABC, Generic[HandleT]):
         """Whether the sink keeps every row of earlier batches, even if a new row has the same key."""
         return False
 
+    @property
+    def keeps_task_order(self) -> bool:
+        """Whether the sink applies the tasks' rows in the order of the tasks' numbers, so that a later task's value wins.
+
+        Then each partition of a sorted DataFrame has its own task. If the tasks' order has no effect on the result, fewer
+        tasks may write.
+        """
+        return False
+
     def beside(self, others: Iterable[TwoPhaseCommitSink[Any]]) -> TwoPhaseCommitSink[HandleT]:
         """Return this sink adapted to the query's other sinks, before anything is written.
 

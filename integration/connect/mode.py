@@ -28,6 +28,7 @@ from twopc.integration.connect.worker import called_batch
 from twopc.integration.spark.budget import Budget
 from twopc.integration.spark.checkpoint import planning_time_ms
 from twopc.integration.spark.kept import Runs
+from twopc.integration.spark.sorted_plans import may_be_sorted
 from twopc.integration.spark.state_reports import tell_once
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from twopc.files import Files
     from twopc.integration.connect.plans import Plan
     from twopc.integration.connect.query import ConnectQuery
+    from twopc.integration.spark.frame import Rows
     from twopc.integration.spark.mode import Attempt
     from twopc.integration.spark.several import SinkFrame
     from twopc.progress import StateSize
@@ -68,7 +70,7 @@ class ConnectMode:
         self._first_batch = query.batch_id
         self._budget = Budget()
         self._slots = ConnectSlots(session)
-        self._tell = tell_once()
+        self._tell, self._tell_of_writers = tell_once(), tell_once()
         self._given: dict[str, Any] = {}  # the user's DataFrames in the current call
 
     @cached_property
@@ -134,6 +136,8 @@ class ConnectMode:
             budget=self._budget,
             timeout_ms=attempt.options.checkpoints.timeout_ms,
             max_writers=attempt.options.checkpoints.max_writers,
+            may_be_sorted=self._may_be_sorted,
+            tell=self._tell_of_writers,
             kept_since_ms=lambda: self._kept_since_ms(files, batch, attempt),
             state=self._state(files, batch),
             require_sound=lambda: self._require_sound(batch, attempt),
@@ -169,10 +173,17 @@ class ConnectMode:
             )
 
     def _plans(self, attempt: Attempt) -> list[Plan]:
+        return [self._plan(rows) for rows in attempt.rows]
+
+    def _plan(self, rows: Rows) -> Plan:
         called = called_batch()
         if called is None:
             raise AssertionError("the caller has already been found")
-        return [plan_of_rows(rows.frame(), self._given[rows.name], called.frame) for rows in attempt.rows]
+        return plan_of_rows(rows.frame(), self._given[rows.name], called.frame)
+
+    def _may_be_sorted(self, rows: Rows) -> bool:
+        plan = self._plan(rows)
+        return may_be_sorted(plan.text, lambda: self._query.plan().text, lambda: plan.hides_rows)
 
     def _kept_since_ms(self, files: Files, batch: Batch, attempt: Attempt) -> float | None:
         frames = self._plans(attempt)

@@ -118,12 +118,14 @@ class Plan:
         forms: the forms of the physical plan. An adaptive plan that has run has two forms: final and initial. For each
             node, a form contains the node's name and the rest of the node's line.
         is_cut: whether Spark has omitted a part of the plan, or the whole plan.
+        text: the output of ``explain``.
         known: how many of the plan's RDDs are the batch itself.
     """
 
     analyzed: str
     forms: tuple[tuple[tuple[str, str], ...], ...]
     is_cut: bool
+    text: str
     known: int = 0
 
     @property
@@ -230,7 +232,7 @@ def parsed(text: str) -> Plan:
         elif title == "Analyzed Logical Plan":
             analyzed.append(line)
     is_shown = bool(analyzed or any(forms))  # a message in place of a plan shows no node
-    return Plan("\n".join(analyzed), tuple(map(tuple, forms)), is_cut_short(text) or not is_shown)
+    return Plan("\n".join(analyzed), tuple(map(tuple, forms)), is_cut_short(text) or not is_shown, text)
 
 
 def _lines(text: str) -> Iterator[str]:

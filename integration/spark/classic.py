@@ -31,6 +31,7 @@ from twopc.integration.spark.shared_history import history_of
 from twopc.integration.spark.shuffle_kinds import other_shuffles
 from twopc.integration.spark.shuffles import Shuffles
 from twopc.integration.spark.slots import Slots
+from twopc.integration.spark.sorted_plans import may_be_sorted, reads_other_rdd
 from twopc.integration.spark.state_reports import tell_once
 from twopc.integration.spark.state_sizes import StateSizes
 from twopc.integration.spark.stateful import STATE_FORMAT, StatefulOperators
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from twopc.batch import Batch
     from twopc.engine import Engine
     from twopc.files import Files
+    from twopc.integration.spark.frame import Rows
     from twopc.integration.spark.mode import Attempt, Query
     from twopc.integration.spark.options import Options
     from twopc.integration.spark.running import RunningQuery
@@ -82,7 +84,7 @@ class ClassicMode:
         self._budget = Budget()
         self._state_sizes = StateSizes()
         self._repeated = Repeated()
-        self._tell = tell_once()
+        self._tell, self._tell_of_writers = tell_once(), tell_once()
         self._stateful = stateful
         self._slots = Slots(context)
 
@@ -142,6 +144,8 @@ class ClassicMode:
             budget=self._budget,
             timeout_ms=attempt.options.checkpoints.timeout_ms,
             max_writers=attempt.options.checkpoints.max_writers,
+            may_be_sorted=self._may_be_sorted,
+            tell=self._tell_of_writers,
             kept_since_ms=lambda: self._kept_since_ms(attempt),
             state=self._stateful.of_batch(self._query, batch.batch_id, has_state=lambda: bool(files.names("state"))),
         )
@@ -154,6 +158,18 @@ class ClassicMode:
         has the same query id.
         """
         return open_files(self._context, self._query.checkpoint_location).location
+
+    def _may_be_sorted(self, rows: Rows) -> bool:
+        execution = self._query.execution
+        try:
+            plan: Any = rows.base._jdf.queryExecution().executedPlan()  # noqa: SLF001 - no public API returns plans
+            return may_be_sorted(
+                str(plan.toString()),
+                lambda: str(execution.executedPlan().toString()),
+                lambda: reads_other_rdd(rows.source, execution.toRdd().id()),
+            )
+        except Py4JError:  # this release of Spark is unknown, or it reports the plan's fault when it runs the plan
+            return True
 
     def _kept_since_ms(self, attempt: Attempt) -> float | None:
         execution = self._query.execution

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from twopc.integration.spark.kept import Runs
     from twopc.integration.spark.mode import ShuffleCheck, StateCheck, WriterLimit
     from twopc.integration.spark.staging import Staging
+    from twopc.integration.spark.state_reports import Tell
     from twopc.pending import Pending
     from twopc.records import TaskReport
     from twopc.sink import TwoPhaseCommitSink
@@ -80,6 +81,8 @@ class SparkEngine:
         budget: limits the tasks to the amount that the driver may collect.
         timeout_ms: the limit for an attempt, if the user has set a limit.
         max_writers: the maximum number of tasks that write a DataFrame, if the user has set a maximum.
+        may_be_sorted: returns whether the order of a DataFrame's partitions may matter.
+        tell: reports that more tasks than ``max_writers`` have written a DataFrame.
         kept_since_ms: see :meth:`~twopc.integration.spark.mode.ShuffleCheck.check`.
         state: the part of the query's state that the batch writes, if the query keeps state.
     """
@@ -94,6 +97,8 @@ class SparkEngine:
     budget: Budget
     timeout_ms: float | None
     max_writers: int | None = None
+    may_be_sorted: Callable[[Rows], bool]
+    tell: Tell
     kept_since_ms: Callable[[], float | None]
     state: StateCheck | None = None
 
@@ -198,12 +203,19 @@ class SparkEngine:
                 return [result]
             self.way.learn_over(rows.name)
         with self._watching(rows):
-            most = self.slots.most_writers() if self.max_writers is None else self.max_writers
-            results = _run(rows.for_tasks(most), task)
+            results = _run(rows.for_tasks(self._most_writers(rows)), task)
+        if self.max_writers is not None and len(results) > self.max_writers:
+            self.tell(_many_writers(rows, work, len(results), self.max_writers))
         if not results:  # a DataFrame without partitions: no result shows for which job the check must wait
             self.shuffles.look(tag, is_collected=False)
         self.way.learn(rows.name, sum(result.size_bytes for result in results))
         return results
+
+    def _most_writers(self, rows: Rows) -> int | None:
+        # To merge partitions would change their order.
+        if any(sink.keeps_task_order for sink in rows.sinks) and self.may_be_sorted(rows):
+            return None
+        return self.slots.most_writers() if self.max_writers is None else self.max_writers
 
     def _cancelled_after(self, tag: str, timeout_ms: float | None) -> AbstractContextManager[Callable[[], bool]]:
         context = self._session.sparkContext
@@ -256,6 +268,18 @@ class SparkEngine:
             ends_at=limit.ends_at,
             driver=HERE,
         )
+
+
+def _many_writers(rows: Rows, work: Work, count: int, most: int) -> str:
+    ordered = " and ".join(repr(sink.name) for sink in rows.sinks if sink.keeps_task_order)
+    return (
+        f"{count} tasks have written batch {work.batch.batch_id}{f' for {rows.name!r}' if rows.name else ''}, although "
+        f"max_writers is {most}. The DataFrame is sorted, or it reads a checkpoint or an RDD, which may be sorted. "
+        f"{ordered} must receive the rows in the order of the sort, so each partition of the DataFrame has its own task. No "
+        "data is at risk. To use fewer tasks, sort the DataFrame into fewer partitions: "
+        f"repartitionByRange({most}, …).sortWithinPartitions(…). If only the order within a key matters, use "
+        f"repartition({most}, key).sortWithinPartitions(…). The run logs this warning only once"
+    )
 
 
 def _expired(work: Work, limit: _Limit, late: Sequence[TaskReport], why: str = "") -> CheckpointExpiredError:

@@ -55,6 +55,7 @@ class HBaseSink(HBaseSettings, TwoPhaseCommitSink[HBaseHandle]):
     """
 
     handle_type = HBaseHandle
+    keeps_task_order = True
 
     def check_schema(self, schema: pa.Schema) -> None:
         """See :class:`TwoPhaseCommitSink`."""

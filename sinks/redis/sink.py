@@ -52,6 +52,7 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
     """
 
     handle_type = RedisHandle
+    keeps_task_order = True
 
     def check_schema(self, schema: pa.Schema) -> None:
         """See :class:`TwoPhaseCommitSink`."""

@@ -1,4 +1,4 @@
-"""Calls under Spark Connect, as a script: ``python connect_calls.py <scenario> '<options as JSON>'``.
+"""Calls under Spark Connect, as a script: ``python -m tests.live.connect_calls <scenario> '<options as JSON>'``.
 
 The options are those of ``spark_query.py``. The last line of the output is ``outcome: `` and what happened.
 """
@@ -285,6 +285,27 @@ def a_limit_of_the_stream(spark: SparkSession, options: Options) -> str:
     """The stream ends after its first rows, which one partition of state counts."""
     rows = source(spark, options).selectExpr("key", "value").limit(30)
     return _error(_all_of(rows, options, _object(options), "append"))
+
+
+def a_sorted_batch(spark: SparkSession, options: Options) -> str:
+    """Numbers from files, into a list in Redis. The server has cached the sorted rows before the tasks write them."""
+    from twopc.sinks.redis import RedisSink  # noqa: PLC0415 - no other scenario needs Redis
+    from twopc.sinks.redis.mappings import ListPush  # noqa: PLC0415 - see above
+
+    sink = RedisSink(name=options.name, url=options.sink["url"], mapping=ListPush(f"{options.name}:all", "n"))
+    each = exactly_once(
+        sink,
+        checkpoint_location=options.checkpoint,
+        write_by="tasks",
+        checkpoints=CheckpointConfig(deterministic_plan=True, max_writers=4),
+    )
+
+    def function(batch: DataFrame, batch_id: int) -> None:
+        rows = batch.orderBy("n").persist()
+        rows.count()
+        each(rows, batch_id)
+
+    return _error(_all_of(spark.readStream.schema("n BIGINT").json(str(options.files)), options, function, "append"))
 
 
 def main() -> int:

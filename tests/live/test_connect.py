@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.calm
 
-_SCRIPT = Path(__file__).with_name("connect_calls.py")
+_ROOT = Path(__file__).parents[2]
 _TIMEOUT_S = 200.0
 #: The steps of a batch at which the function's process may die.
 _OF_DRIVER = [point for point in POINTS if point.startswith("driver.")]
@@ -191,8 +191,10 @@ def test_a_server_that_drops_reports_stops_the_query_until_the_suggested_setting
 def outcome_of(scenario: str, options: Options, root: Path) -> str:
     """Run a scenario of ``connect_calls.py``."""
     (root / "calls").mkdir()
-    paths = os.pathsep.join([str(_SCRIPT.parents[2]), os.environ.get("PYTHONPATH", "")])
-    command = ["env", f"PYTHONPATH={paths}", sys.executable, str(_SCRIPT), scenario, encoded(options)]
+    paths = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
+    # As a module, because next to the file, a directory has the name of the package redis.
+    script = ["-m", "tests.live.connect_calls"]
+    command = ["env", f"PYTHONPATH={paths}", sys.executable, *script, scenario, encoded(options)]
     process, log = GuardedProcess(command, log=root / "log", cwd=root / "calls", ends_family=True), root / "log"
     assert process.wait(_TIMEOUT_S) == 0, log.read_text()[-3000:]
     return next(line for line in log.read_text().splitlines() if line.startswith(OUTCOME))

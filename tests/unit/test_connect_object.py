@@ -240,6 +240,8 @@ def test_each_attempt_begins_the_check_of_the_state() -> None:
         way=nothing,
         budget=nothing,
         timeout_ms=None,
+        may_be_sorted=nothing,
+        tell=nothing,
         kept_since_ms=nothing,
         state=state,
     )
@@ -262,6 +264,8 @@ def test_a_batch_is_released_if_the_function_catches_the_error(results: Callable
         way=nothing,
         budget=nothing,
         timeout_ms=None,
+        may_be_sorted=nothing,
+        tell=nothing,
         kept_since_ms=nothing,
     )
     work = SimpleNamespace(pending=MagicMock(), timeout_ms=None)
