@@ -144,8 +144,11 @@ class RedisClient(StoreClient[Call]):
         found = pipeline.execute(raise_on_error=False)
         short = self._safety.short(found[-len(waits) :]) if waits else ""
         for (at, _), place in zip(mine, places, strict=True):
-            answers[at] = _read(calls[at], found[place])
-            if short and calls[at].durable and not isinstance(found[place], RedisError):
+            answer = found[place]
+            if _is_ask(answers[at]) and isinstance(answer, RedisError) and isinstance(found[place - 1], RedisError):
+                answer = found[place - 1]  # without ASKING, the node only answers MOVED, which hides the cause
+            answers[at] = _read(calls[at], answer)
+            if short and calls[at].durable and not isinstance(answer, RedisError):
                 answers[at] = NotReplicatedError(short)
 
     def _recover(self, calls: Sequence[Call], answers: Sequence[Any]) -> None:

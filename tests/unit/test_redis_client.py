@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from redis.exceptions import AskError, MovedError
+from redis.exceptions import AskError, MovedError, NoPermissionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from twopc.sinks.redis.client import Call, RedisClient, Safety
@@ -45,6 +45,20 @@ def test_only_the_response_ask_opens_a_slot_that_a_node_is_importing(last: Excep
     client = RedisClient(connect, timeout_ms=1, safety=Safety())
     client._send(node, [Call(1, ("HGET", "key", "field"))], [(0, None)], answers)
     assert (node, answers) == (sent, [b"OK"])
+
+
+def test_a_node_that_rejects_asking_explains_why_it_sends_the_call_back() -> None:
+    """Otherwise, the client follows MOVED until its time is up, and the error names no missing permission."""
+    client, refused = (
+        RedisClient(lambda: cast("Any", None), timeout_ms=1, safety=Safety()),
+        NoPermissionError("'asking'"),
+    )
+    for sent, answer in (([refused, MovedError("1 h:1")], refused), ([refused, b"1"], b"1"), ([b"OK", b"1"], b"1")):
+        node: Any = _Node()
+        node.execute = lambda sent=sent, **_: sent
+        answers: list[Any] = [AskError("1 h:1")]
+        client._send(node, [Call(1, ("HGET", "key", "field"))], [(0, None)], answers)
+        assert answers == [answer]
 
 
 def test_a_server_that_does_not_respond_at_once_is_asked_again_for_its_facts() -> None:

@@ -34,3 +34,10 @@ def redis_cluster() -> Iterator[list[LocalRedis]]:
     """A cluster of three primaries, shared by all tests in the run."""
     with local_redis.cluster(3) as servers:
         yield servers
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[list[LocalRedis]]:
+    """A cluster for one test, which may damage it."""
+    with local_redis.cluster(3, options=local_redis.DURABLE) as servers:
+        yield servers

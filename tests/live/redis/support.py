@@ -1,4 +1,4 @@
-"""Helpers for the Redis sink's tests: names, sinks, and a view of the keys that a sink has left behind."""
+"""Helpers for the Redis sink's tests: names, sinks, a view of the keys that a sink has left behind, and moves of slots."""
 
 from __future__ import annotations
 
@@ -77,3 +77,42 @@ class Decided:
     def blockers(self) -> Sequence[str]:
         """Why the last commit did not succeed."""
         return self._committer.blockers()
+
+
+def owner_of(servers: list[LocalRedis], slot: int) -> bytes:
+    """The id of the slot's node."""
+    for line in servers[0].execute("CLUSTER", "NODES").splitlines():
+        words = line.split()
+        for low, _, high in (place.partition(b"-") for place in words[8:] if not place.startswith(b"[")):
+            if int(low) <= slot <= int(high or low):
+                return bytes(words[0])
+    return b""
+
+
+class Move:
+    """A move of one slot, with its keys moved one by one. Until its end, the source answers ASK for keys that have left."""
+
+    def __init__(self, servers: list[LocalRedis], slot: int) -> None:
+        self._slot = slot
+        self._source = next(one for one in servers if one.execute("CLUSTER", "MYID") == owner_of(servers, slot))
+        self.target = next(server for server in servers if server is not self._source)
+        self._target_id = self.target.execute("CLUSTER", "MYID")
+        self.target.execute("CLUSTER", "SETSLOT", slot, "IMPORTING", self._source.execute("CLUSTER", "MYID"))
+        self._source.execute("CLUSTER", "SETSLOT", slot, "MIGRATING", self._target_id)
+
+    def move(self, prefix: bytes = b"") -> list[bytes]:
+        """Move the keys that begin with the prefix. Return the others."""
+        names = self._source.execute("CLUSTER", "GETKEYSINSLOT", self._slot, 100)
+        for name in names:
+            if name.startswith(prefix):
+                self._source.execute("MIGRATE", "127.0.0.1", self.target.port, name, 0, 1000)
+        return [name for name in names if not name.startswith(prefix)]
+
+    def keys_in_target(self) -> list[bytes]:
+        names: list[bytes] = self.target.execute("CLUSTER", "GETKEYSINSLOT", self._slot, 100)
+        return names
+
+    def end(self) -> None:
+        assert not self.move()
+        for server in (self.target, self._source):
+            server.execute("CLUSTER", "SETSLOT", self._slot, "NODE", self._target_id)

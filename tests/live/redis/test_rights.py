@@ -8,9 +8,10 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 import redis
+from redis.crc import key_slot
 
 from tests.live.one_task import apply, batch
-from tests.live.redis.support import sink_of, unique
+from tests.live.redis.support import Move, sink_of, unique
 from twopc.attempt import Evidence
 from twopc.errors import BadRecordError, ConfigurationError
 from twopc.sinks.redis.mappings import (
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 OWN: Final = "~twopc:{name}:*"
 KEYS: Final = f"{OWN} ~data:*"
 COMMANDS: Final = "+eval +evalsha +info +type +unlink +hset +hget +hmget +hgetall +hkeys +hdel +hlen"
-CLUSTER: Final = "+cluster|slots +command"
+CLUSTER: Final = "+cluster|slots +command +asking"
 KEY: Final = "data:{k}"
 MAPPINGS: Final[tuple[tuple[Mapping, str], ...]] = (
     (Set(KEY, "n"), ""),
@@ -114,23 +115,59 @@ def test_a_password_may_contain_a_tab_and_a_line_break(users: Users) -> None:
         assert apply(sink, batch(k=[unique()], n=[1])) == [Evidence.COMMITTED]
 
 
-@pytest.fixture(scope="module")
-def cluster_users(redis_cluster: list[LocalRedis]) -> Iterator[list[Users]]:
+@contextlib.contextmanager
+def users_of(servers: list[LocalRedis]) -> Iterator[list[Users]]:
     """The users of each node."""
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(contextlib.closing(Users(server.url))) for server in redis_cluster]
+        yield [stack.enter_context(contextlib.closing(Users(server.url))) for server in servers]
 
 
-def cluster_sink(users: list[Users], rights: str, **arguments: Any) -> RedisSink:
+@pytest.fixture(scope="module")
+def cluster_users(redis_cluster: list[LocalRedis]) -> Iterator[list[Users]]:
+    with users_of(redis_cluster) as made:
+        yield made
+
+
+@pytest.fixture
+def own_cluster_users(own_cluster: list[LocalRedis]) -> Iterator[list[Users]]:
+    with users_of(own_cluster) as made:
+        yield made
+
+
+def cluster_sink(users: list[Users], rights: str, *, name: str = "orders", **arguments: Any) -> RedisSink:
     """A sink whose user has the same rights on every node."""
-    keys = KEYS.format(name="orders")
-    urls = [one.url_with(f"{keys} {COMMANDS} +hset {rights}", name="orders") for one in users]
-    return sink_of(urls[0], HashSet(KEY, ("n",)), name="orders", cluster=True, **arguments)
+    keys = KEYS.format(name=name)
+    urls = [one.url_with(f"{keys} {COMMANDS} +hset {rights}", name=name) for one in users]
+    return sink_of(urls[0], HashSet(KEY, ("n",)), name=name, cluster=True, **arguments)
 
 
 def test_the_documented_rights_are_sufficient_in_a_cluster(cluster_users: list[Users]) -> None:
     sink = cluster_sink(cluster_users, CLUSTER)
     assert apply(sink, batch(k=["1", "2", "3"], n=[1, 2, 3])) == [Evidence.COMMITTED]
+
+
+def test_the_documented_rights_are_sufficient_while_a_slot_is_being_moved(
+    own_cluster: list[LocalRedis], own_cluster_users: list[Users]
+) -> None:
+    """The slot's old node answers ASK. The new node answers only after ASKING. Otherwise, it sends the client back."""
+    sink = cluster_sink(own_cluster_users, CLUSTER, timeout_ms=2_000)
+    moved = Move(own_cluster, key_slot(b"data:1"))
+    driver = Driver(sink)
+    scan_start = driver.begin()
+    handle = driver.prepare(batch(k=["1"], n=[1]))
+    moved.end()
+    assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
+
+
+def test_the_error_for_the_missing_asking_right_names_it(
+    own_cluster: list[LocalRedis], own_cluster_users: list[Users]
+) -> None:
+    sink = cluster_sink(own_cluster_users, CLUSTER.replace(" +asking", ""), timeout_ms=2_000)
+    driver = Driver(sink)
+    driver.begin()
+    Move(own_cluster, key_slot(b"data:1"))
+    with pytest.raises(ConfigurationError, match=r"'asking'.*Grant the Redis user.*docs/redis\.md"):
+        driver.prepare(batch(k=["1"], n=[1]))
 
 
 def test_the_documented_rights_are_sufficient_for_a_database_number_a_client_name_and_health_checks(

@@ -18,10 +18,10 @@ from redis.crc import key_slot
 from redis.sentinel import SentinelManagedSSLConnection
 
 from tests.live.one_task import apply, batch
-from tests.live.redis.support import Decided, replication, sink_of, unique, until
+from tests.live.redis.support import Decided, Move, owner_of, replication, sink_of, unique, until
 from twopc.attempt import Attempt, Evidence, TaskAttempt
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError, UnavailableError
-from twopc.integration.services.redis import DURABLE, LocalRedis, cluster
+from twopc.integration.services.redis import DURABLE, LocalRedis
 from twopc.sinks.redis import keys as redis_names
 from twopc.sinks.redis.client import Call
 from twopc.sinks.redis.mappings import IncrBy, ListPush
@@ -45,13 +45,6 @@ ONE_SLOT_EACH = (1, 2, 3)
 def totals(servers: list[LocalRedis], key: str) -> dict[int, int]:
     with contextlib.closing(redis.RedisCluster.from_url(servers[0].url)) as client:
         return {number: int(client.get(f"{key}:{number}") or 0) for number in range(40)}
-
-
-@pytest.fixture
-def own_cluster() -> Iterator[list[LocalRedis]]:
-    """A cluster for one test, which may damage it."""
-    with cluster(3, options=DURABLE) as servers:
-        yield servers
 
 
 def cluster_sink(servers: list[LocalRedis], key: str, **arguments: Any) -> Any:
@@ -157,49 +150,11 @@ def test_rows_are_applied_once_even_if_slots_move_before_the_commit(own_cluster:
     source, target = own_cluster[0], own_cluster[1]
     target_id = target.execute("CLUSTER", "MYID")
     source.execute("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", 0, 2000, "NODE", target_id)
-    until(lambda: source.execute("CLUSTER", "COUNTKEYSINSLOT", 0) == 0 and _owner(own_cluster, 0) == target_id)
+    until(lambda: source.execute("CLUSTER", "COUNTKEYSINSLOT", 0) == 0 and owner_of(own_cluster, 0) == target_id)
     assert task.commit() is Evidence.COMMITTED
     assert totals(own_cluster, key) == TOTALS
     assert task.commit() is Evidence.COMMITTED
     assert totals(own_cluster, key) == TOTALS
-
-
-def _owner(servers: list[LocalRedis], slot: int) -> bytes:
-    for line in servers[0].execute("CLUSTER", "NODES").splitlines():
-        words = line.split()
-        for low, _, high in (place.partition(b"-") for place in words[8:] if not place.startswith(b"[")):
-            if int(low) <= slot <= int(high or low):
-                return bytes(words[0])
-    return b""
-
-
-class _Move:
-    """A move of one slot, with its keys moved one by one. Until its end, the source answers ASK for keys that have left."""
-
-    def __init__(self, servers: list[LocalRedis], slot: int) -> None:
-        self._slot = slot
-        self._source = next(one for one in servers if one.execute("CLUSTER", "MYID") == _owner(servers, slot))
-        self.target = next(server for server in servers if server is not self._source)
-        self._target_id = self.target.execute("CLUSTER", "MYID")
-        self.target.execute("CLUSTER", "SETSLOT", slot, "IMPORTING", self._source.execute("CLUSTER", "MYID"))
-        self._source.execute("CLUSTER", "SETSLOT", slot, "MIGRATING", self._target_id)
-
-    def move(self, prefix: bytes = b"") -> list[bytes]:
-        """Move the keys that begin with the prefix. Return the others."""
-        names = self._source.execute("CLUSTER", "GETKEYSINSLOT", self._slot, 100)
-        for name in names:
-            if name.startswith(prefix):
-                self._source.execute("MIGRATE", "127.0.0.1", self.target.port, name, 0, 1000)
-        return [name for name in names if not name.startswith(prefix)]
-
-    def keys_in_target(self) -> list[bytes]:
-        names: list[bytes] = self.target.execute("CLUSTER", "GETKEYSINSLOT", self._slot, 100)
-        return names
-
-    def end(self) -> None:
-        assert not self.move()
-        for server in (self.target, self._source):
-            server.execute("CLUSTER", "SETSLOT", self._slot, "NODE", self._target_id)
 
 
 @pytest.mark.whole
@@ -209,7 +164,7 @@ def test_a_slot_that_is_being_moved_delays_its_rows_and_duplicates_none(
     key = unique()
     sink = cluster_sink(own_cluster, key, timeout_ms=3_000)
     task = Decided(sink, batch(id=IDS))
-    move = _Move(own_cluster, min(slot for slot, _, _ in task.handle.groups))
+    move = Move(own_cluster, min(slot for slot, _, _ in task.handle.groups))
     # The slice is still on this node, but new counters already belong to the other node.
     assert task.commit() is Evidence.UNKNOWN
     move.end()
@@ -228,7 +183,7 @@ def test_a_commit_waits_while_the_staged_rows_have_moved_but_their_data_has_not(
     handle = driver.prepare(batch(id=[7] * 5))
     ((slot, _, _),) = handle.groups
     driver.committer.confirm([handle], 0)
-    move = _Move(own_cluster, slot)
+    move = Move(own_cluster, slot)
     assert move.move(b"twopc:") == [f"{key}:7".encode()]
     evidence = driver.committer.commit([handle], scan_start)[handle]
     assert all(name.startswith(b"twopc:") for name in move.keys_in_target())
@@ -252,7 +207,7 @@ def test_the_check_waits_for_data_that_has_not_moved(own_cluster: list[LocalRedi
     ((slot, _, _),) = handle.groups
     with contextlib.closing(redis.RedisCluster.from_url(own_cluster[0].url)) as client:
         client.set(f"{key}:7", held)
-    move = _Move(own_cluster, slot)
+    move = Move(own_cluster, slot)
     move.move(b"twopc:")
     with pytest.raises(UnavailableError, match=f"hash slot {slot} is moving"):
         driver.committer.confirm([handle], 0)
@@ -267,7 +222,7 @@ def test_rows_already_moved_to_the_other_node_are_confirmed_when_the_move_ends(o
     driver = Driver(cluster_sink(own_cluster, key, timeout_ms=1_000))
     scan_start = driver.begin()
     handle = driver.prepare(batch(id=IDS))
-    move = _Move(own_cluster, min(slot for slot, _, _ in handle.groups))
+    move = Move(own_cluster, min(slot for slot, _, _ in handle.groups))
     assert not move.move()
     with pytest.raises(UnavailableError, match="is moving"):
         driver.committer.confirm([handle], 0)
@@ -285,7 +240,7 @@ def test_a_query_that_starts_during_a_move_waits_for_its_rows_and_loses_none(own
     scan_start = first.begin()
     assert first.commit([first.prepare(batch(id=[7] * 2))], scan_start) == [Evidence.COMMITTED]
     moves = [
-        _Move(own_cluster, slot) for slot in (redis_names.slot_of_control(sink.name), key_slot(f"{key}:7".encode()))
+        Move(own_cluster, slot) for slot in (redis_names.slot_of_control(sink.name), key_slot(f"{key}:7".encode()))
     ]
     for move in moves:
         move.move(b"twopc:")
