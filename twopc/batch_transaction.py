@@ -18,7 +18,14 @@ from twopc.attempt import Evidence
 from twopc.batch import Batch, locate
 from twopc.crash_points import crash_point
 from twopc.engine import Publish, Repair, Work, Write
-from twopc.errors import CheckpointExpiredError, RetriableError, release
+from twopc.errors import (
+    CheckpointExpiredError,
+    CommitBlockedError,
+    InDoubtError,
+    RetriableError,
+    TwoPhaseCommitError,
+    release,
+)
 from twopc.recovery import Step, lookup
 
 if TYPE_CHECKING:
@@ -28,7 +35,6 @@ if TYPE_CHECKING:
     from twopc.batch import Position
     from twopc.driver_run import DriverRun
     from twopc.engine import Engine, Mode
-    from twopc.errors import InDoubtError
     from twopc.participants import Handles, ScanStart
     from twopc.pending import Pending
     from twopc.records import Record, TaskReport
@@ -40,6 +46,8 @@ logger = logging.getLogger(__name__)
 _MAX_LOSSES: Final = 3
 _REPAIRS: Final = frozenset({Step.REPAIR, Step.PUBLISH})
 _AFTER_A_LOSS: Final = _REPAIRS | {Step.REWRITE}
+#: These errors say themselves what has become of the batch.
+_SAYING: Final = (CommitBlockedError, InDoubtError)
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,7 @@ class BatchTransaction:
         self._is_evaluated = False
         self._may_be_open = False
         self._prepared: Handles = {}
+        self._known = ""  # a sentence for errors: what is known about the batch, beyond the current attempt
 
     def next_step(self) -> Step:
         """Look the batch up in the recovery table. Changes nothing.
@@ -75,7 +84,7 @@ class BatchTransaction:
             RefusedStartError, DecisionLogDamagedError, CommitBlockedError, InDoubtError: the table says to stop the query.
             DecisionInDoubtError: the log never acknowledged an earlier decision from this run.
         """
-        run = self._run
+        run, self._known = self._run, ""
         if run.doubt is not None:  # only a restart can read the decision's outcome (rule 12)
             raise run.doubt
         view = self._judged = run.view
@@ -94,12 +103,16 @@ class BatchTransaction:
 
         An open transaction would block every reader of the output until the next start. Transactions that have been
         decided, or may have been, stay open.
+
+        The code that raises an error knows only this attempt. So this method adds to the error what is known about the batch.
         """
         try:
             yield
         except BaseException as error:
             if self._may_be_open:
                 self._end_what_is_open(error)
+            if self._known and isinstance(error, TwoPhaseCommitError) and not isinstance(error, _SAYING):
+                error.args = (f"{error}. {self._known}",)
             raise
 
     def abandon(self) -> None:
@@ -108,6 +121,7 @@ class BatchTransaction:
         Raises:
             FatalError, FencedError, RetriableError, DecisionInDoubtError: see :meth:`DriverRun.append`.
         """
+        self._known = self._decided_before()
         self._run.abandon(self._judged)
 
     # -- phase one -----------------------------------------------------------------------------------------------------
@@ -121,6 +135,8 @@ class BatchTransaction:
             DecisionInDoubtError: the record of an adoption was never acknowledged; nothing is decided.
         """
         self._losses += step in _AFTER_A_LOSS
+        if step in _REPAIRS:
+            self._known = f"{self._decided_before()}. A restart writes only the rows that are lost"
         if step is Step.REPAIR:
             prepared = self._replay_lost()
         elif step is Step.PUBLISH:
@@ -284,11 +300,13 @@ class BatchTransaction:
     def commit(self) -> None:
         """Make every decided transaction visible, and record the evidence for the next step."""
         self._pending.enter("commit")
+        self._known = f"Batch {self._run.decision.batch_id} is decided. A restart makes all of its rows visible"
         self._run.commit()
         crash_point("driver.committed")
 
     def finish(self) -> None:
         """After the batch is visible, evaluate the plan if that has not happened yet, then tidy up."""
+        self._known = f"All rows of batch {self._batch.batch_id} are visible. A restart does not write them again"
         if not self._is_evaluated:
             self._pending.enter("evaluate")
             self._engine.evaluate()
@@ -342,6 +360,9 @@ class BatchTransaction:
             return self._in_doubt(unproven.LEFT_BEHIND)
         overrides = run.setup.settings.overrides
         return refusals.refused(position, run.view, self._batch, run.setup.log.name, overrides)
+
+    def _decided_before(self) -> str:
+        return f"Batch {self._run.decision.batch_id} was decided before this attempt, and some of its rows may already be visible"
 
     def _in_doubt(self, why: str) -> InDoubtError:
         return self._run.unproven(self._batch.query_id).in_doubt(why, self._run.setup.staging)

@@ -240,7 +240,7 @@ class Binding:
         except Exception as error:  # any file system error; if the file was written anyway, the next try finds it
             raise RetriableError(
                 f"{self._files.location}/{_name(number)}, which records the checkpoint's log and sinks, could not be "
-                f"written: {error}. No part of this batch is visible or decided. Restart the query when the file "
+                f"written: {error}. No part of this attempt is visible or decided. Restart the query when the file "
                 "system accepts writes again"
             ) from error
 

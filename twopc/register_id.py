@@ -57,6 +57,6 @@ def create_id(files: Files) -> None:
         raise
     except Exception as error:  # any file system error; if the file was written anyway, the next try finds it
         raise RetriableError(
-            f"{files.location}/{FILE}, which contains the decision log's id, could not be written: {error}. No part of "
-            "this batch was written. Restart the query when the file system accepts writes again"
+            f"{files.location}/{FILE}, which contains the decision log's id, could not be written: {error}. This "
+            "start wrote nothing. Restart the query when the file system accepts writes again"
         ) from error

@@ -69,7 +69,7 @@ class SparkUi:
             raise FatalError(
                 f"Spark's UI at {self.address} does not show whether Spark has lost reports about its jobs and stages: "
                 f"/metrics/json/ shows {len(counts)} counters named …{_DROPPED}, instead of 1. So the toolkit cannot "
-                "check whether a stage ran twice and mixed the rows of two shuffles. No part of the batch is decided "
+                "check whether a stage ran twice and mixed the rows of two shuffles. No part of this attempt is decided "
                 "or visible. Remove the settings that disable the UI's metrics (spark.metrics.conf.*.sink.servlet.*), "
                 "and restart the server"
             )
@@ -105,7 +105,7 @@ class SparkUi:
         except (OSError, http.client.HTTPException) as error:
             raise UnavailableError(
                 f"Spark's UI at {self.address} does not respond ({type(error).__name__}: {error}). So the toolkit "
-                "cannot check whether a stage ran twice and mixed the rows of two shuffles. No part of the batch is "
+                "cannot check whether a stage ran twice and mixed the rows of two shuffles. No part of this attempt is "
                 "decided or visible. If this happens again, check two settings. The server must run with "
                 "spark.ui.enabled=true. CheckpointConfig.spark_ui must be an address at which the server's own host can "
                 "reach the UI (spark.ui.port)"
@@ -122,7 +122,7 @@ class SparkUi:
     def _unexpected(self, what: str) -> FatalError:
         return FatalError(
             f"{self.address} responds, but not as this Spark application's UI ({what}). So the toolkit cannot check "
-            "whether a stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. "
+            "whether a stage ran twice and mixed the rows of two shuffles. No part of this attempt is decided or visible. "
             "Set CheckpointConfig.spark_ui to an address at which the server's own host can reach the UI without a "
             "proxy. The UI's access lists (spark.acls.enable) and filters (spark.ui.filters) must allow requests "
             "without a user name from that host"

@@ -79,7 +79,7 @@ class StateFiles:
             raise ConfigurationError(
                 f"batch {batch_id} is from a stateful query, but {self._files.location}/state/{operator} does not show "
                 f"how many partitions the state has ({error!r}). So the toolkit cannot check that Spark has written "
-                "all of the state. No part of this batch is decided or visible. Use a Spark version listed in the "
+                "all of the state. No part of this attempt is decided or visible. Use a Spark version listed in the "
                 "documentation"
             ) from error
 

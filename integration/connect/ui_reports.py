@@ -89,7 +89,7 @@ class UiReports:
             raise UnavailableError(
                 "Spark could not run the toolkit's own job, which is a single task without input "
                 f"({type(error).__name__}: {error}). So the toolkit cannot check whether a stage runs twice and mixes "
-                "the rows of two shuffles. No part of the batch is decided or visible. If this happens again, look for "
+                "the rows of two shuffles. No part of this attempt is decided or visible. If this happens again, look for "
                 "the reason in Spark's log, and check that the cluster has a free slot"
             ) from error
         finally:
@@ -130,7 +130,7 @@ class UiReports:
                 raise UnavailableError(
                     f"Spark's UI at {self._ui.address} did not show the toolkit's last job within "
                     f"{_MARK_TIMEOUT_S:.0f} s. So the toolkit cannot check whether a stage runs twice and mixes the "
-                    "rows of two shuffles. No part of the batch is decided or visible. If this happens again, raise "
+                    "rows of two shuffles. No part of this attempt is decided or visible. If this happens again, raise "
                     "spark.ui.retainedJobs, spark.ui.retainedStages (default: 1000 each) and "
                     "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the server"
                 )

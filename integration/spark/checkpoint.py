@@ -73,7 +73,7 @@ def read_batch(files: Files, query_id: str, batch_id: int) -> Batch:
     if offsets is None:
         raise ConfigurationError(
             f"{files.location}/offsets contains no entry for batch {batch_id}, so the toolkit could not recognize a replay "
-            "of the batch. No part of the batch was written. Possible causes: (1) The query sets "
+            "of the batch. This call wrote nothing. Possible causes: (1) The query sets "
             ".option('asyncProgressTrackingEnabled', …). With this option, Spark records offsets only for some batches. "
             "Remove the option. If another sink has already run with this option, that sink must finish first: "
             "docs/migration.md#do-you-need-to-migrate. (2) The checkpoint does not belong to this query. Pass this query's "

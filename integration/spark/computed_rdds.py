@@ -176,6 +176,6 @@ def _dropped(rdd: int) -> FatalError:
     return FatalError(
         f"This batch reads RDD {rdd} from a cache or from shuffle files, but the toolkit no longer knows which stages "
         f"computed this RDD. The toolkit remembers only the {_MAX_RDDS} most recently used RDDs. So the toolkit cannot "
-        "check whether a stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. "
+        "check whether a stage ran twice and mixed the rows of two shuffles. No part of this attempt is decided or visible. "
         "Unpersist the cached table, cache it again, and restart the query"
     )

@@ -111,7 +111,7 @@ def _found(error: Exception) -> Exception:
     if _MIXED.search(text):
         return FatalError(
             "Spark wrote a shuffle of the batch again with different rows (an executor died, for example). Spark then "
-            "aborted the job, because some of the job's tasks had already read the old rows. No part of the batch is "
+            "aborted the job, because some of the job's tasks had already read the old rows. No part of this attempt is "
             "decided or visible. Restart the query, which will then recompute the whole batch. A retry without a "
             "restart would use old rows that Spark has kept"
         )

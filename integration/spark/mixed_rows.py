@@ -200,7 +200,7 @@ _LOST: Final = (
     "new output may not match the rest of the old output"
 )
 _RESTART: Final = (
-    "so rows could be missing or duplicated. No part of the batch is decided or visible. Restart the query, which will "
+    "so rows could be missing or duplicated. No part of this attempt is decided or visible. Restart the query, which will "
     "then recompute the whole batch. If your program has cached a DataFrame outside the function, call unpersist() on it "
     "before the restart. A retry without a restart would use the same shuffle files"
 )

@@ -33,7 +33,7 @@ _MARK: Final = "-end"
 _DROPPED: Final = (
     "Spark's listener bus queue was full. Since Spark planned the oldest data that this batch uses, Spark has dropped {lost} of "
     "its reports about jobs and stages. So the toolkit cannot check whether a stage ran twice and mixed the rows of two "
-    "shuffles. No part of the batch is decided or visible. Restart the query. If the query stops with this error again, "
+    "shuffles. No part of this attempt is decided or visible. Restart the query. If the query stops with this error again, "
     "raise spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the application (under Spark "
     "Connect, the server). If your program has cached a DataFrame outside the function, call its unpersist() first"
 )
@@ -171,7 +171,7 @@ class Shuffles:
             if not attempts:
                 raise RetriableError(
                     f"Spark's status store has just dropped stage {stage}, which this batch's job skipped, so the "
-                    "toolkit cannot check that stage's shuffle. No part of the batch is decided or visible. If this "
+                    "toolkit cannot check that stage's shuffle. No part of this attempt is decided or visible. If this "
                     "happens often, raise spark.ui.retainedStages (default: 1000)"
                 )
         return found
@@ -292,8 +292,8 @@ class Shuffles:
 def _unreported(what: str, advice: str = "") -> FatalError:
     return FatalError(
         f"Spark's status store does not contain {what}. So the toolkit cannot check whether a stage ran twice and mixed the "
-        f"rows of two shuffles. No part of the batch is decided or visible. {advice}Restart the query. If the query stops with "
-        "this error again, Spark keeps too few jobs and stages, or its listener bus drops events (see Spark's log). Raise "
+        f"rows of two shuffles. No part of this attempt is decided or visible. {advice}Restart the query. If the query stops "
+        "with this error again, Spark keeps too few jobs and stages, or its listener bus drops events (see Spark's log). Raise "
         "spark.ui.retainedJobs, spark.ui.retainedStages (default: 1000 each) and "
         "spark.scheduler.listenerbus.eventqueue.capacity (default: 10000), and restart the application"
     )

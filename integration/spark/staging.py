@@ -125,7 +125,7 @@ class Staging:
         if missing is not None:
             raise ConfigurationError(
                 f"the driver cannot see {shown_below(self.location, missing)}, which a task has just written, so this path must "
-                "be a different directory on the workers. No part of the batch is decided or visible. Set staging to a "
+                "be a different directory on the workers. No part of this attempt is decided or visible. Set staging to a "
                 "path that the driver and all workers share, such as a network file system, hdfs://, s3:// or gs://, "
                 "and restart"
             )

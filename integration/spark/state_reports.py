@@ -73,7 +73,7 @@ def incomplete(batch_id: int, missing: str, cause: str, *, is_visible: bool) -> 
     """Return the error for a batch that Spark has evaluated without writing all of its state."""
     return ConfigurationError(
         f"Spark has evaluated all rows of batch {batch_id}, but {missing}, so the next batch cannot start. "
-        f"{_row_risk(is_visible=is_visible)}. {cause}, for example because of a join with an empty table. Move that part of "
+        f"{_row_risk(is_visible=is_visible)}{cause}, for example because of a join with an empty table. Move that part of "
         "the plan into the foreachBatch function, and restart"
     )
 
@@ -82,16 +82,15 @@ def unclear(batch_id: int, names: str, *, is_visible: bool) -> ConfigurationErro
     """Return the error for a batch whose state several jobs have written, each of them only in part."""
     return ConfigurationError(
         f"the toolkit cannot tell whether {names} has written all of its state for batch {batch_id}. If a part is missing, the "
-        f"next batch cannot start. {_row_risk(is_visible=is_visible)}. An earlier job of the toolkit or of your function ran "
+        f"next batch cannot start. {_row_risk(is_visible=is_visible)}An earlier job of the toolkit or of your function ran "
         "only some of the operator's tasks, for example because the job failed or was canceled. The log shows the "
         "cause. Fix the cause, and restart. The restart evaluates the batch again, and writes all of the state"
     )
 
 
 def _row_risk(*, is_visible: bool) -> str:
-    if is_visible:
-        return "The rows of this batch are visible, and no restart writes them again"
-    return "No part of this batch is decided or visible"
+    # If the batch is visible, the coordinator adds this to the error.
+    return "" if is_visible else "No part of this attempt is decided or visible. "
 
 
 def unfit_format(batch_id: int, setting: str, state_format: int) -> ConfigurationError:

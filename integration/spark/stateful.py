@@ -93,8 +93,8 @@ class StatefulOperators:
             raise ConfigurationError(
                 f"batch {batch_id} belongs to a query that keeps state, and this version of Spark does not show the "
                 f"query's plan ({error}). So the toolkit cannot check whether Spark writes all of the state. If part "
-                "of the state is missing, the next batch cannot start. No part of this batch was written. Use a Spark "
-                "version listed in the documentation"
+                "of the state is missing, the next batch cannot start. This run has not written any part of the batch. Use a "
+                "Spark version listed in the documentation"
             ) from error
         if operators and self._state_format > _LAST_FORMAT:
             raise unfit_format(batch_id, STATE_FORMAT, self._state_format)

@@ -171,6 +171,6 @@ def _if_reported(look_up: Callable[[], FoundT]) -> FoundT | None:
         cause = getattr(error, "java_exception", error)  # py4j's own message includes the full stack trace
         raise UnavailableError(
             f"Spark's status store could not be read ({cause}). So the toolkit cannot check whether a "
-            "stage ran twice and mixed the rows of two shuffles. No part of the batch is decided or visible. If this "
+            "stage ran twice and mixed the rows of two shuffles. No part of this attempt is decided or visible. If this "
             "happens again, look for the cause in the log of Spark's driver"
         ) from error

@@ -361,8 +361,8 @@ def _require_all_rows(writers: Mapping[str, SinkWriter[Any]], due: Mapping[str, 
     for name, writer in writers.items():
         if writer.rows != due[name]:
             raise FatalError(
-                f"sink {name!r} received {writer.rows} of its {due[name]} rows. No part of the batch is decided or visible, so "
-                "no data is lost. If you have written this sink, its writer must neither change `rows` nor override "
+                f"sink {name!r} received {writer.rows} of its {due[name]} rows. No part of this attempt is decided or visible, "
+                "so no data is lost. If you have written this sink, its writer must neither change `rows` nor override "
                 "`write_rows`. Otherwise, this is a fault of the toolkit: please report it with this message, the query's sinks "
                 "and the columns of the DataFrame"
             )

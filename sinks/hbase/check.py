@@ -118,7 +118,7 @@ class Check:
             except BadRecordError as error:
                 where = f"row {row[:100]!r}, {b':'.join(place).decode()}"
                 raise BadRecordError(
-                    f"sink {self._sink!r}: {where}: {error}. No part of this batch was applied"
+                    f"sink {self._sink!r}: {where}: {error}. No part of this attempt was applied"
                 ) from None
             moved = max(moved, -change[0], change[1])
         return Reach(min(farthest, _MAX), min(moved, _MAX))

@@ -207,7 +207,7 @@ def ledger_is_gone(ledger: str, why: str = "") -> ConfigurationError:
     """Build the error for a ledger that no longer exists."""
     return ConfigurationError(
         f"the ledger {ledger} no longer exists, or one of its partitions is missing{why}. The topic was deleted while the "
-        "query was running, and the sink's decisions were deleted with it. No part of this batch is visible. Do not create "
+        "query was running, and the sink's decisions were deleted with it. Visible rows stay visible. Do not create "
         "the ledger yourself. Restart the query. The error at startup will say what the checkpoint still contains, and what "
         "to do"
     )

@@ -95,7 +95,7 @@ class Check:
         return keys.staged(self._sink, slot, handle.entry)
 
     def _refusal(self, key: bytes, reason: bytes, where: str = "") -> Exception:
-        what = f"sink {self._sink!r}: {refused(key, reason, where)}. No part of this batch was applied"
+        what = f"sink {self._sink!r}: {refused(key, reason, where)}. No part of this attempt was applied"
         if remedy := self._client.remedy(text_of(reason)):
             kind, advice = remedy
             return kind(f"{what}. {advice}")

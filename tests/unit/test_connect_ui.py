@@ -334,7 +334,7 @@ def test_a_ui_that_ends_during_a_batch_leaves_the_batch_undecided(spark: Spark) 
     with serving(spark.answers) as address:
         shuffles = opened(spark, address)
         shuffles.begin()
-    with pytest.raises(UnavailableError, match="No part of the batch is decided"):
+    with pytest.raises(UnavailableError, match="No part of this attempt is decided"):
         shuffles.check("a", run_batch(spark), nothing_kept)
 
 

@@ -50,7 +50,7 @@ def test_any_other_error_in_spark_does_not_mean_that_an_entry_is_missing(
     look: Callable[[StatusStore], object], absent: object, name: str
 ) -> None:
     del absent
-    with pytest.raises(RetriableError, match=f"{name}: as planned.*No part of the batch is decided or visible"):
+    with pytest.raises(RetriableError, match=f"{name}: as planned.*No part of this attempt is decided or visible"):
         look(failing(java_error(name)))
 
 

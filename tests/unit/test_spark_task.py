@@ -112,7 +112,7 @@ def test_a_task_whose_view_loses_rows_is_not_decided(world: World, monkeypatch: 
     found = result(task_of(FakeSink(world)), given((1, 5), (2, 6)))
     assert found.report is None and found.error is not None
     assert found.error[0] == "FatalError"
-    assert "sink 'fake' received 0 of its 2 rows. No part of the batch is decided" in found.error[1]
+    assert "sink 'fake' received 0 of its 2 rows. No part of this attempt is decided" in found.error[1]
     assert not world.store().transactions
 
 
