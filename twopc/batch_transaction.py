@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 _MAX_LOSSES: Final = 3
 _REPAIRS: Final = frozenset({Step.REPAIR, Step.PUBLISH})
 _AFTER_A_LOSS: Final = _REPAIRS | {Step.REWRITE}
-#: These errors say themselves what has become of the batch.
+#: These errors, but not the classes derived from them, say themselves what has become of the batch.
 _SAYING: Final = (CommitBlockedError, InDoubtError)
 
 
@@ -111,7 +111,7 @@ class BatchTransaction:
         except BaseException as error:
             if self._may_be_open:
                 self._end_what_is_open(error)
-            if self._known and isinstance(error, TwoPhaseCommitError) and not isinstance(error, _SAYING):
+            if self._known and isinstance(error, TwoPhaseCommitError) and type(error) not in _SAYING:
                 error.args = (f"{error}. {self._known}",)
             raise
 

@@ -1397,7 +1397,7 @@ BUGS: Final = (
         "an error says twice that the batch is decided",
         0,
         _TRANSACTION,
-        " and not isinstance(error, _SAYING):",
+        " and type(error) not in _SAYING:",
         ":",
         model=False,
         protocol="tests/unit/test_coordinator_errors.py -k twice",

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.coordinator_support import die_at
 from tests.unit.fake_sink import Cluster, all_rows, batch_of
-from twopc.errors import ConfigurationError, FatalError, InDoubtError, RetriableError
+from twopc.errors import ConfigurationError, DecisionInDoubtError, FatalError, InDoubtError, RetriableError
 from twopc.override import Abandon, Overrides
 from twopc.records import Truncation
 from twopc.registers import RegisterLog
@@ -28,13 +28,15 @@ def error_of(query: Query, batch: int, kind: type[Exception] = FatalError) -> st
     return str(raised.value)
 
 
-def refuse_appends(monkeypatch: pytest.MonkeyPatch, kind: type = object) -> None:
+def refuse_appends(
+    monkeypatch: pytest.MonkeyPatch, kind: type = object, error: type[Exception] = ConfigurationError
+) -> None:
     """The log is gone when a record of this kind is to be written."""
     append = RegisterLog.append
 
     def refused(self: RegisterLog, records: Sequence[Any]) -> int:
         if any(isinstance(record, kind) for record in records):
-            raise ConfigurationError("the ledger no longer exists")
+            raise error("the ledger no longer exists")
         return append(self, records)
 
     monkeypatch.setattr(RegisterLog, "append", refused)
@@ -91,11 +93,14 @@ def test_a_batch_that_cannot_be_abandoned_is_decided(cluster: Cluster, monkeypat
     )
 
 
-def test_a_failed_truncation_says_that_the_batch_is_visible(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [ConfigurationError, DecisionInDoubtError])
+def test_a_failed_truncation_says_that_the_batch_is_visible(
+    kind: type[Exception], cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     query = cluster.start(settings=Settings(keep_batches=1))
     query.run(0)
-    refuse_appends(monkeypatch, Truncation)
-    assert error_of(query, 1) == (
+    refuse_appends(monkeypatch, Truncation, kind)
+    assert error_of(query, 1, kind) == (
         "the ledger no longer exists. All rows of batch 1 are visible. A restart does not write them again"
     )
     assert cluster.store.visible() == all_rows(0, 1)
