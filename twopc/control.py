@@ -68,8 +68,10 @@ def decode(stored: bytes | None) -> Control:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"a different value is stored in place of the sink's control record ({error}): {stored[:100]!r}. Nothing "
-            "was written. Give this sink a different name, restore the record from a backup, or use the toolkit "
-            "version that wrote this value"
+            "was written. Restore the record from a backup, or use the toolkit version that wrote this value. If both are "
+            "impossible, start with a new sink name. If this checkpoint has already been used with this sink, also start with a "
+            "new checkpoint, because the old one requires the old name, and set the source's startingOffsets to the end offsets "
+            "of the last batch in the output"
         ) from error
 
 

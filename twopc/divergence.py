@@ -33,12 +33,20 @@ def require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> N
                 f"older store: decisions in {setup.log.name} (up to batch {view.highest_batch}) are missing from the store "
                 f"of sink {name!r}. The store was restored from a backup, or a failover lost acknowledged writes, so the "
                 "rows of these batches are lost. Continuing would leave an unnoticed gap in the output. Restore a newer "
-                "state of the store, or restore the checkpoint and the query's other sinks to their states at the time of "
-                "the backup. "
-                f"To accept the gap instead, start with a new checkpoint and override=EndQuery({owner!r}). "
-                "Nothing was written",
+                f"state of the store{_or_all_older(setup)}. To accept the gap instead, start with a new checkpoint and "
+                f"override=EndQuery({owner!r}). Nothing was written",
                 case="older store",
             )
+
+
+def _or_all_older(setup: Setup) -> str:
+    """Name the other way back, if it exists: every part of the query returns to its state at the time of the backup.
+
+    A log that a sink provides keeps its newer decisions and transactions, and then refuses the older checkpoint.
+    """
+    if not setup.decides_in_checkpoint or setup.participants.decision_logs():
+        return ""
+    return ", or restore the checkpoint and the query's other sinks to their states at the time of the backup"
 
 
 def require_not_replaced(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:

@@ -1483,6 +1483,15 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/contract/test_guide.py -k before_a_takeover",
     ),
     one_edit(
+        "an older store advises a return to the time of the backup, although a ledger keeps the newer decisions",
+        0,
+        "twopc/divergence.py",
+        "    if not setup.decides_in_checkpoint or setup.participants.decision_logs():\n        return",
+        "    if False:\n        return",
+        model=False,
+        protocol="tests/unit/test_coordinator_history.py -k time_of_a_backup",
+    ),
+    one_edit(
         "a start that cannot decode the last decision fences the healthy driver",
         0,
         "twopc/start.py",

@@ -83,6 +83,14 @@ def store() -> Store:
     return Store()
 
 
+def test_another_value_in_place_of_the_record_says_that_a_bound_checkpoint_needs_the_old_name() -> None:
+    """A new sink name alone leads to the error that a sink is missing, which asks for the old name again."""
+    with pytest.raises(
+        ConfigurationError, match=r"different value .*'v'.*new sink name.*already.*also .* new checkpoint"
+    ):
+        control.decode(b"v")
+
+
 def test_a_second_acquisition_is_harmless_and_keeps_the_sinks_id(store: Store) -> None:
     first, second = Committer(store), Committer(store)
     assert first.inspect() == NOBODY

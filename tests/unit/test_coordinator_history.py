@@ -412,6 +412,32 @@ def test_a_query_that_replaces_another_one_may_use_a_new_store_even_if_its_first
         owned.start(settings=ending).run(1, query_id=OTHER)
 
 
+@pytest.mark.parametrize(
+    ("first", "logged", "is_offered"),
+    [(("fake",), "", True), (("fake", "two"), "two", False), (("fake",), "two", False)],
+    ids=["the checkpoint", "another sink", "the checkpoint, and another sink keeps its transactions"],
+)
+def test_only_a_query_whose_records_are_all_in_its_checkpoint_may_return_to_the_time_of_a_backup(
+    first: tuple[str, ...],
+    logged: str,
+    is_offered: bool,  # noqa: FBT001 - a case
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another sink's log would refuse the older checkpoint, and advise to restore the newest one."""
+    if logged:
+        cluster.world.logs[logged] = LocalFiles(tmp_path / "own")
+    cluster.start(*first).run(0)
+    monkeypatch.setattr(FakeCommitter, "lacks_decisions", lambda committer, _: committer._sink == "fake")
+    sinks = ("fake", logged) if logged else ("fake",)
+    with pytest.raises(
+        RefusedStartError, match=r"^older store: .*Restore a newer state of the store.*EndQuery"
+    ) as raised:
+        cluster.start(*sinks, settings=Settings(overrides=Overrides(added_sinks=frozenset({logged})))).run(1)
+    assert ("restore the checkpoint and the query's other sinks" in str(raised.value)) is is_offered
+
+
 @pytest.mark.parametrize(("timeout_ms", "expires"), [(1000.0, True), (None, False)], ids=["expires", "does not expire"])
 def test_a_log_from_another_version_is_not_reported_as_damaged(
     timeout_ms: float | None, *, expires: bool, cluster: Cluster
