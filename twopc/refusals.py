@@ -12,7 +12,7 @@ from twopc.recovery import REFUSALS
 from twopc.unproven import abandon, way_out
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from twopc.batch import Batch
     from twopc.log_view import LogView
@@ -29,6 +29,8 @@ _NEW_CHECKPOINT: Final = (
 LOST_DECISION: Final = "lost decision"
 #: The case of a start that is refused because it does not pass all sinks of the last decided batch.
 SINK_LEFT_OUT: Final = "sink left out"
+#: Spark cannot write a file into a local directory again, if the old file's checksum is still there.
+_CHECKSUMS: Final = "With each file, also delete its checksum file .<number>.crc, if there is one. "
 #: This sentence ends the message of a refused start, because a refused start recovers nothing, and a restart alone does not
 #: help.
 DEADLINE: Final = (
@@ -75,9 +77,8 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             "lost. To finish the batch as it was decided, stop the query, and write "
             f"{_in_spark(view.highest_times)} into the second line of the file offsets/{highest}. Then delete three things: the "
             f"file offsets/.{highest}.crc if it exists, all files in offsets/ with numbers above {highest}, and all files in "
-            f"commits/ with the number {highest} or above. {_newer_state(highest or 0, batch)}Then restart. Or start with a new "
-            "checkpoint and "
-            f"override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
+            f"commits/ with the number {highest} or above. {_CHECKSUMS}{_newer_state(highest or 0, batch.keeps_state)}Then "
+            f"restart. Or start with a new checkpoint and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
         ),
         Position.GAP: (
             f"the checkpoint is at batch {at}, but {log} expects batch {missing}. From batch {missing} on, the function "
@@ -85,10 +86,9 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             "that the log was replaced. Call the object for every batch, even if the batch is empty, and let its errors stop the "
             "query. If the missed batches have no rows for this sink, or were written by other means, pass "
             f"{overrides.in_code(ResumeAt(at, mine))}. Otherwise, rows are missing, so have the engine run these batches again. "
-            f"With Spark, delete the files with numbers above {missing} from the checkpoint's offsets/ directory, and "
-            f"the files with numbers above {highest} from its commits/ directory. {_newer_state(missing, batch)}Then fix the "
-            "function, and restart. Do the same if the query keeps state (dropDuplicates, windows, stream-stream joins) and the "
-            "function did not evaluate all of these batches. Their state is missing, and ResumeAt does not restore it"
+            f"With Spark, {run_again(missing, batch.keeps_state)}Then fix the function, and restart. Do the same if the query "
+            "keeps state (dropDuplicates, windows, stream-stream joins) and the function did not evaluate all of these batches. "
+            "Their state is missing, and ResumeAt does not restore it"
         ),
         Position.SET_BACK: (
             f"the checkpoint is at batch {at}, but {log} expects batch {missing}. In between, the sources went back to "
@@ -127,13 +127,24 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
     return RefusedStartError(f"{REFUSALS[position]}: {texts[position]}. Nothing was written", case=position.value)
 
 
-def _newer_state(batch_id: int, batch: Batch) -> str:
+def run_again(first: int, keeps_state: Callable[[], bool]) -> str:
+    """Name the files to delete, so that Spark runs the finished batches from ``first`` on again.
+
+    The offsets of ``first`` stay. So Spark replays this batch as planned, and plans only the later ones anew.
+    """
+    return (
+        f"delete the files with numbers above {first} from the checkpoint's offsets/ directory, and the files with numbers above "
+        f"{first - 1} from its commits/ directory. {_CHECKSUMS}{_newer_state(first, keeps_state)}"
+    )
+
+
+def _newer_state(batch_id: int, keeps_state: Callable[[], bool]) -> str:
     """Name the state that must be deleted before Spark runs a batch again and plans the later batches anew.
 
     Batch N writes version N + 1. Spark overwrites the later versions' changes, but not their snapshots, and could load an old
     snapshot after a restart (``HDFSBackedStateStoreProvider.loadMap``, ``RocksDBFileManager.getLatestSnapshotVersion``).
     """
-    if not batch.keeps_state():
+    if not keeps_state():
         return ""
     return (
         f"In state/, at any depth, also delete the files whose names begin with a number above {batch_id}, except in directories "

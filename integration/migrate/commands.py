@@ -93,6 +93,13 @@ def cutover(  # noqa: PLR0913 - command-line options
             "may be identical to a row of the batch, or have the same --key as a row of the batch.",
         ),
     ] = False,
+    old_query_finished: Annotated[
+        int | None,
+        _batch(
+            help="Say that the old query itself has run since the last hand-over, and has written every batch up to this "
+            "one, the last batch that Spark has recorded as done."
+        ),
+    ] = None,
     ledger_topic: _Ledger = None,
     config: Config = None,
     config_file: ConfigFile = None,
@@ -119,6 +126,7 @@ def cutover(  # noqa: PLR0913 - command-line options
         clock_skew_ms=clock_skew_ms,
         other_writers=other_writers,
         starts=_offsets(start_offsets),
+        old_query_finished=old_query_finished,
     )
     described = describing(bootstrap_servers, sink, ledger_topic, config, config_file, timeout)
     raise typer.Exit(command.cut_over(checkpoint, wanted, described, is_dry=not apply, as_json=as_json))

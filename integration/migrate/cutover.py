@@ -13,6 +13,7 @@ from twopc.errors import ConfigurationError
 from twopc.integration.migrate.deciding import UnreadDecisionsError, decided_by, sinks_of
 from twopc.integration.migrate.handover import Bounds, Handover, Handovers, Kind
 from twopc.integration.migrate.output import Tally, bounds_of, has_record_since, tally
+from twopc.integration.migrate.skipped import require_none_skipped
 from twopc.integration.migrate.unrecorded import ASYNCHRONOUS, finished_ms, require_all_recorded
 from twopc.integration.spark.checkpoint import (
     numbers,
@@ -42,6 +43,8 @@ class Cutover:
         key, clock_skew_ms, other_writers: see :class:`Handover`.
         starts: by topic and partition, the lowest offset that any of the batch's rows may have. If this mapping is empty,
             the offsets are found by timestamp.
+        old_query_finished: the last finished batch, if the user says that the old query has written every batch up to this one;
+            None if the user does not say this.
     """
 
     topics: Sequence[str]
@@ -49,6 +52,7 @@ class Cutover:
     clock_skew_ms: int = 60_000
     other_writers: bool = False
     starts: Mapping[str, Mapping[int, int]]
+    old_query_finished: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +88,10 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         offsets=source_offsets(files, batch_id) or (),
         kind=Kind.NOTHING if is_finished else Kind.REST,
     )
-    _require_not_begun(begun, place, sink)
+    decided = _require_not_begun(begun, place, sink)
     _require_same_plan(begun, place)
+    finished = batch_id - (not is_finished)
+    require_none_skipped(place, begun.query_id, finished, decided, told=wanted.old_query_finished)
     if batch_id >= 0:
         require_planned(files, batch_id)
     if unnamed := wanted.starts.keys() - set(wanted.topics):
@@ -101,8 +107,8 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
     if is_finished:  # only the ends of the bounds matter, because no program may write beyond them
         if not wanted.other_writers:
             require_all_recorded(files, msgspec.structs.replace(begun, topics=topics), sink)
-        finished = msgspec.structs.replace(begun, topics=_ends(topics), other_writers=wanted.other_writers)
-        return _found(place, finished, None, Tally())
+        ended = msgspec.structs.replace(begun, topics=_ends(topics), other_writers=wanted.other_writers)
+        return _found(place, ended, None, Tally())
     handover = msgspec.structs.replace(
         begun,
         topics=topics,
@@ -167,8 +173,11 @@ def _incomplete(files: Files, what: str) -> ConfigurationError:
     )
 
 
-def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
+def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> int | None:
     """Check that the new query has not decided this batch. Otherwise, new bounds would also contain the new query's rows.
+
+    Returns:
+        the last batch that the new query has decided; None if it has decided none, or if its decisions do not matter.
 
     Raises:
         ConfigurationError: the new query has decided the batch, or it is unknown which batches it has decided.
@@ -177,7 +186,7 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
     # A query binds its sinks before its first decision. So without a binding, the query has decided nothing, and the command
     # needs no permission on the ledger.
     if _is_handed_over(begun, Handovers(place.own).newest()) or not Binding(place.own).sinks:
-        return
+        return None
     query, batch_id = begun.query_id, begun.batch_id
     try:
         decided = decided_by(query, sink, sinks_of(query, sink, place.own).here)
@@ -189,7 +198,7 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> None:
             "command again"
         ) from error
     if decided is None or decided < batch_id:
-        return
+        return decided
     if decided > batch_id:
         raise ConfigurationError(
             f"the new query has already decided batch {decided}, but the checkpoint ends at batch {batch_id}, so the "

@@ -14,6 +14,7 @@ from twopc.errors import ConfigurationError
 from twopc.integration.migrate.cutover import last_batch
 from twopc.integration.migrate.deciding import sinks_of
 from twopc.integration.migrate.handover import Handover, Handovers, Kind
+from twopc.integration.migrate.skipped import require_none_skipped
 from twopc.integration.spark.checkpoint import query_id, read_batch
 from twopc.override import Overrides, ResumeAt
 from twopc.recovery import Outcome
@@ -52,7 +53,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
 
     Raises:
         ConfigurationError: no transactional query has used the checkpoint, the checkpoint has more than one unfinished batch,
-            or the query cannot be fenced and has an unfinished batch.
+            a batch was skipped (see :func:`require_none_skipped`), or the query cannot be fenced and has an unfinished batch.
         CommitBlockedError, InDoubtError: the last decision cannot be completed now. Nothing was recorded.
         TwoPhaseCommitError: recovery was refused or failed. Nothing was recorded.
     """
@@ -86,6 +87,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
             )
         run.sweep()
         decided = run.view.highest_batch_of(name)
+    require_none_skipped(place, name, batch_id - (not is_finished), decided)
     facts = finished
     if not is_finished and decided == batch_id:
         facts = msgspec.structs.replace(finished, kind=Kind.WHOLE)

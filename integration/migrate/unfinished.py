@@ -18,6 +18,7 @@ from twopc.integration.spark import checkpoint
 from twopc.integration.spark.hadoop_files import open_files
 from twopc.integration.spark.handed_over import passing_the_rest
 from twopc.integration.spark.interceptors import Interceptor
+from twopc.integration.spark.skipped import skipped
 from twopc.offsets import is_same
 
 if TYPE_CHECKING:
@@ -131,16 +132,16 @@ class TakeOver(Interceptor):
         query has already decided a batch, return None, because the records may be the new query's own.
 
         Raises:
-            ConfigurationError: another program has written to the topics, and ``--other-writers`` was not set.
+            ConfigurationError: a batch was skipped, or another program has written to the topics and ``--other-writers`` was not
+                set.
         """
         decided, first = decided_by(handover.query_id, self._sink, batch.sinks), handover.first_batch
         if decided is not None and decided >= first:
             return None
         if batch.batch_id > first:
-            raise ConfigurationError(
-                f"batch {first} was handed over, and sink {self._sink.name!r} has not decided it, but Spark now passes "
-                f"batch {batch.batch_id}. This means that the old query has run since the hand-over. {_AGAIN}"
-            )
+            # Without this check, exactly_once() would refuse the batch, but a dry run would not.
+            files = open_files(batch.context, batch.checkpoint_location)
+            raise ConfigurationError(skipped(first, batch.batch_id - 1, lambda: bool(files.names("state"))))
         later = afterward(self._sink, handover)
         if handover.other_writers:
             return later

@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from twopc.batch import Position
 from twopc.checkpointing import PASSING, Checkpoints
 from twopc.coordinator import Coordinator
-from twopc.errors import CheckpointExpiredError
+from twopc.errors import CheckpointExpiredError, ConfigurationError, RefusedStartError
 from twopc.integration.history.writer import writer_for
 from twopc.integration.spark import checkpoint
 from twopc.integration.spark.built_ins import BuiltIns
@@ -20,10 +21,12 @@ from twopc.integration.spark.mode import Attempt
 from twopc.integration.spark.options import Options, participants
 from twopc.integration.spark.output_mode import warn_of_whole_results
 from twopc.integration.spark.retention import decisions_kept
+from twopc.integration.spark.skipped import skipped_before
 from twopc.integration.spark.slow_batches import slow_batch_advice
 from twopc.integration.spark.staging import Staging
 from twopc.integration.spark.staging_location import as_uri, below
 from twopc.listeners import Listeners
+from twopc.refusals import DEADLINE
 from twopc.settings import Settings
 from twopc.tried_files import tried
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from twopc.batch import Batch
+    from twopc.driver_run import DriverRun
     from twopc.files import Files
     from twopc.integration.spark.frame import Rows
     from twopc.integration.spark.mode import Mode
@@ -199,12 +203,31 @@ class RunWriter:
         self._last_allowed = require_taken_over(own_files, batch, decided)
         if self._options.overrides.adopt_query_id == batch.query_id:
             require_adoptable(self._mode.open_files(self.location), batch, decided)
-        run = coordinator.start(batch, pending)
+        run = self._started(coordinator, own_files, batch, pending)
         if run.adopts(batch.query_id):
             warn_of_adoption(self._mode.open_files(self.location), own_files, batch)
         warn_of_whole_results(self._mode, self._participants)
         pending.enter("check")
         return coordinator
+
+    def _started(self, coordinator: Coordinator, own_files: Files, batch: Batch, pending: Pending) -> DriverRun:
+        """Start, and check that no batch was skipped since a hand-over.
+
+        The start itself notices a gap only if the log contains a record of the query. Even then, its advice would also run
+        batches again that the old query has written.
+        """
+        try:
+            run = coordinator.start(batch, pending)
+        except RefusedStartError as error:
+            if error.case == Position.GAP.value:
+                text = skipped_before(own_files, batch, coordinator.last_decided(batch.query_id))
+                if text is not None:
+                    raise ConfigurationError(f"{text}. {DEADLINE}") from error
+            raise
+        text = skipped_before(own_files, batch, run.view.highest_batch_of(batch.query_id))
+        if text is not None:
+            raise ConfigurationError(text)
+        return run
 
     def _connect(self, session: SparkSession, staging: Staging | None, own_files: Files) -> Coordinator:
         """Make the coordinator. A run's batches share the coordinator until a batch fails."""

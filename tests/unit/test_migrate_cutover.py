@@ -41,7 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Batch 1 is unfinished, and was handed over. Later, the output has two more records."""
     spark_has(tmp_path, planned=1, finished=0)
     (tmp_path / "metadata").write_text(json.dumps({"id": QUERY}))
-    ends = iter((4, 6, 6))
+    ends = iter((4, 6, 6, 6))
     monkeypatch.setattr(cutover, "bounds_of", lambda *_: {0: Bounds(start=0, exact=0, end=next(ends))})
     monkeypatch.setattr(cutover, "tally", lambda *_: Tally())
     place = Place(LocalFiles(tmp_path), LocalFiles(tmp_path / "twopc"))
@@ -126,7 +126,69 @@ def test_a_half_written_batch_that_spark_has_planned_again_cannot_be_handed_over
     ):
         cutover.find(WANTED, place, SINK)
     spark_has(tmp_path, planned=1, finished=1, offset=3)  # the old query has finished the batch
-    assert cutover.find(replace(WANTED, other_writers=True), place, SINK).handover.kind is Kind.NOTHING
+    wanted = replace(WANTED, other_writers=True, old_query_finished=1)
+    assert cutover.find(wanted, place, SINK).handover.kind is Kind.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("planned", "finished", "named"), [(2, 1, "batch 1"), (2, 2, "batches 1 to 2"), (4, 3, "batches 1 to 3")]
+)
+@pytest.mark.parametrize("last", [None, 0])
+def test_a_cut_over_does_not_skip_a_half_written_batch_unless_the_user_says_that_the_old_query_has_finished_it(
+    last: int | None,
+    planned: int,
+    finished: int,
+    named: str,
+    tmp_path: Path,
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The user's function may have caught an error of TakeOver. Nobody would ever write the missing rows of batch 1."""
+    spark_has(tmp_path, planned=planned, finished=finished)
+    if last is not None:
+        decided(place, monkeypatch, last)
+    monkeypatch.setattr(cutover, "has_record_since", lambda *_: True)
+    wanted = replace(WANTED, other_writers=True)
+    files = "numbers above 1 from .* offsets/ .* numbers above 0 from its commits/ .*<number>.crc"
+    text = rf"recorded {named} as done, .*--old-query-finished {finished} --apply.*{files}"
+    with pytest.raises(ConfigurationError, match=text) as raised:
+        cutover.find(wanted, place, SINK)
+    assert "state/" not in str(raised.value)
+    with pytest.raises(ConfigurationError, match=rf"names batch {finished - 1}, but .* done is batch {finished}"):
+        cutover.find(replace(wanted, old_query_finished=finished - 1), place, SINK)
+    found = cutover.find(replace(wanted, old_query_finished=finished), place, SINK)
+    cutover.record(found, place)
+    assert cutover.find(wanted, place, SINK).was_recorded, "the new hand-over says it, too"
+    (tmp_path / "commits" / str(planned)).write_text("")
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "0").write_text("")
+    if planned > finished:
+        with pytest.raises(
+            ConfigurationError, match=rf"recorded batch {planned} as done.* In state/, .* above {planned}, "
+        ):
+            cutover.find(wanted, place, SINK)
+
+
+def test_a_cut_over_does_not_skip_a_batch_after_the_new_querys_last_decision(
+    tmp_path: Path, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command prints ResumeAt, which would accept the gap."""
+    spark_has(tmp_path, planned=4, finished=3)
+    decided(place, monkeypatch, 2)
+    with pytest.raises(ConfigurationError, match=r"recorded batch 3 as done"):
+        cutover.find(WANTED, place, SINK)
+    (tmp_path / "twopc" / "handover-000001.json").unlink()
+    with pytest.raises(ConfigurationError, match=r"recorded batch 3 as done"):
+        cutover.find(WANTED, place, SINK)
+
+
+def test_after_a_rollback_nothing_shows_which_batches_the_old_query_has_written(tmp_path: Path, place: Place) -> None:
+    handovers = Handovers(place.own)
+    first = handovers.newest()
+    assert first is not None
+    handovers.add(msgspec.structs.replace(first, is_back=True))
+    spark_has(tmp_path, planned=3, finished=3)
+    assert cutover.find(replace(WANTED, other_writers=True), place, SINK).handover.batch_id == 3
 
 
 def test_without_a_decision_the_ledger_is_not_read(place: Place) -> None:

@@ -97,3 +97,17 @@ def test_records_that_were_written_after_the_hand_over_and_deleted_may_be_the_ol
     with refused if is_refused else contextlib.nullcontext():
         batch = cast("InterceptedBatch", SimpleNamespace(sinks=(SINK,), batch_id=1))
         assert unfinished.TakeOver(SINK)._written_by_others(handover, batch) is None
+
+
+def test_a_dry_run_also_refuses_a_batch_after_the_handed_over_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's function has caught the error of the first dry run."""
+    monkeypatch.setattr(unfinished, "decided_by", lambda *_: None)
+    monkeypatch.setattr(unfinished, "open_files", lambda *_: SimpleNamespace(names=lambda _: ()))
+    handover = Handover(query_id="q", batch_id=1, offsets=(), kind=Kind.REST)
+    batch = cast(
+        "InterceptedBatch", SimpleNamespace(sinks=(SINK,), batch_id=2, context=None, checkpoint_location="checkpoint")
+    )
+    with pytest.raises(
+        ConfigurationError, match=r"recorded batch 1 as done.*--old-query-finished 1.*run batch 1 again"
+    ):
+        unfinished.TakeOver(SINK, dry_run=True)._written_by_others(handover, batch)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -13,12 +16,13 @@ from twopc.binding import FORMAT, Binding, Bound
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.cli import app
-from twopc.integration.migrate import deciding
+from twopc.integration.migrate import deciding, rollback
 from twopc.integration.migrate.handover import Handover, Handovers, Kind
 from twopc.integration.migrate.place import Place
 from twopc.integration.migrate.rollback import roll_back
 from twopc.integration.spark.handed_over import require_taken_over
 from twopc.log_view import LogView
+from twopc.recovery import Outcome
 from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
@@ -90,6 +94,26 @@ def test_an_unfinished_batch_cannot_be_returned_without_a_fence(place: Place, tm
     with pytest.raises(ConfigurationError, match=r"batch 1 is unfinished.* sink 'events'.*availableNow=True.*again"):
         roll_back(place, SINK)
     assert Handovers(place.own).newest() == HANDED_OVER
+
+
+@pytest.mark.parametrize(("decided", "is_skipped"), [(None, True), (0, True), (1, False)])
+def test_a_half_written_batch_that_was_skipped_is_not_returned_as_finished(
+    decided: int | None,
+    is_skipped: bool,  # noqa: FBT001 - a case
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The user's function may have caught an error of TakeOver. The old sink would begin with batch 2."""
+    Handovers(place.own).add(msgspec.structs.replace(HANDED_OVER, batch_id=1, kind=Kind.REST))
+    view = SimpleNamespace(highest_batch_of=lambda _: decided)
+    run = SimpleNamespace(outcome=Outcome.COMMITTED, sweep=lambda: None, view=view)
+    coordinator = SimpleNamespace(recover=lambda _: run, close=lambda: None)
+    monkeypatch.setattr(rollback, "Coordinator", lambda *_, **__: coordinator)
+    refused = pytest.raises(
+        ConfigurationError, match=r"recorded batch 1 as done.*twopc migrate cutover --old-query-finished 1"
+    )
+    with refused if is_skipped else nullcontext():
+        assert roll_back(place, SINK).handover.kind is Kind.NOTHING
 
 
 def test_a_checkpoint_that_no_transactional_query_has_used_is_not_returned(place: Place) -> None:

@@ -91,7 +91,9 @@ def test_an_error_that_advises_running_batches_again_also_names_their_state(
     text = str(refusal(position, view(MINE), mine, "the-log", Overrides()))
     assert f"In state/, at any depth, also delete the files whose names begin with a number above {above}, " in text
     stateless = replace(mine, keeps_state=lambda: False)
-    assert "state/" not in str(refusal(position, view(MINE), stateless, "the-log", Overrides()))
+    text = str(refusal(position, view(MINE), stateless, "the-log", Overrides()))
+    assert "state/" not in text
+    assert "also delete its checksum file .<number>.crc" in text, "Spark could not write a deleted file again"
 
 
 def test_another_writer_must_finish_its_batch_before_the_query_is_adopted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ from twopc.integration.spark.options import Options
 from twopc.integration.spark.query_runs import QueryRun
 from twopc.integration.spark.run_writer import RunWriter
 from twopc.integration.spark.several import Call, SinkFrame
-from twopc.override import Overrides
+from twopc.override import Overrides, ResumeAt
 from twopc.settings import Settings
 
 if TYPE_CHECKING:
@@ -161,6 +162,39 @@ def test_an_adoption_logs_when_its_first_batch_was_planned(
     logged = [record.getMessage() for record in caplog.records if "AdoptQuery" in record.getMessage()]
     assert len(logged) == is_logged
     assert not logged or "begins with batch 1, which Spark planned at 2025-11-28T16:00:00+00:00" in logged[0]
+
+
+@pytest.mark.parametrize("kind", [Kind.REST, Kind.NOTHING])
+@pytest.mark.parametrize("begun", [None, "driver.confirmed"], ids=["not begun", "begun"])
+def test_a_batch_after_the_handed_over_one_is_not_the_first(
+    kind: Kind, begun: str | None, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's function has caught an error of batch 1. AdoptQuery and ResumeAt would lose its missing rows."""
+    is_whole = kind is Kind.NOTHING
+    Handovers(cluster.files).add(Handover(**OLD, batch_id=1 - is_whole, kind=kind))
+    times = (tmp_path / "offsets/1").read_text().splitlines()[1]
+    (tmp_path / "offsets/2").write_text("\n".join(["v1", times, *offsets_of(2)]))
+    adopting = Overrides(adopt_query_id=QUERY_ID)
+    if begun is not None:
+        die_at(cluster, cluster.start(settings=Settings(overrides=adopting)), begun, 1)
+    for overrides in (adopting, replace(adopting, resume_at=ResumeAt(2, QUERY_ID))):
+        with pytest.raises(
+            ConfigurationError, match=r"recorded batch 1 as done.*--old-query-finished 1.*offsets/"
+        ) as raised:
+            write(cluster, tmp_path, 2, Options(overrides=overrides))
+        is_gap = begun is not None and overrides is adopting
+        assert ("will expire (kafka.transaction.timeout.ms)" in str(raised.value)) is is_gap
+    assert not cluster.store.visible()
+    with passing_the_rest(1, ()):
+        rejected(cluster, tmp_path, 1, monkeypatch, Options(overrides=adopting))
+
+
+def test_a_batch_after_a_decided_handed_over_one_is_not_skipped(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Handovers(cluster.files).add(Handover(**OLD, batch_id=0, kind=Kind.REST))
+    cluster.start().run(0)
+    rejected(cluster, tmp_path, 1, monkeypatch)
 
 
 def test_a_query_whose_last_batch_is_an_epoch_of_a_continuous_trigger_is_not_adopted(

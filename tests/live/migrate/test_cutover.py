@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import functions as sf
 
 from tests.live.migrate.support import OldPipeline, StopError
+from twopc import AdoptQuery, exactly_once
+from twopc.integration.migrate import TakeOver
+from twopc.integration.migrate.unfinished import DryRunError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -200,11 +204,52 @@ def test_an_old_query_that_ran_in_the_meantime_is_detected(pipeline: OldPipeline
 
     pipeline.fail(spark, write, max_offsets=40)
     before = pipeline.visible()
-    assert "the old query has run since the hand-over" in pipeline.fail_new(spark)
+    assert "Spark has recorded batch 1 as done, but the new query has not decided it" in pipeline.fail_new(spark)
     assert pipeline.visible() == before
-    pipeline.cut_over("--apply")
+    assert "--old-query-finished 1" in pipeline.refused("cutover", "--topic", pipeline.topic, "--apply")
+    assert "--old-query-finished 1" in pipeline.refused("rollback")
+    pipeline.cut_over("--old-query-finished", "1", "--apply")
     pipeline.run_new(spark)
     assert pipeline.visible() == before, "all rows of batch 2 were already visible"
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("is_passed_on", [True, False], ids=["TakeOver", "without TakeOver"])
+def test_a_half_written_batch_whose_error_the_function_caught_is_not_skipped(
+    is_passed_on: bool,  # noqa: FBT001 - a case
+    pipeline: OldPipeline,
+    spark: SparkSession,
+) -> None:
+    """Spark records the batch as done. Another cut-over, or ``AdoptQuery`` alone, would lose the missing rows of the batch."""
+    pipeline.feed(100)
+    write_half_of_batch_1(pipeline, spark)
+    pipeline.cut_over("--apply")
+    before, sink = pipeline.visible(), pipeline.new_sink()
+    taken = [TakeOver(sink, dry_run=True)] if is_passed_on else []
+    each = exactly_once(sink, interceptors=taken, override=AdoptQuery(pipeline.query_id))
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        try:
+            each(batch, batch_id)
+        except DryRunError:
+            assert batch_id == 1
+
+    def write_nothing(batch: DataFrame, batch_id: int) -> None:
+        if batch_id > 1:
+            each(batch, batch_id)
+
+    with closing(each):
+        error = pipeline.fail(spark, write if is_passed_on else write_nothing, max_offsets=40)
+    assert "Spark has recorded batch 1 as done, but the new query has not decided it" in error
+    assert "--old-query-finished 1" in pipeline.refused("cutover", "--topic", pipeline.topic, "--apply")
+    assert "--old-query-finished 1" in pipeline.refused("rollback")
+    assert pipeline.visible() == before
+    for directory, last in (("offsets", 1), ("commits", 0)):  # as the error says
+        for file in (pipeline.checkpoint / directory).iterdir():
+            if int(file.name.removesuffix(".crc").lstrip(".")) > last:
+                file.unlink()
+    pipeline.run_new(spark)
+    assert pipeline.visible() == Counter(pipeline.given)
 
 
 def test_a_restored_checkpoint_is_detected(pipeline: OldPipeline, spark: SparkSession) -> None:
