@@ -136,7 +136,7 @@ class BatchTransaction:
         """
         self._losses += step in _AFTER_A_LOSS
         if step in _REPAIRS:
-            self._known = f"{self._decided_before()}. A restart writes only the rows that are lost"
+            self._known = self._decided_before()
         if step is Step.REPAIR:
             prepared = self._replay_lost()
         elif step is Step.PUBLISH:
@@ -300,7 +300,7 @@ class BatchTransaction:
     def commit(self) -> None:
         """Make every decided transaction visible, and record the evidence for the next step."""
         self._pending.enter("commit")
-        self._known = f"Batch {self._run.decision.batch_id} is decided. A restart makes all of its rows visible"
+        self._known = f"Batch {self._run.decision.batch_id} is decided"
         self._run.commit()
         crash_point("driver.committed")
 

@@ -204,8 +204,8 @@ class Binding:
         """Store the binding under the fixed name of an object store. Return a binding to another log, which refuses this one.
 
         This driver cannot fence a driver that uses another log. If both drivers first write their own files and then read, at
-        least one of them sees the other's file. Only a driver that sees no such file writes the fixed name, so from then on, the
-        fixed name counts, and the files of drivers that died do not.
+        least one of them sees the other's file, unless the store lists new files late. Only a driver that sees no such file
+        writes the fixed name. From then on, the fixed name counts, and the files of drivers that died do not.
         """
         first = self._read(_FIRST)
         if first is not None and _is_same_log(first, current):

@@ -96,8 +96,8 @@ def cutover(  # noqa: PLR0913 - command-line options
     old_query_finished: Annotated[
         int | None,
         _batch(
-            help="Say that the old query itself has run since the last hand-over, and has written every batch up to this "
-            "one, the last batch that Spark has recorded as done."
+            help="Say that nothing is left to write up to this batch, the last one that Spark has recorded as done: the old "
+            "query has run since the last hand-over, or the batches that the new query has not decided contain no rows."
         ),
     ] = None,
     ledger_topic: _Ledger = None,

@@ -47,10 +47,11 @@ def skipped(first: int, last: int, keeps_state: Callable[[], bool]) -> str:
     batches, them = (f"batch {first}", "it") if first == last else (f"batches {first} to {last}", "them")
     return (
         f"Spark has recorded {batches} as done, but the new query has not decided {them}, and no rollback has returned the "
-        "checkpoint to the old query. Nothing was written. There are two possible causes. (1) The old query has run in the "
-        f"meantime, and has written all rows of {batches}. In this case, stop the old query, and run `twopc migrate cutover "
-        f"--old-query-finished {last} --apply`. (2) The function that you pass to foreachBatch has caught an error of the new "
-        "query and returned. (TakeOver(sink, dry_run=True) always raises an error.) In this case, rows are missing, and a new "
-        f"cut-over would lose them, so have Spark run {batches} again. Stop the query, and {run_again(first, keeps_state)}Then "
-        "fix the function, and restart"
+        "checkpoint to the old query. Nothing was recorded. There are three possible causes. (1) The old query has run in the "
+        f"meantime, and has written all rows of {batches}. (2) There were no rows to write: for example, Spark's offline "
+        "repartition of the state records a batch without running it. In these two cases, stop the query, run `twopc migrate "
+        f"cutover --old-query-finished {last} --apply`, and repeat what failed. (3) The function that you pass to foreachBatch "
+        "has caught an error of the new query and returned. (TakeOver(sink, dry_run=True) always raises an error.) In this "
+        f"case, rows are missing, and a new cut-over would lose them, so have Spark run {batches} again. Stop the query, and "
+        f"{run_again(first, keeps_state)}Then fix the function, and restart"
     )
