@@ -23,8 +23,8 @@ from twopc.crash_points import crash_point
 from twopc.decision_log import ABSENT, NO_ID
 from twopc.errors import DecisionLogDamagedError, RefusedStartError, RetriableError, TwoPhaseCommitError
 from twopc.log_reader import view_of
+from twopc.new_checkpoint import FAILOVER, NEW_NAME
 from twopc.override import AddSink
-from twopc.refusals import FAILOVER
 from twopc.sealed import OtherFormatError, seal, unseal
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Binding:
                 f"the decisions were stored in {bound.log} ({bound.log_identity}). This log was deleted and recreated, so "
                 f"{current.log} is now a different log ({current.log_identity}). Without the old log, it is "
                 "impossible to tell whether the last batch is complete",
-                "Check the last batch's rows in the output, then start with a new checkpoint and a new sink name",
+                f"Check the last batch's rows in the output, then {NEW_NAME}",
             )
 
     def bind(self, current: Bound, log_epoch: int) -> None:

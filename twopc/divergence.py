@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from twopc.attempt import Known
 from twopc.errors import RefusedStartError
+from twopc.new_checkpoint import last_decided, new_checkpoint
 from twopc.recovery import Outcome
 from twopc.refusals import lost_decision, lost_repair, replaced
 
@@ -29,12 +30,13 @@ def require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> N
     for name, committer, scan_start in _in_own_decision(setup, view, batch):
         if committer.lacks_decisions(scan_start):
             owner = owners[name] or batch.query_id
+            last = last_decided(batch.query_id, view, setup.log.name)
             raise RefusedStartError(
                 f"older store: decisions in {setup.log.name} (up to batch {view.highest_batch}) are missing from the store "
                 f"of sink {name!r}. The store was restored from a backup, or a failover lost acknowledged writes, so the "
                 "rows of these batches are lost. Continuing would leave an unnoticed gap in the output. Restore a newer "
-                f"state of the store{_or_all_older(setup)}. To accept the gap instead, start with a new checkpoint and "
-                f"override=EndQuery({owner!r}). Nothing was written",
+                f"state of the store{_or_all_older(setup)}. To accept the gap instead, {new_checkpoint(batch, owner, last)}. "
+                "Nothing was written",
                 case="older store",
             )
 
@@ -62,7 +64,7 @@ def require_not_replaced(setup: Setup, owners: Owners, view: LogView, batch: Bat
     mine = batch.query_id
     for name, committer, scan_start in _in_own_decision(setup, view, batch):
         if committer.is_replaced(mine, scan_start):
-            raise replaced(name, mine, owners[name] or mine)
+            raise replaced(name, batch, owners[name] or mine)
 
 
 def _in_own_decision(setup: Setup, view: LogView, batch: Batch) -> list[tuple[str, SinkCommitter[Any], dict[str, Any]]]:
@@ -251,7 +253,7 @@ def _older_copy(name: str, batch: Batch, *, has_fenced: bool = False) -> Refused
     return RefusedStartError(
         f"older copy: sink {name!r} shows a decision that this checkpoint (at batch {batch.batch_id}) does not "
         "contain. The checkpoint was copied or restored, and another run continued from it. Continuing would write "
-        "batches twice. Use the checkpoint of the run that wrote last, or start with a new checkpoint and "
-        f"override=EndQuery({batch.query_id!r}). Nothing was written{fenced}",
+        "batches twice. Use the checkpoint of the run that wrote last, or "
+        f"{new_checkpoint(batch, batch.query_id, last_decided(batch.query_id, None, ''))}. Nothing was written{fenced}",
         case="older copy",
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from twopc.errors import RefusedStartError
 from twopc.log_reader import view_of
+from twopc.new_checkpoint import begun
 from twopc.other_logs import require_completable
 from twopc.override import EndQuery
 from twopc.refusals import decides_elsewhere
@@ -63,13 +64,13 @@ def _require_owner(setup: Setup, log: DecisionLog, view: LogView, batch: Batch) 
         owners = {last.query_id}
     elif log is not setup.log and begin is not None:
         if begin.query_id == batch.query_id:
-            raise decides_elsewhere(log.name, batch.query_id)
+            raise decides_elsewhere(view, batch, log.name)
         owners = {begin.query_id, last.query_id}
     else:
         return
     for owner in sorted(owners - {batch.query_id} - setup.settings.overrides.end_query_ids):
         what = f"{log.name} (decisions in {last.deciding_log})"
-        raise _name_in_use(setup, what, owner, batch, completes=decides)
+        raise _name_in_use(setup, what, owner, batch, completes=decides, view=view)
 
 
 def _is_on(cluster: str, last: Acquired) -> bool:
@@ -80,7 +81,9 @@ def _is_on(cluster: str, last: Acquired) -> bool:
     return last.deciding_cluster == cluster or (not last.deciding_cluster and last.deciding_log != RegisterLog.name)
 
 
-def _name_in_use(setup: Setup, what: str, last: str, batch: Batch, *, completes: bool = False) -> RefusedStartError:
+def _name_in_use(  # noqa: PLR0913 - the facts
+    setup: Setup, what: str, last: str, batch: Batch, *, completes: bool = False, view: LogView | None = None
+) -> RefusedStartError:
     """Build the error. With ``completes``, the start itself would complete the last batch of the query ``last``."""
     ending = setup.settings.overrides.in_code(EndQuery(last))
     if completes:
@@ -90,6 +93,7 @@ def _name_in_use(setup: Setup, what: str, last: str, batch: Batch, *, completes:
     return RefusedStartError(
         f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If this is the same "
         "query, but its checkpointLocation is missing or has changed, set the old checkpointLocation again, and "
-        f"restart. If query {last} has ended permanently{way_out}. If it has not ended, rename this sink. Nothing was written",
+        f"restart. If query {last} has ended permanently{way_out}. If it has not ended, rename this sink"
+        f"{begun(batch, last, view)}. Nothing was written",
         case="name in use",
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from twopc.batch import Position
 from twopc.errors import DecisionLogDamagedError, RefusedStartError
+from twopc.new_checkpoint import FROM_MISSING, LAST_VISIBLE, NEW_NAME, begun, last_decided, new_checkpoint
 from twopc.override import AdoptQuery, EndQuery, ResumeAt
 from twopc.recovery import REFUSALS
 from twopc.unproven import abandon, way_out
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
     from twopc.records import Decision
     from twopc.times import Times
 
-#: The advice for a start with a new checkpoint, in which the query must neither duplicate nor skip rows.
-_NEW_CHECKPOINT: Final = (
-    "A new checkpoint begins at the source's startingOffsets. Set them to the end offsets of the last batch in the "
-    "output"
-)
 #: The case of a start that is refused because the log has lost a decision or a repair.
 LOST_DECISION: Final = "lost decision"
 #: The case of a start that is refused because it does not pass all sinks of the last decided batch.
@@ -36,11 +32,6 @@ _CHECKSUMS: Final = "With each file, also delete its checksum file .<number>.crc
 DEADLINE: Final = (
     "Act soon: decided transactions that are not yet committed will expire (kafka.transaction.timeout.ms), and their "
     "rows will then be lost"
-)
-#: The advice after a sink or a log is lost, if a copy of it may exist.
-FAILOVER: Final = (
-    "start with a new checkpoint and a new sink name, and do not write rows that the output already contains: "
-    "docs/operations.md#cluster-failover-and-mirrored-topics"
 )
 
 
@@ -56,18 +47,17 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
     missing = 0 if highest is None else highest + 1  # the first batch of the gap
     ending = overrides.in_code(EndQuery(other or ""))
     found = None if highest is None else batch.times_of(highest)
+    again = new_checkpoint(batch, mine, last_decided(mine, view, log))
     texts = {
         Position.REWOUND: (
             f"the checkpoint is at batch {at}, but {log} already contains the decision for batch {highest}. An older "
             "checkpoint was restored, or another run used a copy of the checkpoint. Continuing would write batches "
-            f"{at} to {highest} twice. Restore the newest checkpoint. To write these batches again instead, start with "
-            f"a new checkpoint and override=EndQuery({mine!r})"
+            f"{at} to {highest} twice. Restore the newest checkpoint, or {again}"
         ),
         Position.COPIED: (
             f"the source offsets in this checkpoint (at batch {at}) differ from the offsets that {log} recorded for "
             f"batch {highest}. The checkpoint was copied or restored, and another run continued from it. Continuing "
-            "would lose or duplicate records. Use the checkpoint of the run that wrote last, or start with a new "
-            f"checkpoint and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
+            f"would lose or duplicate records. Use the checkpoint of the run that wrote last, or {again}"
         ),
         Position.PLANNED_AGAIN: (
             f"the checkpoint's plan of batch {highest} is newer than the plan in {log}. The source offsets are the same, but the "
@@ -78,7 +68,7 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             f"{_in_spark(view.highest_times)} into the second line of the file offsets/{highest}. Then delete three things: the "
             f"file offsets/.{highest}.crc if it exists, all files in offsets/ with numbers above {highest}, and all files in "
             f"commits/ with the number {highest} or above. {_CHECKSUMS}{_newer_state(highest or 0, batch.keeps_state)}Then "
-            f"restart. Or start with a new checkpoint and override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
+            f"restart. Or {again}"
         ),
         Position.GAP: (
             f"the checkpoint is at batch {at}, but {log} expects batch {missing}. From batch {missing} on, the function "
@@ -96,8 +86,7 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             "write the rows of this batch twice. The cause may be Spark's offline repartition of the state with "
             "enforceExactlyOnceSink=false. If the last batch is unfinished, this repartition skips the batch, and Spark later "
             "reads the batch's input again. Restore the checkpoint from before the repartition, let the query finish its last "
-            "batch, and repartition with enforceExactlyOnceSink=true. If there is no backup, start with a new checkpoint and "
-            f"override=EndQuery({mine!r}). {_NEW_CHECKPOINT}"
+            f"batch, and repartition with enforceExactlyOnceSink=true. If there is no backup, {again}"
         ),
         Position.NEW_QUERY: (
             f"{log} belongs to query {other}, but this is query {mine}. Either this start uses a new checkpoint, which "
@@ -105,7 +94,7 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             "old one was deleted, or if the query's checkpointLocation is missing or has changed.) If the old "
             f"checkpoint still exists, set the query's checkpointLocation to it, and restart. If query {other} has "
             f"ended permanently, pass all of that query's sinks and {ending}. This start then completes that query's last "
-            "batch. If it has not ended, rename this sink"
+            f"batch. If it has not ended, rename this sink{begun(batch, other or '', view)}"
         ),
         Position.UNADOPTED: (
             f"the checkpoint is at batch {at}, but {log} contains no record of the earlier batches. If another writer wrote "
@@ -116,12 +105,13 @@ def refusal(position: Position, view: LogView, batch: Batch, log: str, overrides
             "asyncProgressTrackingEnabled. In these cases, let that writer first finish a batch without these modes "
             "(docs/migration.md). If the output is in Kafka, this sink can also take over a half-written batch "
             f"(`twopc migrate cutover`). Then pass {overrides.in_code(AdoptQuery(mine))}. If the sink was renamed, restore its "
-            "previous name. If the function did not call the exactly_once object for these batches, fix the function, and start "
-            "with a new checkpoint. This sink has written nothing yet"
+            "previous name. If the function did not call the exactly_once object for these batches, fix the function, and "
+            f"{FROM_MISSING}. This sink has written nothing yet"
         ),
         Position.ENDED: (
             f"query {mine} was ended in {log} when query {other} replaced it. The ended query's checkpoint must not be "
-            f"used again. Start with a new checkpoint and override=EndQuery({other!r}), or rename this sink. {_NEW_CHECKPOINT}"
+            f"used again. Use a new checkpoint and a new sink name. Or, if query {other} has ended, too, "
+            f"{new_checkpoint(batch, other or '', last_decided(other or '', view, log))}"
         ),
     }
     return RefusedStartError(f"{REFUSALS[position]}: {texts[position]}. Nothing was written", case=position.value)
@@ -176,21 +166,19 @@ def lost_decision(  # noqa: PLR0913 - the facts
         rows, check = f"batch {missing} or of a later batch", f"batches {missing} to {resume_at - 1}"
     if resume_at is None:
         whose, rows = f"{whose}, and possibly later ones", f"batch {missing} or of a later batch"
+        check = f"batch {missing} and later batches"
         way_out = (
-            f"The checkpoint is at batch {batch.batch_id} and cannot continue. Start with a new checkpoint and "
-            f"override=EndQuery({batch.query_id!r}). {_NEW_CHECKPOINT}"
+            f"The checkpoint is at batch {batch.batch_id} and cannot continue, so "
+            f"{new_checkpoint(batch, batch.query_id, LAST_VISIBLE)}"
         )
     else:
-        way_out = (
-            f"Check the rows of {check} in the output, because the last driver may have stopped before all of them were "
-            "visible. Write missing rows by other means. Then restart with "
-            f"{overrides.in_code(ResumeAt(resume_at, batch.query_id))}"
-        )
+        way_out = f"Then restart with {overrides.in_code(ResumeAt(resume_at, batch.query_id))}"
     return RefusedStartError(
         f"lost decision: {log} has lost {whose}. Sink {sink!r} shows rows of {rows}, and a decision always comes before "
         "its rows. Brokers lose acknowledged records after an unclean leader election, or if the only replica is lost. "
-        f"The visible rows stay visible. Do not run {check} again, because this would duplicate visible rows. {way_out}. "
-        "Nothing was written",
+        f"The visible rows stay visible. Do not run {check} again, because this would duplicate visible rows. Check "
+        f"the rows of {check} in the output, because the last driver may have stopped before all of them were visible. Write "
+        f"missing rows by other means. {way_out}. Nothing was written",
         case=LOST_DECISION,
     )
 
@@ -223,25 +211,26 @@ def left_out(log: str, decision: Decision, sinks: Sequence[str], overrides: Over
     )
 
 
-def decides_elsewhere(log: str, query_id: str) -> RefusedStartError:
+def decides_elsewhere(view: LogView, batch: Batch, log: str) -> RefusedStartError:
     """Build the error for a checkpoint that is not bound to the log that contains this query's decisions."""
+    query_id = batch.query_id
     return RefusedStartError(
         f"{log} contains the decisions of this query ({query_id}), but the checkpoint is not bound to this log. "
         "The files binding-<n>.json were removed or replaced. Without them, batches could be written twice. Restore them from a "
-        "backup of the checkpoint. If there is no backup, start with a new checkpoint, all of this query's sinks and "
-        f"override=EndQuery({query_id!r}). That start completes the last batch. {_NEW_CHECKPOINT}. Nothing was written",
+        "backup of the checkpoint. If there is no backup, pass all of this query's sinks, and "
+        f"{new_checkpoint(batch, query_id, last_decided(query_id, view, log))}. Nothing was written",
         case="binding",
     )
 
 
-def replaced(sink: str, mine: str, owner: str) -> RefusedStartError:
+def replaced(sink: str, batch: Batch, owner: str) -> RefusedStartError:
     """Build the error for a query that another query has replaced. ``owner`` is the query that owned the sink last."""
     return RefusedStartError(
-        f"query ended: query {mine} was ended when another query replaced it. Sink {sink!r} shows that another "
+        f"query ended: query {batch.query_id} was ended when another query replaced it. Sink {sink!r} shows that another "
         "query has decided a batch since this query's last decision. Do not use this query's checkpoint again. The sink does not "
         "keep the evidence that this query's last batch is visible, so writing the batch again could duplicate its rows. "
-        f"Start with a new checkpoint and override=EndQuery({owner!r}), or rename this sink. {_NEW_CHECKPOINT}. Nothing "
-        "was written",
+        f"Use a new checkpoint and a new sink name. Or, if query {owner} has ended, too, "
+        f"{new_checkpoint(batch, owner, last_decided(owner, None, ''))}. Nothing was written",
         case=Position.ENDED.value,
     )
 
@@ -251,8 +240,7 @@ def damaged(view: LogView, log: str) -> DecisionLogDamagedError:
     return DecisionLogDamagedError(
         f"the decision log {log} is damaged: {view.damage}. Nothing was written, and visible rows stay visible. Without "
         "the log, it is impossible to tell whether the last batch is complete. Restore the log from a backup. If "
-        "there is no backup, check the last batch's rows in the output, then start with a new checkpoint and a new sink name. "
-        f"{_NEW_CHECKPOINT}"
+        f"there is no backup, check the last batch's rows in the output, then {NEW_NAME}"
     )
 
 
@@ -262,7 +250,7 @@ def recreated(log: str, offset: int, newest: int) -> DecisionLogDamagedError:
         f"the decision log {log} was recreated while the query was running. A new record is at offset {offset}, but this "
         f"driver had already written a record at offset {newest}. The decisions were deleted with the old log. Visible rows stay "
         "visible, and no further row becomes visible. A restart with this checkpoint will be refused, because the "
-        "checkpoint contains the id of the old log. Check the last batch's rows in the output, then start with a new "
-        f"checkpoint and a new sink name. {_NEW_CHECKPOINT}. Find out who deleted {log}. If your brokers create topics "
+        "checkpoint contains the id of the old log. Check the last batch's rows in the output, then "
+        f"{NEW_NAME}. Find out who deleted {log}. If your brokers create topics "
         "automatically (auto.create.topics.enable), they may have recreated the topic"
     )

@@ -41,7 +41,7 @@ class OtherFormatError(msgspec.DecodeError):
 class OtherVersionError(DecisionLogDamagedError):
     """Another version of the toolkit wrote a record in the decision log. No record is lost or altered.
 
-    The advice for a damaged log is to start with a new checkpoint. In this case, a new checkpoint would write rows twice.
+    The advice for a damaged log is a new checkpoint. In this case, a new checkpoint would write rows twice.
     """
 
 

@@ -13,6 +13,7 @@ from twopc.integration.operate.finding import FOREIGN, Advice, Urgency, of_anoth
 from twopc.integration.operate.held_advice import of_held
 from twopc.integration.operate.opened import Standing
 from twopc.integration.spark.former_writers import last_expected
+from twopc.new_checkpoint import FROM_MISSING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -115,7 +116,7 @@ def undecided(checkpoint: CheckpointState, log: str, decided: int | None) -> Adv
             "ran without its sinks. For example, its foreachBatch function caught the toolkit's errors",
             f"If another sink wrote all of these batches, {_unfinished(checkpoint)}start the query with "
             f"override=AdoptQuery({checkpoint.query_id!r}). Otherwise, rows are missing from the output. In this case, stop the "
-            "query, fix its function, and start with a new checkpoint.",
+            f"query, fix its function, and {FROM_MISSING}.",
             "the-start-is-refused",
         )
     if checkpoint.registers is not None:

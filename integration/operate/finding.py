@@ -59,6 +59,6 @@ def of_another_query(mine: str, what: str, owner: str, *, is_ended: bool) -> Adv
         Urgency.ACT,
         f"the checkpoint belongs to query {mine}, but {what} belongs to query {owner}",
         f"Use the checkpoint of query {owner}. If that query has ended permanently, start the checkpoint's query with "
-        f"override=EndQuery({owner!r}).",
+        f"override=EndQuery({owner!r}). If this checkpoint is new, first check its beginning: docs/operations.md#new-checkpoint.",
         anchor,
     )

@@ -37,6 +37,7 @@ from twopc.integration.state_files import newest_snapshots, state_version
 from twopc.integration.verify.cluster import Cluster
 from twopc.integration.verify.deciding import DecisionsElsewhereError
 from twopc.log_view import fold
+from twopc.new_checkpoint import FROM_MISSING
 from twopc.register_reader import RegisterReader
 from twopc.sealed import seal
 
@@ -63,7 +64,7 @@ _SOME_DECIDED: Final = (
 _NONE_DECIDED: Final = (
     "If another sink wrote these batches, and left no batch unfinished, start the query once with "
     "override=AdoptQuery({query!r}), and take the savepoint after its first batch. Otherwise, fix the foreachBatch function, "
-    "and start with a new checkpoint"
+    f"and {FROM_MISSING}"
 )
 
 

@@ -18,7 +18,7 @@ from twopc.integration.operate.checkpoint import CheckpointState, read_checkpoin
 from twopc.integration.operate.named_sinks import load_sinks
 from twopc.integration.verify.checkpoint import facts_of
 from twopc.integration.verify.deciding import NOTHING_KNOWN, cluster_of
-from twopc.refusals import FAILOVER
+from twopc.new_checkpoint import FAILOVER
 from twopc.sinks.kafka import KafkaSink
 from twopc.sinks.kafka.errors import translated
 from twopc.sinks.kafka.handle import driver_epoch_of

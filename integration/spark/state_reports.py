@@ -99,6 +99,6 @@ def unfit_format(batch_id: int, setting: str, state_format: int) -> Configuratio
         f"batch {batch_id} belongs to a query that keeps state, and {setting} is {state_format}. If a batch is evaluated "
         "twice in this format, Spark keeps the state of the first evaluation, but the rows come from the last one. Then the "
         f"state may not match the rows. This run has not written any part of the batch. Set {setting} to 1, and restart the "
-        "query. If Spark cannot read the checkpoint's state with this setting, use a new checkpoint that begins at the "
-        "offsets after the last visible batch (see docs/migration.md). Otherwise, rows may be written twice"
+        "query. If Spark cannot read the checkpoint's state with this setting, write a new output from the beginning, with a "
+        "new checkpoint and a new sink name. The old output cannot continue without the state"
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from twopc.errors import ConfigurationError
+from twopc.new_checkpoint import NEW_NAME
 from twopc.sinks.delta.errors import translated
 from twopc.sinks.lake.errors import StoreError
 from twopc.sinks.lake.published import Published  # noqa: TC001 - msgspec reads annotations at run time
@@ -121,7 +122,7 @@ def read_record(store: Store, table: DeltaTable, sink: str) -> tuple[DeltaTable,
                 f"the table's log refers to {path}, but this file is missing. The file records the sink's driver and "
                 "committed batches. It was deleted, or the table was copied without it",
                 ConfigurationError,
-                "Restore the file, or use a new checkpoint and a new sink name",
+                f"Restore the file, or {NEW_NAME}",
             )
         table = newer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twopc.errors import ConfigurationError, DecisionLogDamagedError
+from twopc.new_checkpoint import FAILOVER
 from twopc.records import Acquired, Decision
-from twopc.refusals import FAILOVER
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -17,6 +17,7 @@ from twopc import control
 from twopc.attempt import Evidence
 from twopc.errors import ConfigurationError, FatalError, RefusedStartError, RetriableError, release
 from twopc.fenced_committer import StepCommitter, driver_epoch_of
+from twopc.new_checkpoint import NEW_NAME
 from twopc.sinks.lake.entries import EntryT
 from twopc.sinks.lake.errors import OvertakenError, StoreError, explained, reason
 from twopc.sinks.lake.handle import HandleT
@@ -139,7 +140,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             raise StoreError(
                 f"{self._table} {self.words.recreated}, so the table no longer contains earlier batches",
                 ConfigurationError,
-                "Restore the previous table, or use a new checkpoint and a new sink name",
+                f"Restore the previous table, or {NEW_NAME}",
             )
         self._table_id = found
         stored = step.control or step.view.stored
@@ -148,7 +149,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
                 f"{self._table} {self.words.restored}",
                 ConfigurationError,
                 "Restart the query first. If only the last batch is missing, the restart will add it again. If the query "
-                "refuses to start, restore the table's newer state, or use a new checkpoint and a new sink name",
+                f"refuses to start, restore the table's newer state, or {NEW_NAME}",
             )
         return stored
 
@@ -207,7 +208,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         if is_behind:
             raise RefusedStartError(
                 f"sink {self.name!r}: {self._table} is older than this checkpoint: {self.words.lost}. Nothing was written. "
-                "Restore the table's newer state, or use a new checkpoint and a new sink name",
+                f"Restore the table's newer state, or {NEW_NAME}",
                 case="older table",
             )
         return False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from psycopg.errors import InvalidColumnReference
 
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
+from twopc.new_checkpoint import NEW_NAME
 from twopc.sinks.postgres.errors import (
     ColumnAlteredError,
     ColumnDroppedError,
@@ -56,7 +57,7 @@ class Transfer:
             raise ConfigurationError(
                 f"sink {self._settings.name!r}: {self._settings.table} was dropped and recreated, so earlier "
                 "batches are missing. Nothing was decided. If the original table still exists, rename it back to this name. "
-                "Otherwise, use a new checkpoint and a new sink name"
+                f"Otherwise, {NEW_NAME}"
             )
         return table
 

@@ -123,6 +123,17 @@ def test_the_message_repeats_the_queries_that_the_user_ends_already() -> None:
         start(acquired(THEIRS), ended={THIRD})
 
 
+def test_the_message_says_where_the_checkpoint_must_begin() -> None:
+    """Spark has already planned its first batch with the option ``startingOffsets``."""
+    begin = Begin(query_id=THEIRS, first_batch=4, prior_offsets=("there",))
+    with pytest.raises(RefusedStartError, match=r"another, empty checkpoint") as shown:
+        start(begin, acquired(THEIRS, LOG))
+    assert f"query {THEIRS}'s last decided batch (batch 3: there)" in str(shown.value)
+    with pytest.raises(RefusedStartError, match=r"another, empty checkpoint") as unknown:
+        start(begin, acquired(THIRD))
+    assert "there" not in str(unknown.value), "these are the offsets of another query"
+
+
 @pytest.mark.parametrize(("cluster", "is_refused"), [(CLUSTER, False), ("", False), (ANOTHER, True)])
 def test_a_log_with_the_same_name_on_another_cluster_counts_as_another_log(cluster: str, *, is_refused: bool) -> None:
     """Its decisions are not in the sink's own log, so a start that only reads this log would sweep what is decided."""

@@ -15,7 +15,8 @@ from twopc.log_view import LogView
 from twopc.override import Overrides
 from twopc.records import Begin, Decision
 from twopc.recovery import Outcome, Step, lookup
-from twopc.refusals import damaged, refusal
+from twopc.refusals import damaged, lost_decision, refusal
+from twopc.registers import RegisterLog
 from twopc.times import Times
 from twopc.unproven import Unproven
 
@@ -110,14 +111,70 @@ def test_a_new_query_may_be_an_old_one_without_its_checkpoint() -> None:
     assert "If the old checkpoint still exists, set the query's checkpointLocation to it" in str(error)
 
 
-def test_an_error_that_advises_a_new_checkpoint_says_where_it_begins() -> None:
-    """By default, it would write every row again, or skip rows."""
-    texts = [
-        str(refusal(position, view(OTHER), batch_of(5), "the-log", Overrides()))
-        for position in (Position.COPIED, Position.PLANNED_AGAIN, Position.SET_BACK, Position.ENDED)
-    ]
-    for text in (*texts, str(damaged(LogView(damage="x"), "the-log"))):
-        assert "new checkpoint" in text and "startingOffsets" in text
+@pytest.mark.parametrize(("position", "log", "batch", "history", "way_out"), CASES, ids=lambda case: str(case)[:20])
+def test_an_error_that_advises_a_new_checkpoint_says_where_it_begins(
+    position: Position, log: LogView, batch: int, history: str, way_out: str
+) -> None:
+    """By default, it would write every row again, or skip rows. The start completes the last decided batch."""
+    text = str(refusal(position, log, found(batch, history), "the-log", Overrides()))
+    assert ("startingOffsets" in text) is ("new checkpoint" in text)
+    if "EndQuery" in way_out:
+        assert f"'s last decided batch (batch 5: {offsets_of(5)[0]})" in text
+        assert "completes" in text
+
+
+def test_this_checkpoint_begins_where_spark_has_planned_its_first_batch() -> None:
+    """Spark no longer reads ``startingOffsets`` when the toolkit refuses the start."""
+    text = str(refusal(Position.NEW_QUERY, view(OTHER), batch_of(0, query_id=MINE), "the-log", Overrides()))
+    assert "the startingOffsets with which Spark has already planned its first batch" in text
+    assert "another, empty checkpoint" in text
+    later = str(refusal(Position.NEW_QUERY, view(OTHER), batch_of(3, query_id=MINE), "the-log", Overrides()))
+    assert "startingOffsets" not in later, "Spark has read the checkpoint's position, not the option"
+
+
+@pytest.mark.parametrize(("position", "log", "batch", "history", "way_out"), CASES, ids=lambda case: str(case)[:20])
+def test_an_error_says_that_a_new_checkpoint_loses_the_state(
+    position: Position, log: LogView, batch: int, history: str, way_out: str
+) -> None:
+    """Totals would begin at 0 again. A query without state loses nothing."""
+    if "EndQuery" not in way_out:
+        return
+    mine = replace(found(batch, history), keeps_state=lambda: True)
+    text = str(refusal(position, log, mine, "the-log", Overrides()))
+    assert text.count("state is lost") == 1 and "restore a savepoint" in text
+    stateless = replace(mine, keeps_state=lambda: False)
+    assert "state is lost" not in str(refusal(position, log, stateless, "the-log", Overrides()))
+
+
+def test_a_start_that_cannot_complete_the_last_batch_asks_whether_it_is_visible() -> None:
+    """The decisions are in the old checkpoint, and a new one does not read them."""
+    mine = found(5, "x")
+    text = str(refusal(Position.COPIED, view(MINE), mine, RegisterLog.name, Overrides()))
+    assert "whose rows must all be visible" in text and "completes" not in text
+
+
+def test_a_plan_that_is_newer_also_names_the_state_of_all_later_batches() -> None:
+    """Spark has run three more batches, so their state must go, too."""
+    mine = replace(found(8, LATER), keeps_state=lambda: True)
+    assert locate(view(MINE), mine, Overrides()) is Position.PLANNED_AGAIN
+    text = str(refusal(Position.PLANNED_AGAIN, view(MINE), mine, "the-log", Overrides()))
+    assert "all files in offsets/ with numbers above 5, and all files in commits/ with the number 5 or above" in text
+    assert "whose names begin with a number above 5, " in text
+
+
+@pytest.mark.parametrize("resume_at", [None, 7])
+def test_after_a_lost_decision_the_rest_of_its_rows_is_written_by_hand(resume_at: int | None) -> None:
+    """The last driver may have died while it committed, and the sweep has ended the rest."""
+    error = lost_decision("the-log", "s", batch_of(6, query_id=MINE), Overrides(), highest=5, resume_at=resume_at)
+    text = str(error)
+    assert text.index("Check the rows of batch 6") < text.index("Write missing rows by other means")
+    assert ("end offsets of the last batch that the output shows" in text) is (resume_at is None)
+    assert "last decided batch" not in text
+
+
+def test_an_error_for_a_damaged_log_names_the_page_about_a_new_checkpoint() -> None:
+    text = str(damaged(LogView(damage="x"), "the-log"))
+    assert "new checkpoint" in text and "startingOffsets" in text and "docs/operations.md#new-checkpoint" in text
 
 
 @pytest.mark.parametrize(("position", "log", "batch", "history", "way_out"), CASES, ids=lambda case: str(case)[:20])
