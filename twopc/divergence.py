@@ -8,7 +8,7 @@ from twopc.attempt import Known
 from twopc.errors import RefusedStartError
 from twopc.new_checkpoint import last_decided, new_checkpoint
 from twopc.recovery import Outcome
-from twopc.refusals import lost_decision, lost_repair, replaced
+from twopc.refusals import lost_decision, lost_record, replaced
 
 if TYPE_CHECKING:
     from twopc.batch import Batch
@@ -138,13 +138,24 @@ def require_decided(setup: Setup, view: LogView, batch: Batch, outcome: Outcome,
     if not shown:
         return False
     if view.decision is not None and highest is not None and not _with_unknown(setup, view, batch, first=after):
-        raise lost_repair(setup.log.name, shown[0], view.decision, setup.settings.overrides)
+        raise lost_record(setup.log.name, shown[0], view.decision, setup.settings.overrides)
     is_replay = highest is not None and at <= highest
     if is_replay or outcome is not Outcome.COMMITTED or _with_unknown(setup, view, batch, first=at + 1):
         raise _lost(setup, view, batch, shown[0])
     if setup.settings.overrides.resumes_at(batch.query_id, at + 1, needs_id=bool(view.ended)):
         return True
     raise _lost(setup, view, batch, shown[0], resume_at=at + 1)
+
+
+def shows_unlisted(setup: Setup, view: LogView, batch: Batch) -> bool:
+    """Whether a sink shows rows of the log's last decided batch that no record lists. Only reads, after this driver's sweep.
+
+    The log has then lost a later record of the batch. :func:`require_decided` has already found no later batch in the sinks.
+
+    Raises:
+        RetriableError: a sink could not be read.
+    """
+    return not setup.decides_in_checkpoint and bool(_with_unknown(setup, view, batch))
 
 
 def require_undecided(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:

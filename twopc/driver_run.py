@@ -44,6 +44,8 @@ class DriverRun:
         evidence: the evidence for each handle in ``handles``.
         blockers: why the last commit could not be proven.
         outdated: see :attr:`LastDecision.outdated`.
+        is_unlisted: whether a sink shows rows of the last decision's batch in a transaction that no record lists, because the log
+            has lost a later record of this batch.
         committed_through: the highest batch whose transactions are all proven, or -1.
         doubt: the reason why the outcome of this run's last decision is unknown, or why the run can make no further
             decisions.
@@ -59,6 +61,7 @@ class DriverRun:
     evidence: dict[TaskKey, Evidence]
     blockers: Sequence[str] = ()
     outdated: Collection[str] = ()
+    is_unlisted: bool = False
     committed_through: int = -1
     doubt: TwoPhaseCommitError | None = None
     undetermined: Handles = field(default_factory=dict)
@@ -69,8 +72,12 @@ class DriverRun:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of the last decision."""
-        return outcome_of(self.evidence.values())
+        """The outcome of the last decision.
+
+        If a sink shows rows of the batch that no record lists, nothing tells which of the decided rows these are. So the evidence
+        for the listed transactions does not show whether the decided rows are visible, and no row may be written again.
+        """
+        return Outcome.UNKNOWN if self.is_unlisted else outcome_of(self.evidence.values())
 
     @property
     def decision(self) -> Decision:
@@ -208,7 +215,7 @@ class DriverRun:
             FatalError, FencedError, RetriableError, DecisionInDoubtError: see :meth:`append`.
         """
         view = self.append([begin], judged)
-        self.handles, self.evidence = {}, {}
+        self.handles, self.evidence, self.is_unlisted = {}, {}, False
         return view
 
     def abandon(self, judged: LogView) -> None:

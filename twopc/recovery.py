@@ -24,7 +24,7 @@ class Outcome(Enum):
     COMMITTED = "all committed"  #: this includes a decision without handles
     LOST = "all lost"
     PARTLY_LOST = "some committed, some lost"
-    UNKNOWN = "some unknown"
+    UNKNOWN = "some unknown"  #: this includes a batch with visible rows that no record lists
 
 
 class Step(Enum):

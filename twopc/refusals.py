@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from twopc.records import Decision
     from twopc.times import Times
 
-#: The case of a start that is refused because the log has lost a decision or a repair.
+#: The case of a start that is refused because the log has lost a record: a decision or a repair.
 LOST_DECISION: Final = "lost decision"
 #: The case of a start that is refused because it does not pass all sinks of the last decided batch.
 SINK_LEFT_OUT: Final = "sink left out"
@@ -183,13 +183,14 @@ def lost_decision(  # noqa: PLR0913 - the facts
     )
 
 
-def lost_repair(log: str, sink: str, decision: Decision, overrides: Overrides) -> RefusedStartError:
-    """Build the error for a start, with these overrides, whose log has lost a repair of its last decision."""
+def lost_record(log: str, sink: str, decision: Decision, overrides: Overrides) -> RefusedStartError:
+    """Build the error for a start, with these overrides, whose log has lost a later record of its last decided batch."""
     batch_id = decision.batch_id
     return RefusedStartError(
-        f"lost decision: {log} has lost a repair of batch {batch_id}. Sink {sink!r} shows rows of this batch that no record "
-        "in the log lists. Brokers lose acknowledged records after an unclean leader election, or if the only replica is "
-        f"lost. The visible rows stay visible, but another repair would duplicate some of them. Now "
+        f"lost decision: {log} has lost a later record of batch {batch_id}: a repair, or a new decision after a loss. Sink "
+        f"{sink!r} shows rows of this batch that no record in the log lists. Brokers lose acknowledged records after an unclean "
+        "leader election, or if the only replica is lost. The visible rows stay visible. To write the batch's lost rows again "
+        "would duplicate some of them. Now "
         f"{way_out(decision, [], overrides)}. Nothing was written",
         case=LOST_DECISION,
     )

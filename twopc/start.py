@@ -20,6 +20,7 @@ from twopc.divergence import (
     require_not_replaced,
     require_undecided,
     require_unwritten,
+    shows_unlisted,
 )
 from twopc.driver_run import DriverRun
 from twopc.errors import ConfigurationError, FencedError, RefusedStartError
@@ -101,6 +102,8 @@ def _recover(setup: Setup, batch: Batch, pending: Pending) -> DriverRun:
         require_known(setup, view, batch, is_swept=True)
         if require_decided(setup, view, batch, run.outcome, is_abandoned=run.is_abandoned):
             run.skip(batch)
+        elif run.is_abandoned:  # without the override, require_decided refuses this start
+            run.is_unlisted = shows_unlisted(setup, view, batch)
     highest = run.view.highest_batch_of(batch.query_id)
     if highest is not None and run.outcome is Outcome.COMMITTED:
         run.committed_through = highest

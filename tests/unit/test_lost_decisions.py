@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.coordinator_support import OTHER, die_at
+from tests.unit.ended_support import advised
 from tests.unit.fake_sink import QUERY_ID, Cluster, FakeCommitter, Query, all_rows
 from twopc.errors import DecisionLogDamagedError, RefusedStartError
 from twopc.files import LocalFiles
@@ -103,15 +104,37 @@ def test_without_evidence_the_override_skips_no_batch(cluster: Cluster) -> None:
     assert cluster.store.visible() == all_rows(0, 1, 2)
 
 
-def test_a_batch_whose_repair_is_lost_is_not_repaired_again(cluster: Cluster) -> None:
-    die_at(cluster, cluster.start(), "driver.decided", 0)
-    cluster.store.expire(1)
-    die_at(cluster, cluster.start(), "driver.swept", 0)
+@pytest.mark.parametrize("staging", [False, True])
+@pytest.mark.parametrize("count", [1, None], ids=["repaired", "written again"])
+@pytest.mark.parametrize("batch", [0, 1], ids=["replayed", "left behind"])
+def test_a_batch_whose_last_record_is_lost_is_not_written_again(
+    batch: int, count: int | None, *, staging: bool, cluster: Cluster
+) -> None:
+    """Some or all of its transactions were lost and written again. Seen: the override in the error doubled visible rows."""
+    die_at(cluster, cluster.start(staging=staging), "driver.decided", 0)
+    cluster.store.expire(count)
+    die_at(cluster, cluster.start(staging=staging), "driver.swept", 0)
     lose(cluster)
-    refused(cluster, 0, r"has lost a repair of batch 0\..*override=Abandon\(0, 'query-a'\)\.")
-    abandoning = Settings(overrides=Overrides(abandoned={Abandon(0, QUERY_ID)}))
-    cluster.start(settings=abandoning).run(0, 1)
-    assert cluster.store.visible() == all_rows(0, 1)
+    with pytest.raises(RefusedStartError, match="has lost a later record of batch 0:", check=is_lost_decision) as lost:
+        cluster.start(staging=staging).run(batch)
+    settings = advised(lost.value)
+    assert settings.overrides.abandoned == {Abandon(0, QUERY_ID)}
+    query = cluster.start(staging=staging, settings=settings)
+    query.run(batch)
+    assert len(query.engine.works) == batch  # nothing is written for the lost batch
+    cluster.start(staging=staging).run(batch, batch + 1)  # the override is no longer needed
+    assert cluster.store.visible() == all_rows(*range(batch + 2))
+
+
+def test_an_override_that_stays_in_the_code_does_not_hide_a_later_lost_decision(cluster: Cluster) -> None:
+    """Abandon names a batch that is complete."""
+    cluster.start().run(0, 1)
+    lose(cluster)
+    given_up = Overrides(abandoned={Abandon(0, QUERY_ID)})
+    with pytest.raises(RefusedStartError, match="has lost the decision for batch 1", check=is_lost_decision) as lost:
+        cluster.start(settings=Settings(overrides=given_up)).run(1)
+    cluster.start(settings=advised(lost.value)).run(1, 2)
+    assert cluster.store.visible() == all_rows(0, 1, 2)
 
 
 def test_a_hidden_batch_is_noticed_after_the_sweep(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
