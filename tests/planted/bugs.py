@@ -334,6 +334,15 @@ BUGS: Final = (
         protocol="tests/unit/test_refusals.py -k names_their_state",
     ),
     _bug(
+        "a user who lets Spark run batches again keeps the checksums of the deleted files",
+        10,
+        "twopc/refusals.py",
+        '_CHECKSUMS: Final = "With',
+        '_CHECKSUMS: Final = "" and "With',
+        model=False,
+        protocol="tests/unit/test_refusals.py -k names_their_state",
+    ),
+    _bug(
         "the advice for a start with a new checkpoint does not say where Spark has already begun",
         10,
         "twopc/new_checkpoint.py",
