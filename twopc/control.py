@@ -69,9 +69,8 @@ def decode(stored: bytes | None) -> Control:
         raise ConfigurationError(
             f"a different value is stored in place of the sink's control record ({error}): {stored[:100]!r}. Nothing "
             "was written. Restore the record from a backup, or use the toolkit version that wrote this value. If both are "
-            "impossible, start with a new sink name. If this checkpoint has already been used with this sink, also start with a "
-            "new checkpoint, because the old one requires the old name, and set the source's startingOffsets to the end offsets "
-            "of the last batch in the output"
+            "impossible, choose a new sink name. If this checkpoint has already been used with this sink, it requires the old "
+            "name. In this case, you also need a new checkpoint: docs/operations.md#new-checkpoint"
         ) from error
 
 

@@ -247,8 +247,7 @@ def _older_than_writer(name: str, batch: Batch, newest: int) -> RefusedStartErro
         f"{late}. So the checkpoint was copied or restored. Continuing would write rows twice. Nothing was "
         "written. Do not start the previous version of the query with this checkpoint: its writer would skip every batch up to "
         f"batch {newest}, even if the batch now contains other rows, and these rows would be lost. Use the newest checkpoint, "
-        "or start with a new checkpoint, with the source's startingOffsets after the rows that the store contains, and with "
-        f"override=EndQuery({batch.query_id!r})",
+        f"or {new_checkpoint(batch, batch.query_id, f'batch {newest}, the last batch in the store')}",
         case="older copy",
     )
 

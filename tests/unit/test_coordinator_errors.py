@@ -66,8 +66,7 @@ def test_a_failed_repair_says_that_the_batch_is_decided(
     query = cluster.start(staging=staging)
     query.engine.failures = [kind(FAILED)] * 3
     assert error_of(query, 0, kind) == (
-        f"{FAILED}. Batch 0 was decided before this attempt, and some of its rows may already be visible. A restart writes only "
-        "the rows that are lost"
+        f"{FAILED}. Batch 0 was decided before this attempt, and some of its rows may already be visible"
     )
     cluster.start(staging=staging).run(0)
     assert cluster.store.visible() == all_rows(0)
