@@ -33,7 +33,7 @@ def require_same_owner(setup: Setup, owners: Owners, batch: Batch) -> None:
     """
     for name, last in owners.items():
         if last is not None and last not in {batch.query_id, *setup.settings.overrides.end_query_ids}:
-            raise _name_in_use(setup, f"sink {name!r}", last, batch)
+            raise _name_in_use(setup, name, f"sink {name!r}", last, batch)
 
 
 def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None:
@@ -46,14 +46,14 @@ def require_same_log_owner(setup: Setup, decided: LogView, batch: Batch) -> None
             log contains decisions, and the start cannot complete the last of them.
         DecisionLogDamagedError: a log in which this query does not decide is damaged.
     """
-    for log in setup.participants.decision_logs():
+    for name, log in setup.participants.logs().items():
         view = decided if log is setup.log else view_of(log, log.inspect)
-        _require_owner(setup, log, view, batch)
+        _require_owner(setup, name, log, view, batch)
         if log is not setup.log:
             require_completable(setup, log, view, batch)
 
 
-def _require_owner(setup: Setup, log: DecisionLog, view: LogView, batch: Batch) -> None:
+def _require_owner(setup: Setup, name: str, log: DecisionLog, view: LogView, batch: Batch) -> None:
     last, begin = view.acquired, view.begin
     if last is None:
         return
@@ -70,7 +70,7 @@ def _require_owner(setup: Setup, log: DecisionLog, view: LogView, batch: Batch) 
         return
     for owner in sorted(owners - {batch.query_id} - setup.settings.overrides.end_query_ids):
         what = f"{log.name} (decisions in {last.deciding_log})"
-        raise _name_in_use(setup, what, owner, batch, completes=decides, view=view)
+        raise _name_in_use(setup, name, what, owner, batch, completes=decides, view=view)
 
 
 def _is_on(cluster: str, last: Acquired) -> bool:
@@ -82,18 +82,30 @@ def _is_on(cluster: str, last: Acquired) -> bool:
 
 
 def _name_in_use(  # noqa: PLR0913 - the facts
-    setup: Setup, what: str, last: str, batch: Batch, *, completes: bool = False, view: LogView | None = None
+    setup: Setup, sink: str, what: str, last: str, batch: Batch, *, completes: bool = False, view: LogView | None = None
 ) -> RefusedStartError:
-    """Build the error. With ``completes``, the start itself would complete the last batch of the query ``last``."""
+    """Build the error. With ``completes``, the start itself would complete the last batch of the query ``last``.
+
+    If the checkpoint is bound to the sink, this query has decided there. The other query may then have read the same input.
+    """
     ending = setup.settings.overrides.in_code(EndQuery(last))
     if completes:
         way_out = f", pass all of that query's sinks and {ending}. This start then completes that query's last batch"
     else:
         way_out = f", and all of its decided batches are visible, pass {ending}"
+    if sink in setup.binding.sinks:
+        ways_out = (
+            f"Query {last} has taken the sink over from this query. If query {last} has decided a batch since then, never start "
+            f"this checkpoint again: this query would write rows again that query {last} has written. If query {last} has "
+            f"decided nothing, and has ended permanently{way_out}"
+        )
+    else:
+        ways_out = (
+            "If this is the same query, but its checkpointLocation is missing or has changed, set the old checkpointLocation "
+            f"again, and restart. If query {last} has ended permanently{way_out}. If it has not ended, rename this sink"
+        )
     return RefusedStartError(
-        f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. If this is the same "
-        "query, but its checkpointLocation is missing or has changed, set the old checkpointLocation again, and "
-        f"restart. If query {last} has ended permanently{way_out}. If it has not ended, rename this sink"
+        f"name in use: {what} was last used by query {last}; this is query {batch.query_id}. {ways_out}"
         f"{begun(batch, last, view)}. Nothing was written",
         case="name in use",
     )

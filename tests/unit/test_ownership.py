@@ -42,9 +42,12 @@ def begun(query_id: str) -> Begin:
     return Begin(query_id=query_id, first_batch=0, prior_offsets=())
 
 
-def setup(ended: AbstractSet[str], participants: Any = None, log: Any = None) -> Any:
+def setup(
+    ended: AbstractSet[str], participants: Any = None, log: Any = None, bound: AbstractSet[str] = frozenset()
+) -> Any:
     settings = Settings(overrides=Overrides(end_query_ids=ended))
-    return SimpleNamespace(settings=settings, participants=participants, log=log)
+    binding = SimpleNamespace(sinks=bound)
+    return SimpleNamespace(settings=settings, participants=participants, log=log, binding=binding)
 
 
 def start(
@@ -54,7 +57,7 @@ def start(
     contents = LogContents(log_start, tuple(LogEntry(at, record) for at, record in enumerate(records)))
     log: Any = SimpleNamespace(name=LOG, cluster=CLUSTER, inspect=lambda: contents)
     another: Any = SimpleNamespace(name=ELSEWHERE)
-    participants: Any = SimpleNamespace(decision_logs=lambda: [log], decode_decided=lambda _: {})
+    participants: Any = SimpleNamespace(logs=lambda: {"s": log}, decode_decided=lambda _: {})
     require_same_log_owner(setup(ended, participants, log if is_deciding else another), fold(contents), CHECKPOINT)
 
 
@@ -145,7 +148,7 @@ def test_a_log_named_like_the_one_in_a_checkpoint_does_not_contain_that_checkpoi
     """Decisions in a checkpoint are on no cluster. A start that took them for this log's would find none, and sweep."""
     contents = LogContents(0, (LogEntry(0, acquired(THEIRS, RegisterLog.name)),))
     log: Any = SimpleNamespace(name=RegisterLog.name, cluster=CLUSTER, inspect=lambda: contents)
-    participants: Any = SimpleNamespace(decision_logs=lambda: [log])
+    participants: Any = SimpleNamespace(logs=lambda: {"s": log})
     with refused(when=True):
         require_same_log_owner(setup(set(), participants, log), fold(contents), CHECKPOINT)
 
@@ -166,3 +169,11 @@ def test_a_sink_without_a_log_stores_its_last_owner_itself(
     drove = {"nobody's": None, "s": last}
     with refused(when=is_refused):
         require_same_owner(setup({named} if named else set()), drove, CHECKPOINT)
+
+
+@pytest.mark.parametrize("bound", [set(), {"s"}], ids=["a new checkpoint", "an old checkpoint"])
+def test_an_old_checkpoint_may_return_only_if_the_other_query_has_decided_nothing(bound: set[str]) -> None:
+    """Otherwise, both queries may have read the same input, and the rows would be written twice."""
+    with pytest.raises(RefusedStartError) as refused_start:
+        require_same_owner(setup(frozenset(), bound=bound), {"s": THEIRS}, CHECKPOINT)
+    assert ("never start this checkpoint again" in str(refused_start.value)) == bool(bound)
