@@ -62,7 +62,7 @@ class DecisionLog(ABC):
         """
 
     def require_owner(self) -> None:
-        """Prove that no newer driver has acquired the log so far.
+        """Prove that no newer driver has acquired the log yet.
 
         A start calls this method after it has acquired all sinks, and before it changes a transaction in any of them. By
         default, :meth:`read` is the proof. If a stale server could answer that read, the proof needs a write.

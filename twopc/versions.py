@@ -48,7 +48,7 @@ def is_replaced(record: Control, query_id: str, scan_start: Mapping[str, Any]) -
 
 
 def order_of(scan_start: Mapping[str, Any]) -> int:
-    """Return a number that grows with every attempt in a sink with a control record. It is 0 in every other sink."""
+    """For a sink that has a control record, return a number that grows with every attempt. It is 0 in every other sink."""
     return int(scan_start.get(_VERSION, 0))
 
 

@@ -207,7 +207,7 @@ def newest_good(directory: Path) -> Savepoint:
     """Find a directory's newest savepoint that has no missing or altered file.
 
     Raises:
-        ConfigurationError: the directory contains no good savepoint.
+        ConfigurationError: the directory contains no usable savepoint.
     """
     found, problems = savepoints_in(directory)
     for one in found:

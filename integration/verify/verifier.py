@@ -205,5 +205,8 @@ class Verifier(AbstractContextManager["Verifier"]):
 
 
 def _has_rows(batch: Batch) -> bool:
-    """Whether any task in the batch received rows. With a weaker guarantee, no handle says which sink the rows were for."""
+    """Whether any task in the batch received rows.
+
+    If the sink has a weaker guarantee, the handles do not show which sink the rows were meant for.
+    """
     return any(task.rows for task in batch.decision.tasks)

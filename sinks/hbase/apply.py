@@ -211,7 +211,7 @@ def _write_marker(row: bytes, column: Column, value: bytes, held: Mapping[Column
     """Build the mutations that write a marker. ``held`` contains the cells that were read, including the old marker.
 
     The marker must be visible whenever the row's new value is visible. If there is no visible marker, another client may
-    just have deleted the row. HBase gives all appends and increments in a step the same timestamp, but a put may receive
+    have just deleted the row. HBase gives all appends and increments in a step the same timestamp, but a put may receive
     an earlier timestamp. The marker is therefore appended to the absent cell. If the marker is visible, a put can replace
     it, because no deletion hides a cell that is newer than a visible marker.
     """

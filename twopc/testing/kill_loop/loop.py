@@ -225,7 +225,7 @@ class KillLoop:
         If there is no such batch, or if it has no rows, delete nothing and return "", because a repetition would prove nothing.
 
         The loop can hold only a ``foreachBatch`` function between the end of its work and Spark's record. Any other
-        query runs to its end. Without the record, the checkpoint looks as if the query had been killed at that moment, so
+        query runs to completion. Without the record, the checkpoint looks as if the query had been killed at that moment, so
         Spark repeats the batch.
         """
         last = self._finished_batch()
