@@ -189,7 +189,7 @@ def lost_record(log: str, sink: str, decision: Decision, overrides: Overrides) -
     return RefusedStartError(
         f"lost decision: {log} has lost a later record of batch {batch_id}: a repair, or a new decision after a loss. Sink "
         f"{sink!r} shows rows of this batch that no record in the log lists. Brokers lose acknowledged records after an unclean "
-        "leader election, or if the only replica is lost. The visible rows stay visible. To write the batch's lost rows again "
+        "leader election, or if the only replica is lost. The visible rows stay visible. Writing the batch's lost rows again "
         "would duplicate some of them. Now "
         f"{way_out(decision, [], overrides)}. Nothing was written",
         case=LOST_DECISION,

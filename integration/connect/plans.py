@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.integration.spark.kept_data import keeps_data
-from twopc.integration.spark.plan_text import OMITTED, is_cut_short
+from twopc.integration.spark.plan_text import NODE, OMITTED, is_cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,9 +85,6 @@ _STAYING: Final = frozenset(
 _SHUFFLES: Final = frozenset({"Exchange", "ReusedExchange"})
 #: Nodes around an ``Exchange`` that has run.
 _SHUFFLED: Final = frozenset({"AQEShuffleRead", "ShuffleQueryStage"})
-#: A node of a plan: its place in the tree, its stage of generated code, its name, and the rest of its line. Spark marks some
-#: nodes, such as stateful ones with a Python function, with an exclamation mark.
-_NODE: Final = re.compile(r"^[\s:|+-]*(?:\*\s?\(\d+\)\s*)?!?(?P<name>\w+)(?P<rest>.*)$")
 #: The beginning of a node's line: the branch that connects the node with its parent. The root has no branch. An RDD may
 #: also be the root of an analyzed plan, below the schema.
 _BEGINNING: Final = re.compile(r"[\s:|]*[+:]- |~?\w+RDD \[")
@@ -227,7 +224,7 @@ def parsed(text: str) -> Plan:
             if title.endswith("Physical Plan") or (title.endswith(" Plan") and forms):
                 forms.append([])
         elif forms and line.strip():
-            node = _NODE.match(line)
+            node = NODE.match(line)
             forms[-1].append((node["name"], node["rest"]) if node else ("", line))
         elif title == "Analyzed Logical Plan":
             analyzed.append(line)

@@ -88,10 +88,11 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         offsets=source_offsets(files, batch_id) or (),
         kind=Kind.NOTHING if is_finished else Kind.REST,
     )
-    decided = _require_not_begun(begun, place, sink)
-    _require_same_plan(begun, place)
+    last = Handovers(place.own).newest()
+    decided = _require_not_begun(begun, last, place, sink)
+    _require_same_plan(begun, last)
     finished = batch_id - (not is_finished)
-    require_none_skipped(place, begun.query_id, finished, decided, told=wanted.old_query_finished)
+    require_none_skipped(place, last, begun.query_id, finished, decided, told=wanted.old_query_finished)
     if batch_id >= 0:
         require_planned(files, batch_id)
     if unnamed := wanted.starts.keys() - set(wanted.topics):
@@ -108,7 +109,7 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
         if not wanted.other_writers:
             require_all_recorded(files, msgspec.structs.replace(begun, topics=topics), sink)
         ended = msgspec.structs.replace(begun, topics=_ends(topics), other_writers=wanted.other_writers)
-        return _found(place, ended, None, Tally())
+        return _found(ended, last, None, Tally())
     handover = msgspec.structs.replace(
         begun,
         topics=topics,
@@ -128,7 +129,7 @@ def find(wanted: Cutover, place: Place, sink: KafkaSink) -> Found:
                 "timestamps do not show where the batch begins (does the query set a timestamp column?). Nothing was "
                 "done. Use --start-offsets to pass, for each topic, the offsets at which the last finished batch ends"
             )
-    return _found(place, handover, _source_records(files, batch_id), tallied)
+    return _found(handover, last, _source_records(files, batch_id), tallied)
 
 
 def record(found: Found, place: Place) -> str:
@@ -173,7 +174,7 @@ def _incomplete(files: Files, what: str) -> ConfigurationError:
     )
 
 
-def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> int | None:
+def _require_not_begun(begun: Handover, last: Handover | None, place: Place, sink: KafkaSink) -> int | None:
     """Check that the new query has not decided this batch. Otherwise, new bounds would also contain the new query's rows.
 
     Returns:
@@ -185,7 +186,7 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> int | 
     """
     # A query binds its sinks before its first decision. So without a binding, the query has decided nothing, and the command
     # needs no permission on the ledger.
-    if _is_handed_over(begun, Handovers(place.own).newest()) or not Binding(place.own).sinks:
+    if _is_handed_over(begun, last) or not Binding(place.own).sinks:
         return None
     query, batch_id = begun.query_id, begun.batch_id
     try:
@@ -212,9 +213,8 @@ def _require_not_begun(begun: Handover, place: Place, sink: KafkaSink) -> int | 
     )
 
 
-def _require_same_plan(begun: Handover, place: Place) -> None:
+def _require_same_plan(begun: Handover, last: Handover | None) -> None:
     """Check that Spark has not planned an unfinished, handed-over batch again: see :meth:`Handover.require_plan`."""
-    last = Handovers(place.own).newest()
     if last is not None and last.is_about(begun.query_id, begun.batch_id) and begun.kind is Kind.REST:
         last.require_plan(begun.offsets)
 
@@ -276,9 +276,8 @@ def _ends(topics: dict[str, dict[int, Bounds]]) -> dict[str, dict[int, Bounds]]:
     }
 
 
-def _found(place: Place, handover: Handover, source_records: int | None, tallied: Tally) -> Found:
-    in_force = Handovers(place.own).newest()
-    return Found(handover=handover, source_records=source_records, tally=tallied, was_recorded=in_force == handover)
+def _found(handover: Handover, last: Handover | None, source_records: int | None, tallied: Tally) -> Found:
+    return Found(handover=handover, source_records=source_records, tally=tallied, was_recorded=last == handover)
 
 
 def _source_records(files: Files, batch_id: int) -> int | None:

@@ -87,7 +87,7 @@ def roll_back(place: Place, sink: KafkaSink) -> WayBack:
             )
         run.sweep()
         decided = run.view.highest_batch_of(name)
-    require_none_skipped(place, name, batch_id - (not is_finished), decided)
+    require_none_skipped(place, previous, name, batch_id - (not is_finished), decided)
     facts = finished
     if not is_finished and decided == batch_id:
         facts = msgspec.structs.replace(finished, kind=Kind.WHOLE)

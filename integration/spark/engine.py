@@ -212,7 +212,7 @@ class SparkEngine:
         return results
 
     def _most_writers(self, rows: Rows) -> int | None:
-        # To merge partitions would change their order.
+        # Merging partitions would change their order.
         if any(sink.keeps_task_order for sink in rows.sinks) and self.may_be_sorted(rows):
             return None
         return self.slots.most_writers() if self.max_writers is None else self.max_writers

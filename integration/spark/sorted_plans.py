@@ -10,18 +10,15 @@ read as text, because Spark Connect provides no other form, and because an adapt
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
-from twopc.integration.spark.plan_text import is_cut_short
+from twopc.integration.spark.plan_text import NODE, is_cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame
 
-#: A node of a physical plan. The branch is longer, the deeper the node is in the tree.
-_NODE: Final = re.compile(r"^(?P<branch>[\s:|]*(?:[+:]- )?)(?:\*\s?\(\d+\)\s*)?!?(?P<name>\w+)(?P<rest>.*)$")
 _RANGES: Final = "rangepartitioning("
 _RDD: Final = "ExistingRDD"
 
@@ -58,7 +55,7 @@ def _order(plan: str) -> tuple[bool, bool]:
     is_sorted, reads_rdd = is_cut_short(plan), False
     shuffled: int | None = None  # the depth of the last shuffle; deeper nodes are below it
     for line in plan.split("\n"):
-        node = _NODE.match(line)
+        node = NODE.match(line)
         if node is None or (shuffled is not None and len(node["branch"]) > shuffled):
             continue
         # The second line of a column's name is no node, but it seems to be at the root. So it ends the search below a shuffle

@@ -409,7 +409,7 @@ BUGS: Final = (
         "a half-written batch that Spark has planned again is handed over again",
         10,
         "integration/migrate/cutover.py",
-        "    _require_same_plan(begun, place)\n",
+        "    _require_same_plan(begun, last)\n",
         "",
         model=False,
         protocol="tests/unit/test_migrate_cutover.py -k planned_again",

@@ -360,7 +360,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "Spark Connect: a stateful operator that Spark marks is overlooked",
         0,
-        "integration/connect/plans.py",
+        "integration/spark/plan_text.py",
         "!?(?P<name>",
         "(?P<name>",
         model=False,

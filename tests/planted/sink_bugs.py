@@ -2250,7 +2250,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
         "a rollback returns a skipped batch as finished",
         0,
         "integration/migrate/rollback.py",
-        "    require_none_skipped(place, name, batch_id - (not is_finished), decided)\n",
+        "    require_none_skipped(place, previous, name, batch_id - (not is_finished), decided)\n",
         "",
         model=False,
         protocol="tests/unit/test_migrate_rollback.py -k skipped",
