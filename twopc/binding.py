@@ -17,10 +17,9 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from msgspec.structs import replace
 
+from twopc.bound import FORMAT, Bound, changed_facts, is_same, is_same_log, with_known_ids
 from twopc.crash_points import crash_point
-from twopc.decision_log import ABSENT, NO_ID
 from twopc.errors import DecisionLogDamagedError, RefusedStartError, RetriableError, TwoPhaseCommitError
 from twopc.log_reader import view_of
 from twopc.new_checkpoint import FAILOVER, NEW_NAME
@@ -28,33 +27,17 @@ from twopc.override import AddSink
 from twopc.sealed import OtherFormatError, seal, unseal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from twopc.decision_log import DecisionLog
     from twopc.files import Files
     from twopc.override import Overrides
 
-FORMAT: Final = 1
 #: On an object store, this is the fixed name. Only if the checkpoint was copied from a file system do decisions name this number.
 _FIRST: Final = 1
 #: On an object store, the last digits of a number stand for the log. Drivers of two new logs often have the same epoch.
 _LOGS: Final = 1_000_000
 _NAME: Final = re.compile(r"binding-(\d+)\.json")
-
-
-class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision log and the sinks to which a checkpoint is bound.
-
-    Attributes:
-        log: the name of the deciding log.
-        log_identity: an id that changes when the log is recreated.
-        sinks: for each sink name, the facts that must not change.
-    """
-
-    format: int
-    log: str
-    log_identity: str
-    sinks: dict[str, dict[str, str]]
 
 
 class Binding:
@@ -159,7 +142,7 @@ class Binding:
                     "Point the sink back at its original store. If that store is lost or was copied elsewhere, "
                     f"{FAILOVER}",
                 )
-        if not _is_same_log(bound, current):
+        if not is_same_log(bound, current):
             raise self._refused(
                 f"the decisions were stored in {bound.log} ({bound.log_identity}). This log was deleted and recreated, so "
                 f"{current.log} is now a different log ({current.log_identity}). Without the old log, it is "
@@ -181,7 +164,7 @@ class Binding:
             RetriableError: the file could not be written.
         """
         if self._bound is not None:
-            current = _with_known_ids(current, self._bound)
+            current = with_known_ids(current, self._bound)
         if self._bound == current and self._is_stored:
             return
         number, is_new = self.number, self._bound != current or not self._is_decided
@@ -208,7 +191,7 @@ class Binding:
         writes the fixed name. From then on, the fixed name counts, and the files of drivers that died do not.
         """
         first = self._read(_FIRST)
-        if first is not None and _is_same_log(first, current):
+        if first is not None and is_same_log(first, current):
             return None
         if self._is_decided:  # a driver that paused in its put has overwritten the fixed name
             self._put(_FIRST, seal(current), replaces=True)
@@ -222,13 +205,13 @@ class Binding:
 
     def _rival(self, current: Bound) -> Bound | None:
         found = [self._read(number) for number in {_FIRST, *self._listed()}]
-        return next((one for one in found if one is not None and not _is_same_log(one, current)), None)
+        return next((one for one in found if one is not None and not is_same_log(one, current)), None)
 
     def _has_decided(self, log: DecisionLog) -> bool:
         """Whether the log's last decision names a binding to this log."""
         last = view_of(log, log.inspect).decision
         bound = None if last is None else self._read(last.binding)
-        return bound is not None and bound.log == log.name and _is_same(bound.log_identity, log.identity())
+        return bound is not None and bound.log == log.name and is_same(bound.log_identity, log.identity())
 
     def _put(self, number: int, data: bytes, *, replaces: bool = False) -> bool:
         try:
@@ -260,7 +243,7 @@ class Binding:
         first = self._read(_FIRST)
         for number in sorted(listed - {_FIRST}, reverse=True):
             found = self._read(number)
-            if found is not None and (first is None or _is_same_log(found, first)):
+            if found is not None and (first is None or is_same_log(found, first)):
                 return number, found
         return (0 if first is None else _FIRST), first
 
@@ -300,37 +283,3 @@ def _unique_number(current: Bound, log_epoch: int) -> int:
 
 def _name(number: int) -> str:
     return f"binding-{number:06d}.json"
-
-
-def changed_facts(bound: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
-    """List the facts that show that a sink no longer points to the store to which the checkpoint is bound.
-
-    A new version of a sink may add or remove facts. Only a fact that both versions record can show a change. If they share
-    no fact, the name now belongs to another kind of sink, and every fact counts as changed.
-    """
-    common = bound.keys() & current.keys()
-    if bound and not common:
-        return sorted(bound.keys() | current.keys())
-    return sorted(name for name in common if not _is_same(bound[name], current[name]))
-
-
-def _is_same_log(bound: Bound, current: Bound) -> bool:
-    return bound.log == current.log and _is_same(bound.log_identity, current.log_identity)
-
-
-def _is_same(bound: str, current: str) -> bool:
-    # An upgraded broker may give an id to a ledger that had none (NO_ID), but not to a deleted ledger (ABSENT).
-    return bound == current or (NO_ID in {bound, current} and ABSENT not in {bound, current})
-
-
-def _with_known_ids(current: Bound, bound: Bound) -> Bound:
-    """Keep the ids that the binding knows, even if a broker that has not been upgraded yet does not know them."""
-    sinks = {
-        name: {fact: _known(bound.sinks.get(name, {}).get(fact), value) for fact, value in facts.items()}
-        for name, facts in current.sinks.items()
-    }
-    return replace(current, log_identity=_known(bound.log_identity, current.log_identity), sinks=sinks)
-
-
-def _known(bound: str | None, current: str) -> str:
-    return bound if bound is not None and current == NO_ID else current

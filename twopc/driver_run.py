@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from twopc.attempt import TaskKey
     from twopc.batch import Batch
-    from twopc.binding import Bound
+    from twopc.bound import Bound
     from twopc.log_view import LogView
     from twopc.participants import Handles
     from twopc.records import Decision, Record

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from twopc.attempt import Claim
 from twopc.batch import Position, locate
-from twopc.binding import FORMAT as BINDING_FORMAT
-from twopc.binding import Bound
+from twopc.bound import FORMAT as BINDING_FORMAT
+from twopc.bound import Bound
 from twopc.crash_points import crash_point
 from twopc.divergence import (
     require_decided,

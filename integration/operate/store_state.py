@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from twopc.attempt import Evidence
-from twopc.binding import changed_facts
+from twopc.bound import changed_facts
 from twopc.counted import counted
 
 if TYPE_CHECKING:

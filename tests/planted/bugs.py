@@ -558,7 +558,7 @@ BUGS: Final = (
         "a renamed or recreated ledger is accepted as empty",
         11,
         "twopc/binding.py",
-        "        if not _is_same_log(bound, current):\n",
+        "        if not is_same_log(bound, current):\n",
         "        if False:\n",
         model=False,
         # A Kafka sink's binding also contains the ledger's id, so the rule's own tests on a broker do not notice the
@@ -650,7 +650,7 @@ BUGS: Final = (
         "on an object store, the file of a driver that lost and died counts",
         11,
         "twopc/binding.py",
-        " and (first is None or _is_same_log(found, first))",
+        " and (first is None or is_same_log(found, first))",
         "",
         model=False,
         protocol="tests/unit/test_binding_objects.py -k lost_and_died",

@@ -1161,8 +1161,8 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a fact that a sink no longer states stops a query that recorded it",
         0,
-        "twopc/binding.py",
-        "for name in common if not _is_same(bound[name], current[name])",
+        "twopc/bound.py",
+        "for name in common if not is_same(bound[name], current[name])",
         "for name in bound if bound[name] != current.get(name)",
         model=False,
         protocol="tests/unit/test_binding.py -k no_longer_reports",
@@ -1170,8 +1170,8 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a fact that a new version of a sink adds stops a query",
         0,
-        "twopc/binding.py",
-        "for name in common if not _is_same(bound[name], current[name])",
+        "twopc/bound.py",
+        "for name in common if not is_same(bound[name], current[name])",
         "for name in current if bound.get(name) != current[name]",
         model=False,
         protocol="tests/unit/test_binding.py -k new_version",
@@ -1179,7 +1179,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a sink of another kind takes over a bound name",
         11,
-        "twopc/binding.py",
+        "twopc/bound.py",
         "    if bound and not common:\n",
         "    if False:\n",
         model=False,
@@ -1188,7 +1188,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a topic id that appears with a broker upgrade counts as another ledger",
         0,
-        "twopc/binding.py",
+        "twopc/bound.py",
         "    return bound == current or (NO_ID in {bound, current} and ABSENT not in {bound, current})\n",
         "    return bound == current\n",
         model=False,
@@ -1197,7 +1197,7 @@ SINK_BUGS: Final[tuple[Bug, ...]] = (
     one_edit(
         "a deleted ledger that never had an id counts as the same ledger",
         0,
-        "twopc/binding.py",
+        "twopc/bound.py",
         " and ABSENT not in {bound, current})\n",
         ")\n",
         model=False,

@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import Uuid
 
 from twopc.attempt import Claim
-from twopc.binding import FORMAT, Binding, Bound
+from twopc.binding import Binding
+from twopc.bound import FORMAT, Bound
 from twopc.decision_log import ABSENT, NO_ID
 from twopc.errors import DecisionLogDamagedError, RefusedStartError
 from twopc.files import LocalFiles

@@ -9,13 +9,15 @@ import pytest
 
 from tests.unit.objects import Objects
 from tests.unit.test_binding import BOUND, WITH_REDIS
-from twopc.binding import Binding, Bound
+from twopc.binding import Binding
 from twopc.errors import RefusedStartError
 from twopc.override import Overrides
 from twopc.sealed import seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from twopc.bound import Bound
 
 OTHER_LOG = msgspec.structs.replace(BOUND, log="other ledger", log_identity="id-2", sinks={"j": {"cluster": "c1"}})
 

@@ -10,7 +10,8 @@ from tests.unit.coordinator_support import OTHER, die_at, fail, records
 from tests.unit.fake_sink import QUERY_ID, Cluster, FakeCommitter, OwnLog, all_rows
 from tests.unit.objects import Objects
 from twopc import crash_points
-from twopc.binding import FORMAT, Binding, Bound
+from twopc.binding import Binding
+from twopc.bound import FORMAT, Bound
 from twopc.engine import Repair
 from twopc.errors import (
     BadRecordError,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pytest
 
-from twopc.binding import FORMAT, Binding, Bound
+from twopc.binding import Binding
+from twopc.bound import FORMAT, Bound
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.migrate import cutover

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pytest
 
-from twopc.binding import FORMAT, Binding, Bound
+from twopc.binding import Binding
+from twopc.bound import FORMAT, Bound
 from twopc.decision_log import ABSENT
 from twopc.errors import ConfigurationError, DecisionLogDamagedError
 from twopc.files import LocalFiles

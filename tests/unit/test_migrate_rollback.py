@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from twopc.batch import Batch
-from twopc.binding import FORMAT, Binding, Bound
+from twopc.binding import Binding
+from twopc.bound import FORMAT, Bound
 from twopc.errors import ConfigurationError
 from twopc.files import LocalFiles
 from twopc.integration.cli import app

@@ -12,7 +12,8 @@ import pytest
 
 from tests.unit.fake_sink import Cluster, all_rows
 from tests.unit.registers_support import claim
-from twopc.binding import Binding, Bound
+from twopc.binding import Binding
+from twopc.bound import Bound
 from twopc.errors import ConfigurationError, DecisionInDoubtError, RetriableError
 from twopc.files import LocalFiles
 from twopc.registers import RegisterLog

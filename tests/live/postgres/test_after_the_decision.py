@@ -15,8 +15,8 @@ from tests.live.postgres.support import case_of, left_behind, run, sink_of, valu
 from tests.live.set_back import require_noticed
 from twopc import crash_points
 from twopc.attempt import Attempt, Evidence, TaskAttempt
-from twopc.binding import FORMAT as BINDING_FORMAT
-from twopc.binding import Bound
+from twopc.bound import FORMAT as BINDING_FORMAT
+from twopc.bound import Bound
 from twopc.errors import (
     CommitBlockedError,
     ConfigurationError,
