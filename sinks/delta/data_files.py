@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from twopc.sinks.lake.partitions import Group, Partition
 
 _FILE_SIZE: Final = 256 * 2**20
-#: Without this key, a reader's setting decides whether Spark shifts ancient dates by the days between two calendars, or refuses
-#: them (``DataSourceUtils.getRebaseSpec``). From version 3.1 on, files contain dates in the calendar that Arrow uses.
+#: Without this key, a reader's setting decides whether Spark shifts ancient dates by the difference between two calendars, or
+#: rejects them (``DataSourceUtils.getRebaseSpec``). Since version 3.1, files contain dates in the calendar that Arrow uses.
 _SPARK_VERSION: Final = {"org.apache.spark.version": "3.5.0"}
 
 

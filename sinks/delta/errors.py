@@ -1,4 +1,4 @@
-"""While a batch is undecided, explain errors from deltalake or from the table's storage."""
+"""Explain errors from deltalake or from the table's storage while a batch is undecided."""
 
 from __future__ import annotations
 

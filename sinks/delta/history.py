@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: A version's entry in the table's log, with the facts that the commit recorded about itself.
 Commit = dict[str, Any]
 
-#: How many versions are searched. Reading every version may take minutes.
+#: How many versions to search. Reading every version may take minutes.
 _SEARCHED: Final = 1_000
 #: The value that Spark records for a missing parameter.
 _NULL: Final = "null"
@@ -71,7 +71,7 @@ def version_of_batch(history: Sequence[Commit], sink: str, batch: int) -> Found 
 
 
 def streamed_ms(history: Sequence[Commit], query_id: str, batch: int) -> int | None:
-    """Return when Spark's own streaming writer committed a batch, by the clock of the writer's driver.
+    """Return when Spark's own streaming writer committed a batch, according to the clock of the writer's driver.
 
     Return None if the history does not include that version. Source: ``StreamingUpdate`` in ``DeltaOperations.scala``.
     """

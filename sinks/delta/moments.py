@@ -13,7 +13,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the Delta time zone is
 def numbers(values: Any) -> Any:
     """Convert dates and times to numbers; return other values unchanged.
 
-    Numbers are used because Python's time objects need a time zone database.
+    The sink uses numbers because Python's time objects need a time zone database.
     """
     if pa.types.is_date(values.type):
         return values.cast(pa.int32())

@@ -1,4 +1,4 @@
-"""Find table features and settings that this sink does not support. The error for a rejected table lists them."""
+"""Find table features and settings that this sink does not support. The error names the first of them."""
 
 from __future__ import annotations
 

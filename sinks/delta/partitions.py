@@ -37,9 +37,9 @@ def _encoded(column: Any) -> tuple[Any, list[str | None]]:
 
 
 def text_of(value: Any, kind: pa.DataType) -> str:
-    """Format a partition value for the log. A time with a zone is written with that zone.
+    """Format a partition value for the log. A timestamp with a time zone ends in ``Z`` (UTC).
 
-    Without the zone, readers would assume their own time zone.
+    Without the ``Z``, readers would assume their own time zone.
     """
     if pa.types.is_date(kind):
         return date_text(value)

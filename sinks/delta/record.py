@@ -133,7 +133,7 @@ def write_record(store: Store, sink: str, record: Record) -> None:
 
 
 def delete_older(store: Store, sink: str, pointer: int) -> None:
-    """Delete all records that are older than the record of this pointer, including those of failed steps."""
+    """Delete all records that are older than this pointer's record, including those of failed steps."""
     for name in store.listed(_directory(sink)):
         number = name.removesuffix(".json")
         if number.isdecimal() and int(number) >> _RANDOM_BITS < pointer >> _RANDOM_BITS:

@@ -42,7 +42,7 @@ class DeltaSink(DeltaSettings, TwoPhaseCommitSink[DeltaHandle]):
     only_appends = True
 
     def check_schema(self, schema: pa.Schema) -> None:
-        """See :class:`TwoPhaseCommitSink`. The driver reads the table's definition at most every 30 s."""
+        """See :class:`TwoPhaseCommitSink`. The driver reads the table's definition at most once every 30 s."""
         row_format(self, schema)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:

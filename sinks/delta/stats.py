@@ -3,8 +3,8 @@
 A missing bound is better than a wrong one.
 
 If a file has bounds for only some columns, deltalake's Arrow reader treats a missing bound as null, and skips the file for every
-filter on that column. A file therefore has bounds for all of its columns, or no bounds at all. A struct's bounds are empty,
-because they would contain the bounds of its fields. The reader treats an empty struct as unknown bounds.
+filter on that column. A file therefore has bounds for all of its columns, or no bounds at all. The sink does not collect bounds
+for struct fields, so a struct's bounds are empty. The reader treats an empty struct as unknown bounds.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
             raise failure
         if now != (self._before.pointer if self._before else None):
             # The record stays, because an earlier try may have taken effect. Then the other driver's record names this one as its
-            # predecessor. If the try was refused, a later start deletes the record.
+            # predecessor. If no try took effect, a later start deletes the record.
             raise OvertakenError(f"another driver has moved the sink's pointer: {shortened(str(failure))}")
         self._table = table
         return False
@@ -108,7 +108,7 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
     def tidy(self) -> None:
         """See :class:`LakeStep`. Keep the previous record, and delete that record's predecessor.
 
-        A step without a batch, such as a start, lists the records. It also deletes the records of steps that failed.
+        A step without a batch, such as a start, lists all records, and also deletes the records of failed steps.
         """
         if self._before is None:
             return
@@ -167,6 +167,6 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         return self._record
 
     def _forget(self, pointer: int) -> None:
-        """Delete a record to which no pointer refers. If this fails, no harm is done."""
+        """Delete a record to which no pointer refers. A failure does no harm."""
         with contextlib.suppress(StoreError):
             self._store.delete(record_file(self.sink, pointer))

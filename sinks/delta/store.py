@@ -109,7 +109,7 @@ class Store:
             return sorted(info.base_name for info in found if info.type is wanted)
 
     def delete(self, path: str) -> None:
-        """Delete a file. A missing file is treated as deleted."""
+        """Delete a file. Do nothing if the file does not exist."""
         with translated(f"deleting {path}"), contextlib.suppress(FileNotFoundError):
             self._opened().delete_file(path)
 

@@ -21,7 +21,7 @@ class Definition:
     """Describes one version of a table.
 
     Attributes:
-        id: the table id, which never changes.
+        id: the table id, which changes only if the table is recreated.
         schema_json: the table's columns, in Delta's JSON format, with sorted keys.
         partitions: the table's partition columns.
         configuration: the table's properties.
@@ -77,7 +77,7 @@ def definition_of(table: DeltaTable) -> Definition:
 
 
 def _sorted(encoded: str) -> str:
-    """Sort the keys of JSON objects. Each time deltalake loads a table, a column's metadata has another order."""
+    """Sort the keys of JSON objects, because deltalake orders a column's metadata differently each time it loads a table."""
     return msgspec.json.encode(msgspec.json.decode(encoded), order="sorted").decode()
 
 

@@ -56,7 +56,7 @@ def _is_sql(uri: str, kind: str) -> bool:
 
 
 def _is_readable_by_its_client(uri: str, kind: str) -> bool:
-    """Return whether the client finds the host and the port. Otherwise, its error may quote a part of the password."""
+    """Return whether the client can parse the host and the port. If it cannot, its error may quote a part of the password."""
     if _is_sql(uri, kind):
         return "://" not in uri or _SQL.fullmatch(uri) is not None
     try:

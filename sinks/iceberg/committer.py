@@ -88,8 +88,8 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
     ) -> Mapping[IcebergHandle, list[Entry] | None]:
         """See :class:`LakeCommitter`.
 
-        If a schema or partitioning was removed from the table, files that need it cannot be listed in any manifest, even if the
-        table has used the id again.
+        If the table no longer has a schema or partitioning, no manifest can list the files that need it, even if the table has
+        reused the id.
 
         Raises:
             StoreError: since the decision, a table property has been set to a value that makes every commit fail.
@@ -139,7 +139,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
     ) -> dict[IcebergHandle, list[Entry] | None]:
         """If the tag was recreated, omit the files that are in the table but missing from the tag's record.
 
-        If the table contains copies of a transaction's files, maintenance may have deleted the files themselves.
+        If the table contains copies of a transaction's files, maintenance may have deleted the originals.
 
         Look only for earlier drivers' files, because a running driver knows its own record.
         """

@@ -1,8 +1,8 @@
 """Identify the schema and the partitioning with which files were written.
 
 The ids alone do not identify them. Maintenance (``clean_expired_metadata``) removes definitions that no snapshot uses. Iceberg
-then gives the highest removed id to the next definition. If files were added with such an id, readers would derive their
-partition values from another definition, and filters would skip rows.
+then reuses the highest removed id for the next definition. If files were added with such an id, readers would derive their
+partition values from the wrong definition, and filters would skip rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Definition(NamedTuple):
     fingerprint: str = ""
 
     def is_same(self, other: Definition) -> bool:
-        """Return whether both are the same definition. An empty fingerprint equals every other one."""
+        """Return whether both are the same definition. An empty fingerprint matches any other."""
         fingerprints = {self.fingerprint, other.fingerprint}
         return self[:2] == other[:2] and (len(fingerprints) == 1 or "" in fingerprints)
 

@@ -61,6 +61,6 @@ class TableFiles:
             return sorted(name for name, is_file in listed(self._io, path) if is_file is not directories)
 
     def delete(self, path: str) -> None:
-        """Delete a file. A missing file is treated as deleted."""
+        """Delete a file. Do nothing if the file does not exist."""
         with translated(f"deleting {path}"), contextlib.suppress(FileNotFoundError):
             self._io.delete(path)

@@ -30,7 +30,7 @@ def find_unreadable(written: Schema, now: Schema) -> Iterator[str]:
     """Yield the table's columns and nested fields that do not fit files with an older schema.
 
     A reader finds columns by their ids. It ignores a column that the table no longer has, and returns null for a column that
-    the file does not have. ``CREATE OR REPLACE TABLE`` may give an id another type.
+    the file does not have. ``CREATE OR REPLACE TABLE`` may give an id a different type.
     """
     yield from _misfits(written.as_struct(), now.as_struct(), "")
 

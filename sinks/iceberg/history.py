@@ -36,9 +36,9 @@ def rows_by_version(metadata: TableMetadata, sink: str) -> Mapping[int, int]:
 def complete_decisions(metadata: TableMetadata, sink: str) -> frozenset[int]:
     """Return the decisions whose snapshots all exist.
 
-    The snapshots must go back without a gap to an earlier decision, or to the table's first snapshot.
+    The snapshots must reach back without a gap to an earlier decision, or to the table's first snapshot.
 
-    A table numbers its snapshots consecutively, so a gap shows that a snapshot has expired.
+    A table's snapshots have consecutive sequence numbers, so a gap shows that a snapshot has expired.
     """
     existing = {_sequence_number(found) for found in metadata.snapshots}
     newest: dict[int, int] = {}  # by decision
@@ -54,7 +54,7 @@ def complete_decisions(metadata: TableMetadata, sink: str) -> frozenset[int]:
 
 
 def is_in_main(metadata: TableMetadata, snapshot: Snapshot) -> bool | None:
-    """Return whether the main branch was built on this snapshot.
+    """Return whether the main branch contains this snapshot, as its current snapshot or as an ancestor.
 
     Return None if snapshots between the branch and this one have expired.
     """
@@ -68,7 +68,7 @@ def is_in_main(metadata: TableMetadata, snapshot: Snapshot) -> bool | None:
             return None
         if at == snapshot.snapshot_id:
             return True
-        # A parent's sequence number is lower than its child's, so the snapshot cannot come later on this path.
+        # A parent's sequence number is lower than its child's, so none of the remaining ancestors can be this snapshot.
         if _sequence_number(found) < _sequence_number(snapshot):
             return False
         at = found.parent_snapshot_id

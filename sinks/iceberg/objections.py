@@ -1,4 +1,4 @@
-"""Find a table's unsupported features and settings, which the sink lists in the error when it rejects the table."""
+"""Find a table's unsupported features and settings. The error names the first of them."""
 
 from __future__ import annotations
 

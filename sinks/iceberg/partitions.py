@@ -38,12 +38,12 @@ _UNITS: Final[dict[type, Any]] = {
 
 
 class Truncation(NamedTuple):
-    """A partition field that rounds numbers down to a multiple.
+    """A partition field that rounds numbers down to a multiple of its width.
 
-    This multiple may be below the smallest number of the column's type.
+    The multiple may be below the smallest number that the column's type can store.
 
     Attributes:
-        path: the index of the column, and of each field in structs below it.
+        path: the index of the column, then the index of the field in each nested struct.
         kind: the type of the numbers.
         field: the partition field.
     """
@@ -63,7 +63,7 @@ def truncations(schema: Schema, spec: PartitionSpec) -> Iterator[Truncation]:
 
 
 def find_misfits(column: Any, truncation: Truncation) -> Iterator[tuple[int, str]]:
-    """Find numbers whose partition value no manifest can store. Yield each row number, and what the column contains.
+    """Find numbers whose partition value no manifest can store. Yield each value's row number and the reason.
 
     Args:
         column: the table's column, in its data-file type.
@@ -150,7 +150,7 @@ def _source(rows: pa.Table, schema: Schema, field_id: int) -> Any:
 
 
 def _part(column: Any, path: Sequence[int]) -> Any:
-    """Return a field of structs, which is null where a struct is null."""
+    """Return the field of a struct column at this path. The result is null where a struct is null."""
     for index in path:
         column = pc.struct_field(column, [index])
     return column

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def added_already(table: Table, paths: Collection[str]) -> set[str]:
-    """Find the files that are already in the main branch, themselves or as copies. This reads all data manifests of the branch.
+    """Find the files that the main branch already contains, as originals or as copies. Read all of the branch's data manifests.
 
     Raises:
         StoreError: the storage did not respond.

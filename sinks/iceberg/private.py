@@ -59,14 +59,14 @@ def configured(catalog: str) -> Mapping[str, Any]:
 def whole(catalog: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the properties that a user has passed with those that are :func:`configured`, as pyiceberg does.
 
-    Whatever depends on a catalog's properties must use this result, because a user may pass no more than the catalog's name.
+    Code that depends on a catalog's properties must use this result, because a user may pass only the catalog's name.
     """
     found = {key: value for key, value in configured(catalog.get(_NAME, _USUAL_NAME)).items() if key != _NAME}
     return merge_config(found, dict(catalog))
 
 
 def open_catalog(catalog: Mapping[str, Any], timeout_ms: int) -> Catalog:
-    """Open the catalog to which these properties lead. If it is a REST catalog, limit the time of each of its requests.
+    """Open the catalog that these properties describe. If it is a REST catalog, set a time limit for each of its requests.
 
     pyiceberg must not load :class:`TimedRestCatalog` as a user-defined class, because such a class does not receive the
     properties that are only :func:`configured`.
@@ -130,7 +130,7 @@ class ParquetFile:
 
         The statistics from pyiceberg would be wrong in three cases. If a value exceeds 4 KiB, Parquet omits its row group's
         bounds. pyiceberg would then use only the other row groups' bounds for the file, and readers would wrongly skip
-        the file. NaNs are not within the bounds. If NaNs were not counted, a DELETE for other rows would also delete rows with
+        the file. The bounds do not cover NaNs. If NaNs were not counted, a DELETE for other rows would also delete rows with
         NaN. A truncated string may end in a character that has no successor.
         """
         statistics: Any = self._writer.close()
@@ -246,17 +246,17 @@ def limit_time(catalog: Catalog, timeout_ms: int) -> None:
 
 
 def load_all_snapshots(catalog: Catalog) -> None:
-    """Make an open REST catalog return all snapshots, whatever the user or the server has configured.
+    """Make an open REST catalog return all snapshots, regardless of what the user or the server has configured.
 
-    With the mode ``refs``, the catalog would return only the snapshots that a branch or tag names. The sink would not see the
-    batches that Spark's own writer committed.
+    With the mode ``refs``, the catalog would return only the snapshots to which a branch or tag points. The sink would not see
+    the batches that Spark's own writer committed.
     """
     if isinstance(catalog, RestCatalog):
         catalog.properties.pop(SNAPSHOT_LOADING_MODE, None)
 
 
 def _limit(session: Session, timeout_ms: int) -> None:
-    """Set the session's own time limit, because an adapter that signs requests sets no limit, and must not be replaced."""
+    """Set the time limit in the session, because an adapter that signs requests sets no limit, and must not be replaced."""
     send = session.send
 
     def limited(request: PreparedRequest, **options: Any) -> Response:

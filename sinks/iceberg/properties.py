@@ -75,12 +75,12 @@ def file_size(properties: Mapping[str, str]) -> int:
 
 
 def parquet_codec(properties: Mapping[str, str]) -> str:
-    """Return the name of the data files' compression. Iceberg ignores the case of the name."""
+    """Return the name of the data files' compression codec. Iceberg ignores the case of the name."""
     return properties.get(PARQUET_CODEC, "zstd").lower()
 
 
 def manifest_codec(properties: Mapping[str, str]) -> Any:
-    """Return pyiceberg's name for the manifests' compression. Iceberg ignores the case of the name."""
+    """Return pyiceberg's name for the manifests' compression codec. Iceberg ignores the case of the name."""
     name = properties.get(_MANIFEST_CODEC, "gzip").lower()
     return {"uncompressed": "null", **CODEC_MAPPING_ICEBERG_TO_AVRO}.get(name, name)
 
@@ -100,7 +100,7 @@ def _find_bad_values(properties: Mapping[str, str]) -> Iterator[tuple[str, str, 
 
 
 def _find_bad_codecs(properties: Mapping[str, str]) -> Iterator[tuple[str, str, object]]:
-    """Try the compressions, and yield those that do not exist or are not installed here."""
+    """Try the compression settings, and yield those that do not exist or that this installation does not support."""
     codec, level = parquet_codec(properties), _parsed(int, properties.get(_PARQUET_LEVEL) or "0")
     if why := _parquet_failure(codec, None):
         yield PARQUET_CODEC, f"pyarrow cannot compress Parquet files with it ({why})", "zstd"

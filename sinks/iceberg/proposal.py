@@ -57,7 +57,7 @@ _FORMAT: Final = 2
 #: The maximum age of the tag. The table's retention (``history.expire.max-ref-age-ms``) must not remove the tag.
 _FOREVER_MS: Final = 2**63 - 1
 
-#: Files, by the table's schema and partitioning when they were written.
+#: For each schema and partitioning of the table, the files that were written with it.
 Additions = dict[Definition, "list[Entry]"]
 
 
@@ -159,7 +159,7 @@ def propose(table: Table, sink: str, tagged: int | None, change: Change) -> Prop
 
 
 def require_listable(table: Table, written: Definition, entries: Sequence[Entry]) -> None:
-    """Check that a manifest can store these files' partition values, because after the decision, a manifest must store them.
+    """Check that a manifest can store these files' partition values, because the commit after the decision depends on it.
 
     Raises:
         StoreError: a manifest cannot store one of the values.
@@ -188,8 +188,9 @@ def _unmoved(name: str, snapshot_id: int | None) -> AssertRefSnapshotId:
 def _unaltered(metadata: TableMetadata) -> Iterator[TableRequirement]:
     """Require that the table still has the definitions that the step has read.
 
-    The current definitions' ids are not enough. The owner may drop a column or partition field, and add another one that gets
-    the same id after maintenance. But a new column or partition field also raises the table's highest field id.
+    The ids of the current definitions are not enough. If the owner drops a column or partition field and adds another one, the
+    new definition may get an id that maintenance has freed. But a new column or partition field also raises the table's highest
+    field id.
     """
     yield AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id})
     yield AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": metadata.last_column_id})

@@ -87,7 +87,7 @@ class IcebergSettings(Arguments):
 
 @fresh
 def row_format(settings: IcebergSettings, schema: pa.Schema) -> RowFormat:
-    """Determine how to write a batch's rows. The driver reads the table at most every 30 s, and each task reads it too.
+    """Determine how to write a batch's rows. The driver reads the table at most once every 30 s. Each task reads it, too.
 
     Raises:
         SchemaError: the columns do not fit the table.

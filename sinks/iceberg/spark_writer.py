@@ -20,12 +20,12 @@ _NUMBER: Final = re.compile(r"[0-9]{1,19}")
 
 
 def newest_batch(metadata: TableMetadata, query_id: str) -> int | None:
-    """Find the newest of the query's batches that Spark's own writer recorded in unexpired snapshots."""
+    """Find the query's newest batch that Spark's own writer recorded in an unexpired snapshot."""
     return max((batch for batch, _ in _batches(metadata, query_id)), default=None)
 
 
 def committed_ms(metadata: TableMetadata, query_id: str, batch_id: int) -> int | None:
-    """Return when Spark's own writer committed one of these batches, by the clock of the writer's driver."""
+    """Return when Spark's own writer committed one of the query's batches, according to the clock of the writer's driver."""
     return max((at_ms for batch, at_ms in _batches(metadata, query_id) if batch == batch_id), default=None)
 
 

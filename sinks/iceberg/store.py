@@ -21,8 +21,8 @@ class Store:
     """Accesses a table in a catalog.
 
     Args:
-        properties: the pyiceberg properties for the catalog; ``name`` is the catalog's name. pyiceberg takes the others from the
-            environment or from its configuration file.
+        properties: the pyiceberg properties for the catalog; ``name`` is the catalog's name. pyiceberg adds other properties
+            from the environment or from its configuration file.
         table: ``namespace.table``.
         timeout_ms: how long one request to the catalog may take.
     """
@@ -48,7 +48,7 @@ class Store:
     def commit(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> None:
-        """Try to commit once. pyiceberg's own commit would try again without most of the requirements."""
+        """Try to commit once. pyiceberg's own commit would retry without most of the requirements."""
         with translated(f"committing to table {self._table}"):
             response = self._opened().commit_table(table, requirements, updates)
         delete_old_metadata(table, response.metadata)

@@ -27,8 +27,9 @@ class KafkaSink(KafkaSettings, TwoPhaseCommitSink[KafkaHandle]):
     """Writes rows to Kafka exactly once. The driver commits the rows after its decision.
 
     Args:
-        name: the sink name, constant across restarts, and the prefix of the sink's transactional ids. The name may contain
-            letters, digits, ``_`` and ``-``. No other sink on the cluster may have this name, even with another ledger.
+        name: the sink name, which must stay the same across restarts, and the prefix of the sink's transactional ids. The
+            name may contain letters, digits, ``_`` and ``-``. No other sink on the cluster may have this name, even with
+            another ledger.
         bootstrap_servers: ``host:port``, or several separated by commas.
         topic: the topic for the rows. This topic overrides the ``topic`` column, as in Spark. With None, the column is used.
         options: librdkafka options with the prefix ``kafka.``, for example ``{"kafka.compression.type": "zstd"}``.

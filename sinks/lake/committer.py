@@ -78,7 +78,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
     @abstractmethod
     def young_ms(self, step: StepT) -> float:
-        """Return the age up to which maintenance certainly spares uncommitted files, even if it begins a little later."""
+        """Return the age up to which maintenance is certain to spare uncommitted files, even if it starts a little later."""
 
     @abstractmethod
     def require_young(self, step: StepT, age_ms: float) -> None:
@@ -126,7 +126,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
 
     @property
     def retry_ms(self) -> int:
-        """See :class:`StepCommitter`. A read of the table may fail for as long as a commit, so both are repeated."""
+        """See :class:`StepCommitter`. A read of the table may fail for as long as a commit, so the driver repeats both."""
         return self._timeout_ms
 
     def check_store(self, step: StepT) -> None:
@@ -174,7 +174,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         yield from handles
 
     def roll_back(self, step: StepT, transaction: str, version: int) -> None:
-        """See :class:`StepCommitter`. An abort only deletes the files, because no file name is ever reused."""
+        """See :class:`StepCommitter`. An abort only deletes the files, because no driver or task reuses a file name."""
         del version
         for path in self._orphans.take(transaction):
             step.view.files.delete(path)
@@ -292,7 +292,7 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     # -- helpers --------------------------------------------------------------------------------------------------------
 
     def renewed(self, step: StepT, added: Mapping[HandleT, list[EntryT]]) -> dict[HandleT, list[EntryT]]:
-        """Replace files by copies if maintenance that is already running may delete them; see :mod:`.renewal`.
+        """Replace files with copies if maintenance that is already running may delete them; see :mod:`.renewal`.
 
         Raises:
             StoreError: a file could not be copied.

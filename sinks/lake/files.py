@@ -24,4 +24,4 @@ class Files(Protocol):
         """List the names of a directory's files or subdirectories. The list is empty if the directory does not exist."""
 
     def delete(self, path: str) -> None:
-        """Delete a file. A missing file is treated as deleted."""
+        """Delete a file. Do nothing if the file does not exist."""

@@ -6,7 +6,7 @@ The id is in the control record. Two Iceberg tables may share a ``write.data.pat
 a Delta table is recreated from its files (``CONVERT TO DELTA``), the sink starts from scratch. Without the id, a sink would
 treat another sink's files, or its own earlier files, as orphans. The driver epoch and the batch are directories, so that a
 sweep lists only directories that may contain orphans. A directory contains the directories of at most 1000 batches, because a
-start lists it, and because some file systems limit the entries of a directory (HDFS: 1,048,576).
+start lists it, and because some file systems limit the number of entries in a directory (HDFS: 1,048,576).
 
 A copy of a data file (see :mod:`twopc.sinks.lake.renewal`) is in the same directory. Its name adds the Unix time of the copy, in
 milliseconds, and a random number: ``<transaction>-<number>-copy-<time>-<random>.parquet``.
@@ -49,7 +49,7 @@ def new_copy(path: str, at_ms: int) -> str:
 
 
 def original_of(path: str) -> str:
-    """Return the path of the data file of which this file is a copy. A file that is not a copy is its own original."""
+    """Return the path of a copy's original. A file that is not a copy is its own original."""
     return re.sub(rf"{_COPY}(\.parquet)$", r"\2", path)
 
 

@@ -37,7 +37,7 @@ class Orphans:
         self._decided = {(epoch, batch) for epoch, batch in decided if epoch is not None}
 
     def complete(self, batch: int, *, has_rows: bool) -> None:
-        """Remember the batch that this driver decided last. If the batch has no rows, no transaction names its directories."""
+        """Remember the batch that this driver decided last. If it has no rows, no transaction identifies its directory."""
         self._without_rows = None if has_rows else batch
 
     def note(self, transaction: str, paths: Iterable[str]) -> None:
@@ -88,7 +88,7 @@ class Orphans:
 
 
 def _places(files: Files, base: str, own_epoch: int, published: Published) -> Iterator[tuple[int, int]]:
-    """List every driver epoch and batch that has a directory, from about the newest decision on."""
+    """List every driver epoch and batch that has a directory, starting at the newest decision's group."""
     first = (published.epoch, group_of(published.batch))
     for epoch in _numbers(files, base):
         if published.epoch <= epoch <= own_epoch:

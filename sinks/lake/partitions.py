@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 #: A partition's values in the table format's stored form, one for each partition field.
 Partition = tuple[Any, ...]
-#: The partition of some rows, and these rows' numbers.
+#: A partition, and the numbers of the rows in it.
 Group = tuple[Partition, "pa.Array[Any]"]
 
 
@@ -34,5 +34,5 @@ def grouped(count: int, columns: Sequence[tuple[Any, Sequence[Any]]]) -> Iterato
 
 
 def undivided(count: int) -> Group:
-    """Return the only group of an unpartitioned table. It contains all rows, so their numbers are never read."""
+    """Return the only group of an unpartitioned table. It contains all rows, so no caller reads the row numbers."""
     return (), pa.nulls(count)

@@ -51,7 +51,7 @@ def whole(files: Files, handles: Sequence[HandleT], kind: type[EntryT]) -> dict[
 
 
 def copies_in(files: Files, where: str) -> Mapping[str, list[str]]:
-    """List the copies in a directory by the path of their original, the newest copy first.
+    """Map the path of each original to the paths of its copies in a directory, newest first.
 
     Raises:
         StoreError: the storage did not respond.
@@ -65,7 +65,7 @@ def copies_in(files: Files, where: str) -> Mapping[str, list[str]]:
 
 
 def copy_of(files: Files, entry: EntryT, copies: Mapping[str, list[str]], since_ms: float = 0) -> EntryT | None:
-    """Return the entry of a whole copy that was made since this Unix time; None if there is none.
+    """Return the entry of a complete copy that was made at this Unix time or later; None if there is no such copy.
 
     Raises:
         StoreError: the storage did not respond.

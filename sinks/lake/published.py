@@ -27,8 +27,8 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
         batch: the batch id.
         attempts: the number of settled transactions for each attempt at the batch. A repair may cover several attempts.
         lost: the settled transactions that will never be in the table.
-        lists: the directories that contain tasks' lists of files (see :class:`LakeHandle`). These files are deleted when a
-            later decision is in the table, because a machine crash may lose the newest commit.
+        lists: the directories that contain tasks' lists of files (see :class:`LakeHandle`). A driver keeps these files
+            until a later decision is in the table, because a machine crash may lose the newest commit.
         former_lists: the previous decision's ``lists``. A driver that died may not have deleted these files.
     """
 

@@ -1,8 +1,8 @@
-"""Copy the old files of a late batch, so that the commit adds new names, which no running maintenance has listed.
+"""Copy the old files of a late batch, because running maintenance may already have listed the originals for deletion.
 
-Maintenance (``VACUUM``, ``remove_orphan_files``) reads the table, lists the old files that the table does not name, and deletes
-them later, without reading the table again. If a batch is committed in between, the table names its files, and maintenance
-deletes them nevertheless. Maintenance cannot have listed a file that did not exist then.
+Maintenance (``VACUUM``, ``remove_orphan_files``) reads the table, lists the old files that the table does not reference, and
+deletes them later, without reading the table again. If a batch is committed in between, the table references its files, but
+maintenance deletes them anyway. The copies are safe, because they did not exist when maintenance listed the files.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def old_files(entries: Iterable[EntryT], since_ms: float) -> list[EntryT]:
 
 
 def renewed(files: Files, added: Mapping[HandleT, list[EntryT]], since_ms: float) -> dict[HandleT, list[EntryT]]:
-    """Replace each old file by a copy.
+    """Replace each old file with a copy.
 
-    An earlier start may have made copies, although its commit failed. These copies are used again while they are young, so that
-    starts that fail again and again do not fill the storage.
+    An earlier start may have made copies before its commit failed. This function reuses those copies while they are young, so
+    that repeated failed starts do not fill the storage.
 
-    Neither originals nor copies are ever deleted here, because another driver may just be committing them. Maintenance deletes
-    those that the table does not name.
+    This function never deletes originals or copies, because another driver may be committing them at this moment. Maintenance
+    deletes the files that the table does not reference.
 
     Args:
         files: the table's storage.

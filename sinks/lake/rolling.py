@@ -1,7 +1,7 @@
 """Write a task's files, at least one for each partition. When a file is full, the next rows go to a new file.
 
-Rows are not split until they have reached the limit. If each batch were split immediately, rows in very many partitions would
-become very many small tables. The objects of such a table need far more memory than its rows.
+The writer does not split rows until they reach the limit. If it split each batch immediately, rows in very many partitions
+would become very many small tables. The objects of such a table need far more memory than its rows.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Limits(NamedTuple):
     """Limits on a task's memory.
 
     Attributes:
-        waiting: the maximum total size, in bytes, of the rows in all partitions that wait to be written as a row group. While
-            these rows are split, a copy of them needs the same size again.
+        waiting: the maximum total size, in bytes, of the rows in all partitions that wait to be written as a row group. To
+            split these rows, the task needs a copy of the same size.
         open: the maximum number of open files. Each file has its own buffers and, on S3, its own upload part.
     """
 

@@ -49,7 +49,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
     def end(self, timeout_ms: float) -> None:
         """Commit the step's changes, if any.
 
-        If another writer commits first, the step tries again. The step also repeats a commit that received no response. The
+        If another writer commits first, the step tries again. It also repeats a commit if the store does not respond. The
         sink's value moves by compare-and-set, so at most one attempt to commit takes effect, even if an attempt arrives late.
 
         Raises:
@@ -92,9 +92,10 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _delete_lists(self) -> None:
-        """After a new decision's commit, delete the lists of files that earlier decisions' tasks wrote.
+        """After the commit of a new decision, delete the file lists that the tasks of earlier decisions wrote.
 
-        A machine crash that loses the previous decision's commit now also loses a newer one, so these lists are not needed.
+        If a machine crash now loses the previous decision's commit, it also loses this newer commit. So nothing needs these
+        lists any longer.
         """
         if self.published is None:
             return
@@ -135,4 +136,4 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
 
     @abstractmethod
     def tidy(self) -> None:
-        """After the commit, delete files that no decided batch needs. Raise nothing."""
+        """After the commit, delete files that no decided batch needs. Do not raise an exception."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _UUID: Final = r"^[0-9a-fA-F]{8}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{4}-?[0-9a-fA-F]{12}$"
 _UUID_BYTES: Final = 16
-#: The Arrow types whose values fit a target type, by target type.
+#: For each target type, the other Arrow types whose values fit it.
 _WIDENED: Final = {
     pa.int16(): (pa.int8(), pa.uint8()),
     pa.int32(): (pa.int8(), pa.int16(), pa.uint8(), pa.uint16()),
@@ -82,7 +82,7 @@ def convert(values: Array, target: Any, stored: Any) -> Array:
     Args:
         values: the values.
         target: the type of the table's column.
-        stored: the same type with the field names that structs have in a data file.
+        stored: the same type, with the names that struct fields have in a data file.
     """
     values = _decoded(values)
     if pa.types.is_null(values.type):
@@ -156,7 +156,7 @@ def _pair(source: Any, target: Any, path: str) -> list[tuple[int | None, pa.Fiel
 
 
 def _inner_problems(dense: Any, target: Any, path: str) -> Iterator[tuple[int, str]]:
-    """Inside structs, lists or maps that are not null, find values that can never be stored."""
+    """Inside structs, lists or maps that are not null, find values that the table can never store."""
     if pa.types.is_struct(target):
         for index, child in _pair(dense.type, target, path):
             if index is not None:

@@ -22,6 +22,6 @@ def next_version(above: int, driver_epoch: int) -> int:
 
 
 def is_older(record: Control, published: Published, known: Mapping[str, Any]) -> bool:
-    """Return whether commits that came before the log's newest decision are missing from a table."""
+    """Return whether a table lacks commits that came before the newest decision in the log."""
     newest = max(record.decided, published.version)
     return newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER

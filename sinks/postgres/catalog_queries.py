@@ -1,12 +1,12 @@
 """The queries that read a table's definition from the catalog.
 
-The parameter ``oid`` is the table's object id. In some queries, the parameter ``locked`` says whether to read definitions in
-SQL. To read such a definition, PostgreSQL locks the table.
+The parameter ``oid`` is the table's object id. In some queries, the parameter ``locked`` says whether to read definitions as
+SQL text. To read such a definition, PostgreSQL locks the table.
 
-The search path is the user's, and other users may create objects in its schemas. So all SQL of the sink names the schema of every
-function and every system catalog. An operator needs no schema if an operator of ``pg_catalog`` has exactly the operands' types,
-because ``pg_catalog`` is searched first. A literal in quotes takes the type of the other operand. So ``relkind = 'r'`` is safe.
-But ``oid = 0`` is not safe (write ``0::oid``), and an operator for arrays is not safe either (write
+The user sets the search path, and other users may create objects in its schemas. So all of the sink's SQL names the schema of
+every function and every system catalog. An operator needs no schema if ``pg_catalog`` has an operator for exactly the operands'
+types, because PostgreSQL searches ``pg_catalog`` first. A literal in quotes takes the type of the other operand. So
+``relkind = 'r'`` is safe. But ``oid = 0`` is not safe (write ``0::oid``), and an operator for arrays is not safe either (write
 ``OPERATOR(pg_catalog.<@)``). A cast with ``::`` is safe, because only a type's owner can define a cast.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 #: The states of the triggers and rules that apply in this session (``tgenabled``, ``ev_enabled``).
 _STATES: Final = "'A', CASE pg_catalog.current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END"
 
-#: The facts about the table itself. Only privileges on the full table count, not on single columns.
+#: The facts about the table itself. Only privileges on the whole table count. Privileges on single columns do not.
 TABLE: Final = f"""
 SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relkind::text AS kind,
   c.relpersistence::text AS persistence, c.relispartition AS is_partition,

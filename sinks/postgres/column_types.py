@@ -73,7 +73,7 @@ def advice(target: ColumnType) -> str:
 
 
 def array_elements(column: Any) -> pa.Array[Any]:
-    """Return the elements of all arrays, one array after another. A slice's elements are only those of its own arrays."""
+    """Return the elements of all arrays, one array after another. If the column is a slice, return only its own elements."""
     first, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
     found: pa.Array[Any] = column.values.slice(first, end - first)
     return found

@@ -160,7 +160,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def binding(self) -> Mapping[str, str]:
         """See :class:`FencedCommitter`. Add the table. A recreated table counts as a different table.
 
-        The server's identity is not a fact, because ``pg_upgrade`` changes it, but keeps the tables' object ids.
+        The binding omits the server's identity, because ``pg_upgrade`` changes it, but keeps the tables' object ids.
         """
         with self._try("reading the table's identity"), self.step() as step:
             self._transfer.oid = read_table(step, self._settings.table, locked=False).oid
@@ -169,7 +169,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def observed(
         self, step: Connection, record: Control, decided: Sequence[PostgresHandle], scan_start: Mapping[str, Any]
     ) -> Observation:
-        """See :class:`FencedCommitter`. The leftovers include votes without a decision, because these votes hold locks."""
+        """See :class:`FencedCommitter`. The leftovers include undecided votes, because these votes hold locks."""
         found = super().observed(step, record, decided, scan_start)
         table = str(read_table(step, self._settings.table, locked=False).oid)
         votes = find_votes(step, self.name, record)
@@ -281,7 +281,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
     def _commit_older_votes(self, newest: int) -> None:
         """Commit an open vote that was decided before the ``newest`` decision.
 
-        A failover lost its COMMIT PREPARED, but not the previous step, which recorded the decision.
+        In this case, a failover has lost the vote's COMMIT PREPARED, but not the previous step, which recorded the decision.
         """
         with self._try("committing the vote of an earlier decision"):
             for name in self._end_votes("COMMIT", lambda name, last: 0 < version_of_vote(name) == last < newest):
@@ -299,7 +299,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
                 pass
 
     def _end_votes(self, how: Literal["COMMIT", "ROLLBACK"], is_meant: Callable[[str, int], bool]) -> Iterator[str]:
-        """End the votes for which ``is_meant`` is true, given the vote's name and the version of the newest recorded decision."""
+        """End the votes that ``is_meant`` selects by the vote's name and the version of the newest recorded decision."""
         with self.driving() as step:  # this step ensures that none of the votes belongs to a successor
             record = control.decode(self.load(step))
             found = find_votes(step, self.name, record)

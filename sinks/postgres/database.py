@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 #: only when the transaction is on disk. The sink's timeout replaces the role's timeout, which would end a slow publish
 #: again after every restart. A driver's transaction holds the owner's lock, so if the driver's host dies, the server
 #: must not keep that lock for hours. With ``array_nulls=off``, the server would read a null in an array as the text
-#: ``NULL``. With ``quote_all_identifiers=on``, the server would print a default as ``"nextval"(…)``, and the sink recognizes
-#: ``nextval(…)`` only.
+#: ``NULL``. With ``quote_all_identifiers=on``, the server would print a default as ``"nextval"(…)``, but the sink recognizes
+#: only ``nextval(…)``.
 _SETTINGS: Final = """
 SELECT pg_catalog.set_config('lock_timeout', %(lock)s, true), pg_catalog.set_config('statement_timeout', %(all)s, true),
   pg_catalog.set_config('synchronous_commit', CASE
@@ -61,8 +61,8 @@ class Database:
         """Run the body in a transaction and commit it, all within the timeout.
 
         Args:
-            prepared_as: if set, prepare the transaction under this name, and do not commit it. Any session can commit the
-                prepared transaction later.
+            prepared_as: if set, prepare the transaction under this name instead of committing it. Any session can commit
+                the prepared transaction later.
 
         Raises:
             psycopg.Error: the server rejected a statement, or did not respond in time. After an error in the COMMIT,

@@ -1,4 +1,4 @@
-"""Translate PostgreSQL errors by SQLSTATE (appendix A of the PostgreSQL manual), for failures before the decision."""
+"""Translate PostgreSQL errors by SQLSTATE (appendix A of the PostgreSQL manual)."""
 
 from __future__ import annotations
 
@@ -153,9 +153,9 @@ _OF_A_START: Final = (
 )
 
 
-#: The SQLSTATE of a RAISE without another one.
+#: The SQLSTATE of a RAISE that does not set one.
 _RAISED: Final = "P0001"
-#: The class of lost connections. The client also reports no SQLSTATE if the server is not reachable.
+#: The class of lost connections. It also applies if the client reports no SQLSTATE because the server is not reachable.
 _UNREACHABLE: Final = "08"
 #: Prefixes of SQLSTATEs whose cause may disappear by itself.
 _PASSING: Final = (_UNREACHABLE, "25006", "40", "53300", "57P")
@@ -168,7 +168,7 @@ class TookTooLongError(psycopg.OperationalError):
 
 
 class ReadOnlyError(psycopg.OperationalError):
-    """The server is a standby. PostgreSQL reports this for BEGIN READ WRITE with the SQLSTATE of an unsupported feature."""
+    """The server is a standby. PostgreSQL then rejects BEGIN READ WRITE with the SQLSTATE of an unsupported feature."""
 
     sqlstate = "25006"
 
@@ -180,7 +180,7 @@ class NotPreparedError(psycopg.NotSupportedError):
 
 
 class CreationForbiddenError(psycopg.ProgrammingError):
-    """Code has rejected one of the sink's own tables with RAISE."""
+    """Code on the server has rejected one of the sink's own tables with RAISE."""
 
     sqlstate = "39P03"
 
@@ -229,10 +229,10 @@ class RowsLeftOutError(psycopg.DataError):
 
 @contextlib.contextmanager
 def creating_tables() -> Iterator[None]:
-    """Run the statements that create the sink's own tables. These statements write no row, so no error is about a row.
+    """Run the statements that create the sink's own tables. These statements write no row, so no row can cause an error.
 
     Raises:
-        CreationForbiddenError: code has rejected a statement with RAISE. Only an event trigger runs code here.
+        CreationForbiddenError: code on the server has rejected a statement with RAISE. Only an event trigger runs code here.
         CreationFailedError: a statement failed with another SQLSTATE that otherwise means a rejected row.
     """
     try:
@@ -263,12 +263,12 @@ def reason(error: Exception) -> str:
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether the cause may disappear by itself: a deadlock, a lost connection, or a restart or a failover of the server."""
+    """Return whether the cause may disappear by itself: a deadlock, a lost connection, or a server restart or failover."""
     return (state_of(error) or _UNREACHABLE).startswith(_PASSING)
 
 
 def state_of(error: Exception) -> str | None:
-    """Return an error's SQLSTATE. If the server refused the connection, only the message's words may show the state."""
+    """Return an error's SQLSTATE. If the server refused the connection, only the message may reveal the state."""
     state: str | None = getattr(error, "sqlstate", None)
     return state or next((state for words, state in _REFUSALS.items() if re.search(words, text_of(error))), None)
 

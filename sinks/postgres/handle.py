@@ -22,8 +22,8 @@ class PostgresHandle(Prepared):
         table: a fingerprint of the table's definition when the slice was staged.
         vote: with ``vote="prepared"``, the name of the server's prepared transaction that publishes the slice. All tasks in an
             attempt share one vote.
-        numbers: the catalog's numbers of ``columns`` when the slice was staged. A column keeps its number when it is renamed,
-            and no other column ever receives that number.
+        numbers: the numbers (``attnum``) that ``columns`` had in the catalog when the slice was staged. A column keeps its
+            number when it is renamed, and PostgreSQL never gives that number to another column.
         mode, key, order_by: how to publish the rows; see :class:`Publishing`. A restart may change the sink's settings before
             a decided slice is published.
     """

@@ -6,7 +6,7 @@ catches every row that any of these checks would reject. The sink rejects everyt
 the driver publishes before it votes (``vote="prepared"``). In a CHECK or an index, the table's owner must not use a function
 whose result depends on other rows, on the time, or on the session. The owner must also not change the table while the query runs.
 
-Only the first task finds the objection to a partition that computes a generated column by another expression. To read such an
+Only the first task detects a partition whose generated column uses a different expression than the table's. To read such an
 expression, PostgreSQL locks the table, and a start must not wait for locks (see ``locked`` in :func:`read_table`).
 """
 
@@ -331,7 +331,7 @@ def _is_mixed(columns: Iterable[str], publishing: Publishing) -> bool:
 
 
 def _with_sources(columns: Iterable[str], table: Table) -> set[str]:
-    """Add the columns from which the generated ones among these columns are computed."""
+    """Return these columns and, for each generated column among them, the columns in its expression."""
     used = set(columns)
     for column in table.columns:
         used |= set(column.sources) if column.name in used else set()

@@ -115,7 +115,7 @@ def _objections(dsn: str, found: Mapping[str, Any]) -> Iterator[str]:
     if "\0" in dsn:
         yield "the dsn contains a NUL character, and libpq would ignore everything after this character"
     for name in sorted(found.keys() - set(_SECRETS)):
-        if problem := flaw(str(found[name]).strip(" ")):  # a name may begin or end with a blank
+        if problem := flaw(str(found[name]).strip(" ")):  # a name may begin or end with a space
             yield f"the value of {name!r} {problem}. {REMEDY}"
 
 

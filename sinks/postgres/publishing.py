@@ -44,8 +44,8 @@ class Publishing:
         """The columns that are missing from the batch and that only the publish can fill, from the table's sequence.
 
         These are identity columns, and columns in a unique index. If such a column's sequence lags behind the table, a number
-        that was drawn earlier could never be published. A number that the publish draws can be published once the sequence has
-        been set.
+        that the stage has drawn could never be published. If the publish draws the number instead, the publish succeeds as soon
+        as the sequence has been corrected.
         """
         unique = {name for index in self.table.indexes if index.is_unique for name in index.columns}
         numbered = (c for c in self.table.columns if c.is_identity or (c.is_numbered and c.name in unique))
@@ -53,7 +53,7 @@ class Publishing:
 
     @property
     def null_when_staged(self) -> tuple[Column, ...]:
-        """The columns that are null in the stage even though the table may forbid that, because the publish computes them."""
+        """The columns that are null in the stage, even if the table forbids nulls, because the publish computes them."""
         computed = (c for c in self.table.columns if c.generated == "EXPRESSION" and self.vote == "prepared")
         return (*self.left_to_the_table, *computed)
 

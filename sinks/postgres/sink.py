@@ -27,7 +27,8 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
     transaction.
 
     Args:
-        name: the sink name, constant across restarts. A name may contain letters, digits, ``_`` and ``-``.
+        name: the sink name, which must stay the same across restarts. A name may contain letters, digits, ``_`` and
+            ``-``.
         dsn: a libpq connection string: ``postgresql://user:password@host:port/database?sslmode=verify-full``, or
             ``host=… dbname=…``.
         table: the table name in SQL: ``schema.table``, with ``"…"`` around a name with capital letters. The rows' columns
@@ -61,7 +62,10 @@ class PostgresSink(PostgresSettings, TwoPhaseCommitSink[PostgresHandle]):
         row_format(self, schema)
 
     def check_rows(self, rows: pa.RecordBatch) -> None:
-        """See :class:`TwoPhaseCommitSink`. Only PostgreSQL finds some bad rows, such as those that violate a CHECK constraint."""
+        """See :class:`TwoPhaseCommitSink`.
+
+        This check does not find every bad row. For example, only PostgreSQL can detect a row that violates a CHECK constraint.
+        """
         row_format(self, rows.schema).check(rows)
 
     def destinations_of(self, handle: PostgresHandle) -> Collection[str]:

@@ -1,7 +1,7 @@
 """Find the table's indexes that a stage also needs, because these indexes may reject a row when a batch is published.
 
-An index rejects a row whose stored columns are too wide together, or that makes the index's expression or predicate fail. A
-copy of the index on the stage, without uniqueness, rejects this row before the vote.
+An index rejects a row if the columns that it stores are too wide together, or if its expression or predicate fails on the row.
+A copy of the index on the stage, without uniqueness, rejects this row before the vote.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ALWAYS_FITS_BYTES: Final = 2_000
 #: A hash index stores only a hash. A stage has no use for a BRIN index, see :func:`may_reject_with_other_rows`.
 _NEVER_TOO_WIDE: Final = frozenset({"hash", "brin"})
 _BYTES_PER_CHARACTER: Final = 4
-#: More bytes than any value of a fixed-width type or any of Spark's decimals takes up.
+#: A value of a fixed-width type, and any Spark decimal, takes up at most this many bytes.
 _FIXED_BYTES: Final = 64
 _FIXED: Final = frozenset(
     {
@@ -43,7 +43,7 @@ def may_reject(index: Index, table: Table) -> bool:
 def columns_rejected_together(index: Index, table: Table) -> tuple[str, ...]:
     """Return the columns whose values the index may reject in combination, although it accepts each value alone.
 
-    A GIN index stores the keys of each column separately. A value of a fixed width does not make an entry too wide.
+    A GIN index stores the keys of each column separately. A fixed-width value does not make an entry too wide.
     """
     if index.has_expressions:
         return (*index.stored, *index.sources)
@@ -65,8 +65,8 @@ def stages_check(index: Index, table: Table) -> bool:
 def may_reject_with_other_rows(index: Index, table: Table) -> bool:
     """Return whether the index may reject a row because of another row's values.
 
-    A BRIN index stores two values of many rows in one entry, and only for rows that are already summarized. So an index on
-    a stage would check nothing.
+    One entry of a BRIN index summarizes many rows, and only rows that are already summarized have an entry. So an
+    index on a stage would check nothing.
     """
     return index.has_extremes and (index.has_expressions or _is_wide(index, table))
 

@@ -31,7 +31,7 @@ class Stages:
         """Drop the stages.
 
         Raises:
-            psycopg.Error: a stage cannot be dropped now. For example, a backup is still reading the stage.
+            psycopg.Error: a stage cannot be dropped now, for example because a backup is still reading it.
         """
         while self._drop_some():
             pass
@@ -41,7 +41,7 @@ class Stages:
         with self._database.transaction() as connection:
             find = self._statements.find_slices_with_marker(limit=_DROPPED_AT_ONCE)
             found = connection.execute(find).fetchall()
-            # One stage that cannot be dropped would roll back the transaction, and so keep all the others, too.
+            # If one stage could not be dropped, the transaction would roll back, and all other stages would stay, too.
             names = [name for name, owner in found if owner is None]
             for statement in self._statements.drop_stages(names, lock_timeout_ms=_DROP_LOCK_TIMEOUT_MS):
                 connection.execute(statement)

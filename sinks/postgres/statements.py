@@ -94,8 +94,9 @@ class Statements:
     def create_stage(self, txn: str, publishing: Publishing) -> Iterator[sql.Composed]:
         """Create a slice's stage, which fills missing columns with defaults, except those that the publish fills.
 
-        Before a decision without a vote, the stage must reject every row that the table itself would reject because of the row's
-        own values. Before a vote, the table itself checks the rows, after its triggers may have changed them.
+        With ``vote="staged"``, the stage must reject every row that the table itself would reject because of the row's own
+        values. With ``vote="prepared"``, the table itself checks the rows before the decision, after its triggers may have
+        changed them.
         """
         stage = self.stage(txn)
         is_last_check = publishing.vote == "staged"
@@ -213,7 +214,7 @@ class Statements:
         ).format(key, self._staged(txns, publishing.key), key)
 
     def find_altered_stages(self, txns: Sequence[str], table: Table, columns: Sequence[str]) -> sql.Composed:
-        """Find the stages in which one of these columns has another type than in the table. Return their names and oids."""
+        """Find the stages in which one of these columns has a different type than in the table. Return their names and oids."""
         return self._format(
             "SELECT DISTINCT {stage}, s.attrelid::int8 FROM pg_catalog.unnest({txns}::text[]) txn "
             "JOIN pg_catalog.pg_attribute s ON s.attrelid = pg_catalog.to_regclass({stage})::oid AND s.attname = ANY({columns}) "
@@ -307,7 +308,7 @@ def find_publications(schema: str) -> sql.Composed:
 
 
 def lock_table(name: str) -> sql.Composed:
-    """Lock a table as an INSERT does, so that its definition cannot change. The server itself has printed the name."""
+    """Lock a table as an INSERT does, so that its definition cannot change. The name is the server's own output."""
     return sql.SQL("LOCK TABLE ONLY ") + sql.SQL(name) + sql.SQL(" IN ROW EXCLUSIVE MODE")
 
 
@@ -319,8 +320,8 @@ def place(table: Table) -> sql.Identifier:
 def _evaluations(routes: Sequence[Route]) -> Iterator[sql.SQL]:
     """Evaluate partition keys as the table does. Each check is always true, but it fails if an expression fails.
 
-    A row may make a partition's key expression fail although the row does not go into that partition. So CASE ensures that the
-    bounds are tested first.
+    A partition's key expression may fail on a row that does not go into that partition. So a CASE expression tests the bounds
+    first.
     """
     conditions: dict[str, dict[str, None]] = {}
     for route in routes:

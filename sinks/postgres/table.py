@@ -42,7 +42,7 @@ def read_table(connection: psycopg.Connection[Any], name: str, *, locked: bool =
         name: the table name in SQL, with or without the schema, quoted if needed.
         locked: whether to read the definitions of indexes, constraints and partitions, which :func:`fingerprint` needs.
             PostgreSQL locks the table for this purpose. Before recovery, an ``ALTER TABLE`` may be waiting for the previous
-            driver's vote, and then blocks everyone else who wants a lock.
+            driver's vote. It then blocks every other session that requests a lock.
 
     Raises:
         ConfigurationError: the table does not exist.

@@ -84,7 +84,7 @@ class Index:
     """An index on the table, or on one of its partitions.
 
     Attributes:
-        name: the index's name with the schema, quoted if needed.
+        name: the index's name, quoted if needed, and qualified unless its schema is in the search path.
         method: the access method, such as ``btree``.
         columns: the key columns' names, in order, without expressions.
         is_unique: whether the index forbids two rows with equal keys.
@@ -92,17 +92,17 @@ class Index:
         is_valid: whether the index covers every row. ``CREATE INDEX CONCURRENTLY`` may have left an incomplete index.
         is_partial: whether the index has a predicate.
         has_expressions: whether a key is an expression.
-        compares_otherwise: whether values that differ in the column may be equal in the index. In that case, the operator
-            class is not the type's own, or the collation is not the column's own and one of the two collations is not
-            deterministic.
+        compares_otherwise: whether values that differ in the column may be equal in the index. This is possible if the
+            operator class is not the type's default, or if the collation differs from the column's and one of the two
+            collations is nondeterministic.
         is_own: whether the index is on the table itself, not just on a partition.
         stored: the names of all columns that the index stores: the key columns, and the ``INCLUDE`` columns of a covering index.
         sources: the names of the columns on which the index depends, including those in its expressions and predicate.
-            For a constraint's index, the key columns are left out.
+            For a constraint's index, this omits the key columns.
         expression_columns: the names of the columns in the index's expressions.
         predicate: the names of the columns in the index's predicate.
         has_fallible_predicate: whether the predicate does more than test columns for truth and for NULL.
-        has_extremes: whether the index stores the smallest and the largest value of many rows (BRIN).
+        has_extremes: whether the index stores summary values, such as the smallest and the largest, of many rows (BRIN).
         definition: the text after ``USING`` in the ``CREATE INDEX`` statement, without clauses that only a unique index may
             have; empty if it was not read.
     """
@@ -156,7 +156,7 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Route:
-    """The expressions by which a partitioned table chooses a row's partition.
+    """The expressions that a partitioned table uses to choose a row's partition.
 
     Attributes:
         table: the name of the partitioned table: the sink's table, or one of its partitions.
@@ -177,7 +177,7 @@ class Trigger:
 
     Attributes:
         name: the trigger's name, quoted if needed.
-        table: the name of the trigger's table, qualified with the schema.
+        table: the name of the trigger's table, qualified unless its schema is in the search path.
         events: the events that fire the trigger: INSERT, UPDATE, DELETE or TRUNCATE.
     """
 
@@ -212,11 +212,12 @@ class Table:
         routes: the expressions in partition keys.
         foreign: the partitions on another server.
         unlogged: the partitions that a server crash empties.
-        rejecting_updates: the table or its partitions in which every update fails, because updates are published and the
-            replica identity is missing or does not fit the publication. Each name comes with its :data:`Obstacle`.
+        rejecting_updates: the table or those of its partitions that reject every update, because a publication includes
+            updates, and the replica identity is missing or does not fit the publication. Each name comes with its
+            :data:`Obstacle`.
         has_row_security: whether row-level security applies to the current role.
         role: the current role.
-        missing_rights: the privileges that the role does not have on the table, out of INSERT, SELECT and UPDATE.
+        missing_rights: those of the privileges INSERT, SELECT and UPDATE that the role lacks on the table.
     """
 
     oid: int

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Transfer:
-    """Reads the stages, and fills the table, in the committer's steps.
+    """Reads the stages and copies their rows into the table, within the committer's steps.
 
     Attributes:
         oid: the object id of the checkpoint's table; None until it is known.
@@ -62,7 +62,7 @@ class Transfer:
         return table
 
     def require_unaltered(self, table: Table, handles: Sequence[PostgresHandle]) -> None:
-        """Check that the table is still as it was when the rows were staged.
+        """Check that the table has not been altered since the rows were staged.
 
         Raises:
             RetriableError: the table was altered.
@@ -77,7 +77,7 @@ class Transfer:
         """Publish undecided slices, with their markers, in a transaction that is then prepared.
 
         Raises:
-            RetriableError: a slice was given up or is incomplete, or the table was altered.
+            RetriableError: a slice was rolled back or is incomplete, or the table was altered.
         """
         names = [handle.transaction for handle in handles]
         insert = self._statements.insert_markers(names, version=version, state="committed")
@@ -98,9 +98,9 @@ class Transfer:
             step: a step that holds the owner's lock.
             handles: all of the decision's slices.
             version: the decision's version.
-            is_newest: whether the decision is the newest one of all queries that have used the sink. If so, a slice is either
-                published or permanently lost. But the markers of earlier decisions may already have been deleted, so
-                slices of those decisions may only appear lost.
+            is_newest: whether the decision is the newest one of all queries that have used the sink. If so, an incomplete slice
+                without a marker is permanently lost. The markers of earlier decisions may already have been deleted, so a
+                published slice of such a decision may look lost.
         """
         whole = self.whole(step, handles)
         if is_newest:

@@ -1,9 +1,9 @@
 """Handle votes with ``vote="prepared"``.
 
 A vote is a transaction that publishes a batch, and that the server prepares before the decision. A prepared transaction
-survives the end of its session and a server crash, keeps its locks, and can no longer be rejected by the table. The
-transaction contains its slices' markers. So, as without a vote, these markers prove the commit, and they prevent a second
-publication of the same slices.
+survives the end of its session and a server crash, and it keeps its locks. The table can no longer reject it. The transaction
+contains its slices' markers. As with ``vote="staged"``, these markers prove the commit and prevent a second publish of the same
+slices.
 
 No two transactions are prepared under the same name. So a transaction that the server no longer lists is either committed, with
 visible markers, or permanently rolled back.
@@ -36,7 +36,7 @@ def vote_name(connection: Connection, sink: str, record: Control, attempt: Attem
     """Return the name of an attempt's vote. The server allows names of up to 199 bytes.
 
     The name is unique on the server, because it contains the database's oid. A copy of the database has the same control
-    record, but another oid. The attempt's version is at the end, for :func:`version_of_vote`.
+    record, but a different oid. The name ends with the attempt's version, which :func:`version_of_vote` reads.
     """
     find = "SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
     database = connection.execute(find).fetchone()
@@ -83,8 +83,8 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
     """Commit prepared transactions, or roll them back. Yield each name after its transaction has ended. Skip unknown names.
 
     Raises:
-        psycopg.Error: the server rejected a statement, and the other transactions have ended; or the server did not respond,
-            and the outcome is unknown.
+        psycopg.Error: either the server rejected a statement (the other transactions have ended), or the server did not
+            respond (the outcome is unknown).
     """
     if not names:
         return

@@ -1,7 +1,7 @@
-"""Say into which altered columns staged values can be published unchanged.
+"""Decide whether staged values stay the same if a column's type has changed since they were staged.
 
 When a column's type is altered, ``USING`` may convert the values that are already in the table. PostgreSQL's own casts, which
-an INSERT uses, may convert the staged values differently. So a changed type is acceptable only if every value stays the same.
+an INSERT uses, may convert the staged values differently. So the sink accepts a changed type only if no value changes.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
                     stream.write(piece)
 
     def pre_commit(self) -> PostgresHandle:
-        """See :class:`SinkWriter`. The vote is the COMMIT of the rows and of the slice's entry."""
+        """See :class:`SinkWriter`. The task votes by committing the rows and the slice's entry."""
         how = self._publishing
         if how is None:
             raise AssertionError("write() must be called first")
@@ -88,7 +88,7 @@ class PostgresWriter(SinkWriter[PostgresHandle]):
         )
 
     def abort(self) -> None:
-        """See :class:`SinkWriter`. If the COMMIT received no response, the driver's sweep removes the slice."""
+        """See :class:`SinkWriter`. If the server did not respond to COMMIT, the driver's sweep removes the slice."""
         self._database.close()
 
     def _create_stage(self, schema: pa.Schema) -> RowFormat:

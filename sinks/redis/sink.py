@@ -29,7 +29,7 @@ class RedisSink(RedisSettings, TwoPhaseCommitSink[RedisHandle]):
     commands chunk by chunk, each chunk in one atomic step with its marker.
 
     Args:
-        name: the sink name, constant across restarts. A name may contain letters, digits, ``_`` and ``-``.
+        name: the sink name, which must stay the same across restarts. A name may contain letters, digits, ``_`` and ``-``.
         url: ``redis://user:password@host:port/database``, ``rediss://`` for TLS, or ``unix://`` for a socket. For a cluster,
             pass any node. With Sentinel, only the user, password and database are used.
         mapping: how to convert rows to commands; an instance of a class from ``twopc.sinks.redis.mappings``.
