@@ -36,6 +36,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             decided nothing.
         completed: the version of the newest decision that the owner's query has completed for a query that it replaced. Only
             the replaced query's log contains this decision.
+        proven: the version of the newest decision that was proven complete in this store. A take-over does not reset it.
         revision: how many times the record has been written. Because of this number, no value is ever stored twice.
     """
 
@@ -47,6 +48,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     decided: int = 0
     former_decided: int = 0
     completed: int = 0
+    proven: int = 0
     revision: int = 0
 
     @property
@@ -67,10 +69,10 @@ def decode(stored: bytes | None) -> Control:
         return msgspec.json.decode(stored, type=Control)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"a different value is stored in place of the sink's control record ({error}): {stored[:100]!r}. Nothing "
-            "was written. Restore the record from a backup, or use the toolkit version that wrote this value. If both are "
-            "impossible, choose a new sink name. If this checkpoint has already been used with this sink, it requires the old "
-            "name. In this case, you also need a new checkpoint: docs/operations.md#new-checkpoint"
+            f"a different value is stored in place of the sink's control record ({error}): {stored[:100]!r}. Nothing was "
+            "written. If a newer version of the toolkit has written the record, use that version. Otherwise, restore the record "
+            "from a backup. If both are impossible, choose a new sink name. If this checkpoint has already been used with this "
+            "sink, it requires the old name. In this case, you also need a new checkpoint: docs/operations.md#new-checkpoint"
         ) from error
 
 
@@ -133,6 +135,11 @@ def decided(record: Control, version: int, *, is_own: bool = True) -> Control:
     """
     completed = record.completed if is_own else max(record.completed, version)
     return replace(record, decided=max(record.decided, version), completed=completed)
+
+
+def proven(record: Control, version: int) -> Control:
+    """Return the record, which now says that the decision with this version is complete in the store."""
+    return replace(record, proven=max(record.proven, version))
 
 
 def renewed(record: Control) -> Control:

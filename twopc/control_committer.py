@@ -20,7 +20,7 @@ from twopc.crash_points import crash_point
 from twopc.errors import RestoredError
 from twopc.observation import Observation
 from twopc.step_failures import StepFailures
-from twopc.versions import NO_ATTEMPT, is_ahead, is_behind, is_replaced, scan_start_of, version_of
+from twopc.versions import NO_ATTEMPT, is_ahead, is_behind, is_replaced, proven_before, scan_start_of, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,6 +63,8 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
         self._highest_version = 0
         self._revision = 0
         self._is_own = True
+        # What the store must already contain before another proof counts.
+        self._proven_before = 0
         self._orphans_ended = 0
 
     # -- the store's hooks ----------------------------------------------------------------------------------------------
@@ -185,11 +187,11 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
     ) -> Mapping[HandleT, Any]:
         """See :class:`SinkCommitter`. Later versions are higher than the last decision's, even if the clock is set back."""
         self._highest_version = max(self._highest_version, version_of(scan_start or NO_ATTEMPT))
-        self._is_own = is_own
+        self._is_own, self._proven_before = is_own, proven_before(scan_start)
         try:
             return super().initialize_state(decided, scan_start, spared, is_own=is_own)
         finally:
-            self._is_own = True
+            self._is_own, self._proven_before = True, 0
 
     def notify_checkpoint_complete(
         self, batch_id: int, handles: Sequence[HandleT], scan_start: Mapping[str, Any]
@@ -263,6 +265,18 @@ class ControlCommitter(StepFailures, SinkCommitter[HandleT], Generic[HandleT, St
             return control.renewed(control.decided(self._owned(record), version, is_own=self._is_own))
 
         self._change(change, then)
+
+    def _with_proof(self, record: Control, version: int) -> Control:
+        """Return the record, which now says that the decision with this version is complete.
+
+        Return the record unchanged in two cases. The record does not contain the decision itself, because the step does not see
+        its own writes. Or the store lacks an earlier proof: it was restored, and this start completes the decision of a query
+        that it replaces. A later start of that query must still notice its loss.
+        """
+        owned = self._owned(record)
+        if owned.decided < version or owned.proven < self._proven_before:
+            return owned
+        return control.proven(owned, version)
 
     def _owned(self, record: Control) -> Control:
         """Return the record if this driver owns the sink.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> None:
-    """Refuse the start if a sink's store was restored and this query's decisions are missing from it.
+    """Refuse the start if a sink's store was restored, and this query's decisions or their rows are missing from it.
 
     The check does not depend on the owner that the store names, because the backup may be older than this query's first
     start. The restored store then names an earlier owner.
@@ -32,10 +32,11 @@ def require_kept(setup: Setup, owners: Owners, view: LogView, batch: Batch) -> N
             owner = owners[name] or batch.query_id
             last = last_decided(batch.query_id, view, setup.log.name)
             raise RefusedStartError(
-                f"older store: decisions in {setup.log.name} (up to batch {view.highest_batch}) are missing from the store "
-                f"of sink {name!r}. The store was restored from a backup, or a failover lost acknowledged writes, so the "
-                "rows of these batches are lost. Continuing would leave an unnoticed gap in the output. Restore a newer "
-                f"state of the store{_or_all_older(setup)}. To accept the gap instead, {new_checkpoint(batch, owner, last)}. "
+                f"older store: decisions in {setup.log.name} (up to batch {view.highest_batch}), or rows of these decisions, "
+                f"are missing from the store of sink {name!r}. The store was restored from a backup, or a failover lost "
+                "acknowledged writes, so the rows of these batches, or some of them, are lost. Continuing would leave an "
+                f"unnoticed gap in the output. Restore a newer state of the store{_or_all_older(setup)}. To accept the gap "
+                f"instead, {new_checkpoint(batch, owner, last)}. "
                 "Nothing was written",
                 case="older store",
             )

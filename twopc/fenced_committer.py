@@ -89,6 +89,16 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         """
 
     @abstractmethod
+    def is_complete(self, step: StepT, handles: Sequence[HandleT], version: int) -> bool:
+        """Whether the step's changes, if they take effect, prove that the store contains all of these transactions.
+
+        Args:
+            step: the step in which :meth:`publish_all` has just published.
+            handles: all of a decision's transactions.
+            version: the decision's version.
+        """
+
+    @abstractmethod
     def roll_back(self, step: StepT, transaction: str, version: int) -> None:
         """Remove an unpublished transaction, so that its task can no longer prepare it.
 
@@ -127,7 +137,7 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         return self.prove(handles, scan_start)
 
     def commit_once(self, handles: Sequence[HandleT], version: int) -> None:
-        """Record a decision and publish its batch, in one step.
+        """Record a decision, publish its batch, and record that the batch is complete, all in one step.
 
         Raises:
             Exception: one of ``failures``; the outcome is unknown.
@@ -136,6 +146,8 @@ class StepCommitter(ControlCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         def publish(step: StepT) -> None:
             for _ in self.publish_all(step, handles, version):
                 crash_point("driver.committing")
+            if self.is_complete(step, handles, version):
+                self._swapped(step, lambda record: self._with_proof(record, version))
 
         # The decision comes first: some stores cannot undo a step, and a start from an older checkpoint must see the decision.
         self._record_decision(version, publish)
@@ -230,6 +242,11 @@ class FencedCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT]):
         for handle in handles:
             self.publish(step, handle, version)
             yield handle
+
+    def is_complete(self, step: StepT, handles: Sequence[HandleT], version: int) -> bool:
+        """See :class:`StepCommitter`. Reads the markers."""
+        del version
+        return all(self.outcome(step, handle) is Evidence.COMMITTED for handle in handles)
 
     @abstractmethod
     def outcome(self, step: StepT, handle: HandleT) -> Evidence:

@@ -1,7 +1,7 @@
-"""Handle the versions in a decision record: the attempt's version, and the newest decision's version when the attempt began.
+"""Handle the versions in a decision record: the attempt's version, and the newest decisions' versions when the attempt began.
 
-The versions in a control record never decrease. The two versions in a decision therefore show whether the control
-record is ahead of the log, or behind it.
+The versions in a control record never decrease. The versions in a decision therefore show whether the control record is ahead
+of the log, or behind it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 #: Keys in the decision record.
 _VERSION: Final = "base"
 _AFTER: Final = "after"
+_PROVEN: Final = "proven"
 #: Stands for a decision that does not exist.
 NO_ATTEMPT: Final[Mapping[str, Any]] = {_VERSION: 0, _AFTER: 0}
 
 
 def scan_start_of(record: Control) -> dict[str, Any]:
     """Return the versions for the decision record of the attempt that has just reserved the version in ``record``."""
-    return {_VERSION: record.version, _AFTER: record.decided}
+    return {_VERSION: record.version, _AFTER: record.decided, _PROVEN: record.proven}
 
 
 def is_ahead(record: Control, scan_start: Mapping[str, Any]) -> bool:
@@ -37,8 +38,14 @@ def is_ahead(record: Control, scan_start: Mapping[str, Any]) -> bool:
 
 
 def is_behind(record: Control, scan_start: Mapping[str, Any]) -> bool:
-    """Return whether decisions made before the attempt with this ``scan_start`` are missing from the record."""
+    """Return whether the store lacks decisions made before the attempt with this ``scan_start``, or rows of such a decision.
+
+    A store may have returned to the middle of a commit, or to the time before a repair. Its record then contains the decision,
+    but not that the decision was proven complete. No later start would examine that decision.
+    """
     known = scan_start or NO_ATTEMPT
+    if record.proven < proven_before(known):
+        return True
     return record.version < version_of(known) and record.decided < int(known.get(_AFTER, 0))
 
 
@@ -60,3 +67,8 @@ def version_of(scan_start: Mapping[str, Any]) -> int:
 def decided_before(scan_start: Mapping[str, Any]) -> int:
     """Return the version of the newest decision at the time when the attempt began."""
     return int(scan_start.get(_AFTER, version_of(scan_start)))
+
+
+def proven_before(scan_start: Mapping[str, Any]) -> int:
+    """Return the version of the newest decision that was proven complete when the attempt began."""
+    return int(scan_start.get(_PROVEN, 0))

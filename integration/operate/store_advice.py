@@ -148,8 +148,8 @@ def _of_log(state: StoreState, seen: Observation, checkpoint: CheckpointState) -
         return Advice(Urgency.ACT, what, action, "the-start-is-refused")
     if seen.is_behind:
         what = (
-            f"the query's log {ends}, but decisions from this log are missing from the store. The store was restored from a "
-            "backup, or a failover lost writes"
+            f"the query's log {ends}, but decisions from this log, or rows of these decisions, are missing from the store. "
+            "The store was restored from a backup, or a failover lost writes"
         )
         action = "Do not start the query. It would refuse to start. Restore the store to a newer state."
         return Advice(Urgency.ACT, what, action, "the-start-is-refused")

@@ -173,6 +173,11 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             self._add(step, [handle for handle in handles if handle.attempt not in published.attempts], published)
         yield from handles
 
+    def is_complete(self, step: StepT, handles: Sequence[HandleT], version: int) -> bool:
+        """See :class:`StepCommitter`. The step's commit stores the outcome."""
+        found = evidence_of(step.published or step.view.outcome, handles, version)
+        return all(evidence is Evidence.COMMITTED for evidence in found.values())
+
     def roll_back(self, step: StepT, transaction: str, version: int) -> None:
         """See :class:`StepCommitter`. An abort only deletes the files, because no driver or task reuses a file name."""
         del version

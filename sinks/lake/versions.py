@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from twopc.versions import decided_before, version_of
+from twopc.versions import decided_before, proven_before, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +22,8 @@ def next_version(above: int, driver_epoch: int) -> int:
 
 
 def is_older(record: Control, published: Published, known: Mapping[str, Any]) -> bool:
-    """Return whether a table lacks commits that came before the newest decision in the log."""
+    """Return whether a table lacks commits that came before the newest decision in the log, including repairs."""
+    if record.proven < proven_before(known):
+        return True
     newest = max(record.decided, published.version)
     return newest < decided_before(known) or record.driver_epoch < version_of(known) >> _VERSIONS_OF_A_DRIVER

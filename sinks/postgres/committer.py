@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from twopc import control
 from twopc.attempt import Evidence
@@ -23,7 +23,7 @@ from twopc.sinks.postgres.stages import Stages
 from twopc.sinks.postgres.statements import Statements
 from twopc.sinks.postgres.table import read_table
 from twopc.sinks.postgres.transfer import Transfer
-from twopc.sinks.postgres.votes import find_votes, finish_votes, require_votes, version_of_vote, votes_of
+from twopc.sinks.postgres.votes import find_votes, finish_votes, open_votes, require_votes, version_of_vote, votes_of
 from twopc.versions import NO_ATTEMPT, version_of
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         if votes := votes_of(handles):
             # No driver holds a lock while a vote is committed. So record the decision first. After that, a fenced
             # driver can no longer do anything, and a driver that starts from an older checkpoint sees the decision.
-            self._record_decision(version)
+            self._record_decision(version, lambda step: self._count_votes(step, handles, version))
             for _ in finish_votes(self._database, votes, "COMMIT"):
                 crash_point("driver.committing")
         # This step writes the record after COMMIT PREPARED. If a failover loses COMMIT PREPARED, it loses this revision, too.
@@ -278,13 +278,23 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
         with self._database.transaction(prepared_as=vote) as step:
             self._transfer.vote(step, handles, self._highest_version)
 
+    def _count_votes(self, step: Connection, handles: Sequence[PostgresHandle], version: int) -> None:
+        """Record that the batch is complete if all of its votes are open. Only a person can still roll them back.
+
+        A failover may lose everything after this step, or everything after COMMIT PREPARED. See :meth:`_commit_older_votes`.
+        """
+        votes = votes_of(handles)
+        if all(handle.vote for handle in handles) and open_votes(step, votes) == votes:
+            self._swapped(step, lambda record: self._with_proof(record, version))
+
     def _commit_older_votes(self, newest: int) -> None:
         """Commit an open vote that was decided before the ``newest`` decision.
 
         In this case, a failover has lost the vote's COMMIT PREPARED, but not the previous step, which recorded the decision.
         """
         with self._try("committing the vote of an earlier decision"):
-            for name in self._end_votes("COMMIT", lambda name, last: 0 < version_of_vote(name) == last < newest):
+            names = self._votes(lambda name, last: 0 < version_of_vote(name) == last < newest)
+            for name in finish_votes(self._database, names, "COMMIT"):
                 logger.warning(
                     "sink %r: a failover lost the commit of %s, so the driver has committed it again", self.name, name
                 )
@@ -295,16 +305,15 @@ class PostgresCommitter(FencedCommitter[PostgresHandle, "Connection"]):
             return
         spared = votes_of(decided)
         with self._tidy("rolling back votes"):
-            for _ in self._end_votes("ROLLBACK", lambda name, _: name not in spared):
+            for _ in finish_votes(self._database, self._votes(lambda name, _: name not in spared), "ROLLBACK"):
                 pass
 
-    def _end_votes(self, how: Literal["COMMIT", "ROLLBACK"], is_meant: Callable[[str, int], bool]) -> Iterator[str]:
-        """End the votes that ``is_meant`` selects by the vote's name and the version of the newest recorded decision."""
+    def _votes(self, is_meant: Callable[[str, int], bool]) -> list[str]:
+        """Find the votes that ``is_meant`` selects by the vote's name and the version of the newest recorded decision."""
         with self.driving() as step:  # this step ensures that none of the votes belongs to a successor
             record = control.decode(self.load(step))
             found = find_votes(step, self.name, record)
-        meant = [name for name in found if is_meant(name, record.decided)]
-        return finish_votes(self._database, meant, how)
+        return [name for name in found if is_meant(name, max(record.decided, record.former_decided))]
 
     def _drop_stages(self) -> None:
         """Try to drop the published and rolled-back stages. If this fails, a later batch tries again."""

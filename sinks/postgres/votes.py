@@ -72,7 +72,7 @@ def require_votes(connection: Connection, names: Collection[str], *, sink: str) 
     Raises:
         RetriableError: a vote was rolled back.
     """
-    if gone := sorted(set(names) - set(_listed(connection, names))):
+    if gone := sorted(set(names) - set(open_votes(connection, names))):
         raise RetriableError(
             f"sink {sink!r}: the prepared transaction {', '.join(gone)} was rolled back before its batch was decided. "
             "Nothing was decided, and a new attempt will rewrite the batch"
@@ -89,7 +89,7 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
     if not names:
         return
     with database.transaction() as connection:
-        listed = _listed(connection, names)
+        listed = open_votes(connection, names)
     rejected: psycopg.Error | None = None
     for name in listed:
         try:
@@ -103,7 +103,8 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
         raise rejected
 
 
-def _listed(connection: Connection, names: Collection[str]) -> list[str]:
+def open_votes(connection: Connection, names: Collection[str]) -> list[str]:
+    """Return those of these votes that are open, sorted."""
     statement = (
         "SELECT gid FROM pg_catalog.pg_prepared_xacts WHERE database = pg_catalog.current_database() AND gid = ANY(%s) "
         "ORDER BY gid"

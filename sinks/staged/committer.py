@@ -13,7 +13,7 @@ from twopc import control
 from twopc.attempt import Evidence
 from twopc.control_committer import ControlCommitter
 from twopc.crash_points import crash_point
-from twopc.errors import ConfigurationError, RetriableError, UnavailableError, release
+from twopc.errors import ConfigurationError, FencedError, RetriableError, UnavailableError, release
 from twopc.sinks.staged.slices import APPLICABLE, WAITING, SliceState, StagedHandleT, epoch_of
 from twopc.versions import NO_ATTEMPT, decided_before, version_of
 
@@ -51,6 +51,8 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         self.failures = client.failures
         # The slices that the last decision committed, and the decision's version.
         self._proven: tuple[Sequence[StagedHandleT], int] = ((), 0)
+        # The version of a proven decision whose proof is not in the control record yet.
+        self._unrecorded = 0
         self._unanswered: Exception = UnavailableError(f"{client.system} does not respond")
 
     def observed(
@@ -97,6 +99,9 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
 
     def begin_attempt(self) -> dict[str, Any]:
         """See :class:`ControlCommitter`. Check that the store still contains the last decision."""
+        if self._unrecorded:
+            with self._try("recording that the last batch is complete"):
+                self._change_proof()
         scan_start = super().begin_attempt()
         if decided_before(scan_start) < self._proven[1]:
             raise self._restored("its decision")
@@ -135,6 +140,8 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         done = [handle for handle, evidence in found.items() if evidence is Evidence.COMMITTED]
         self._proven = done, version if done else 0
         if len(done) == len(handles):  # otherwise, an applied slice may have to be applied again
+            self._unrecorded = version
+            self._record_proof()
             with self._tidy("removing applied slices"):
                 self._forget(done)
         return found
@@ -180,6 +187,31 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         self._client.close()
 
     # -- the flow's small parts -----------------------------------------------------------------------------------------
+
+    def _record_proof(self) -> None:
+        """Record that the newest decision is complete. If the store does not respond, the next attempt tries again.
+
+        The driver does not remember the record's new revision, because this write need not be as durable as the proof.
+
+        Raises:
+            RestoredError: the store no longer contains the proof.
+        """
+        try:
+            self._change_proof()
+        except FencedError:
+            logger.warning("sink %r: another driver has fenced this one after the last batch was complete", self.name)
+        except self._client.failures as error:
+            logger.warning(
+                "sink %r: the record that the last batch is complete could not be written, and will be written before the next "
+                "batch. No data is at risk. Cause: %s",
+                self.name,
+                error,
+            )
+            release(error)
+
+    def _change_proof(self) -> None:
+        self._change(lambda record: self._with_proof(record, self._unrecorded))
+        self._unrecorded = 0
 
     def _require_kept(self) -> None:
         """Check that the store still contains the last decision's markers, which this driver has already proven.

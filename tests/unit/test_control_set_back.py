@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.test_control import FIRST, NOBODY, SECOND, STEPS, Committer, Markers, Store
+from twopc import control, crash_points
 from twopc.attempt import Attempt, Claim, Evidence, TaskAttempt
 from twopc.errors import FencedError, RestoredError, UnavailableError
 from twopc.fenced_committer import Prepared, transaction_name
@@ -177,3 +178,103 @@ def test_a_driver_fenced_by_another_one_raises_an_error_that_says_so(store: Stor
     other.acquire(SECOND, other.inspect())
     with pytest.raises(FencedError):
         owner.notify_checkpoint_complete(0, [prepared(0)], attempt)
+
+
+def test_a_store_that_returns_to_the_middle_of_a_commit_is_refused(store: Store) -> None:
+    """Its record already contains the decision, but not that the batch was proven complete."""
+    owner = Markers(store, list)
+    owner.acquire(FIRST, NOBODY)
+    attempt, handles, states = owner.begin_attempt(), [prepared(0), prepared(1)], []
+    crash_points.arm("driver.committing", lambda: states.append(store.held))
+    assert set(owner.commit(handles, attempt).values()) == {Evidence.COMMITTED}
+    middle, complete = states[0], store.held
+    following = owner.begin_attempt()
+    for held, is_behind in ((middle, True), (complete, False)):
+        store.held = held
+        assert control.decode(held).decided == attempt["base"]
+        assert Committer(store).lacks_decisions(following) is is_behind
+        assert not Committer(store).lacks_decisions(attempt)
+
+
+def test_a_store_that_returns_to_the_time_before_a_repair_is_refused(store: Store) -> None:
+    owner = Markers(store, list)
+    owner.acquire(FIRST, NOBODY)
+    lost, again, attempt = prepared(0), prepared(1), owner.begin_attempt()
+    owner.roll_back(store, lost.transaction, 0)
+    assert owner.commit([lost], attempt) == {lost: Evidence.ABORTED}
+    before_repair = store.held
+    assert owner.commit([again], attempt) == {again: Evidence.COMMITTED}
+    following = owner.begin_attempt()
+    store.held = before_repair
+    assert Committer(store).lacks_decisions(following)
+
+
+def test_a_batch_without_rows_in_the_sink_does_not_hide_that_the_store_returned_to_the_middle_of_a_commit(
+    store: Store,
+) -> None:
+    owner = Markers(store, list)
+    owner.acquire(FIRST, NOBODY)
+    attempt, handle = owner.begin_attempt(), prepared(0)
+    owner._record_decision(attempt["base"])
+    middle = store.held
+    assert owner.commit([handle], attempt) == {handle: Evidence.COMMITTED}
+    for _ in range(2):
+        without_rows = owner.begin_attempt()
+    store.held = middle
+    assert Committer(store).lacks_decisions(without_rows)
+
+
+def test_a_query_that_returns_after_another_query_has_touched_the_older_store_is_refused(store: Store) -> None:
+    """The other query's attempt has raised the version in the record, but it has not brought the rows back."""
+    owner = Markers(store, list)
+    owner.acquire(FIRST, NOBODY)
+    attempt, handle = owner.begin_attempt(), prepared(0)
+    owner._record_decision(attempt["base"])
+    middle = store.held
+    assert owner.commit([handle], attempt) == {handle: Evidence.COMMITTED}
+    following = owner.begin_attempt()
+    for held, is_behind in ((middle, True), (store.held, False)):
+        store.held = held
+        other = Committer(store)
+        other.acquire(SECOND, other.inspect())
+        other.begin_attempt()
+        assert store.record.version >= following["base"]
+        assert Committer(store).lacks_decisions(following) is is_behind
+
+
+def test_an_older_store_stays_older_if_another_query_completes_the_newest_decision(store: Store) -> None:
+    owner = Markers(store, list)
+    owner.acquire(FIRST, NOBODY)
+    first, one = owner.begin_attempt(), prepared(0)
+    owner._record_decision(first["base"])
+    middle = store.held
+    assert owner.commit([one], first) == {one: Evidence.COMMITTED}
+    newest, other = owner.begin_attempt(), prepared(1)
+    store.held = middle
+    successor = Markers(store, list)
+    successor.acquire(SECOND, successor.inspect())
+    assert successor.initialize_state([other], newest, is_own=False) == {other: Evidence.COMMITTED}
+    assert Committer(store).lacks_decisions(newest)
+
+
+class Buffered(Markers):
+    """Its step collects the writes. A step sees the store as it was before, and its swaps do not compare."""
+
+    @contextmanager
+    def step(self) -> Iterator[Store]:
+        self._collected = self._store.held
+        yield self._store
+        self._store.held = self._collected
+
+    def swap(self, step: Store, old: bytes | None, new: bytes) -> bool:
+        del step, old
+        self._collected = new
+        return True
+
+
+def test_a_proof_in_a_step_that_sees_the_old_record_keeps_the_decision(store: Store) -> None:
+    owner = Buffered(store, list)
+    owner.acquire(FIRST, NOBODY)
+    attempt, handle = owner.begin_attempt(), prepared(0)
+    assert owner.commit([handle], attempt) == {handle: Evidence.COMMITTED}
+    assert store.record.decided == attempt["base"]

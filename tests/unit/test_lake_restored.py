@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -82,6 +82,28 @@ def test_the_last_batch_is_added_again_to_a_table_restored_to_a_state_before_tha
     shop.restore(older)
     query.run(1, 2)
     assert shop.values() == all_rows(0, 1, 2)
+
+
+def test_a_table_restored_to_a_state_before_the_repair_of_an_earlier_batch_is_refused(
+    shop: LakeShop, case: Case, tmp_path: Path
+) -> None:
+    """The table contains that batch's decision, but no start examines the batch again, so its rows would be lost."""
+    query = Query(case, tmp_path / "query")
+    states: list[Any] = []
+
+    def lose() -> None:
+        shop.files()[0].unlink()
+
+    crash_points.arm("driver.decided", lose)
+    running = query.start()
+    query.continue_with(running, 0, before_tasks=lambda: states.append(shop.backup()))
+    assert len(states) == 2  # the second attempt is the repair
+    query.continue_with(running, 1)
+    assert shop.values() == all_rows(0, 1)
+    shop.restore(states[1])
+    with pytest.raises(RefusedStartError, match=r"orders is older than this checkpoint"):
+        query.run(1)
+    assert set(shop.values()) < set(all_rows(0))
 
 
 def test_a_table_restored_while_a_query_runs_is_reported(shop: LakeShop, case: Case, tmp_path: Path) -> None:

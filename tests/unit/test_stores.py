@@ -158,7 +158,10 @@ def test_a_store_restored_to_a_state_before_a_takeover_is_reported_as_behind_and
     publish(owner, log, 1)
     sink.store.held = backup
     _, [advice] = look(sink, log)
-    assert "the query's log ends with batch 1, but decisions from this log are missing from the store" in advice.what
+    assert (
+        "the query's log ends with batch 1, but decisions from this log, or rows of these decisions, are missing from the store"
+        in advice.what
+    )
 
 
 def test_a_query_that_another_query_has_replaced_gets_no_advice_to_end_that_query(sink: Sink, owner: Markers) -> None:

@@ -44,13 +44,13 @@ SENT = RegionServer, "send_request"
 
 CHUNK = 100
 #: The calls of one task whose rows form one chunk.
-BUDGET = {Put: {BEGIN: 3, STAGE: 3, CONFIRM: 3, APPLY: 14}, Increment: {BEGIN: 3, STAGE: 5, CONFIRM: 3, APPLY: 15}}
+BUDGET = {Put: {BEGIN: 3, STAGE: 3, CONFIRM: 3, APPLY: 16}, Increment: {BEGIN: 3, STAGE: 5, CONFIRM: 3, APPLY: 17}}
 #: The calls that each further chunk adds.
 EACH_CHUNK = {Put: {STAGE: 1, APPLY: 2}, Increment: {STAGE: 2, APPLY: 3}}
 
 #: The number of calls under Spark: by a task, by the driver for a batch, and by the driver for each task. The rows form
 #: one chunk.
-OF_TASK, OF_DRIVER, OF_DRIVER_FOR_TASK = 3, 15, 5
+OF_TASK, OF_DRIVER, OF_DRIVER_FOR_TASK = 3, 17, 5
 
 
 @pytest.mark.parametrize("kind", BUDGET)

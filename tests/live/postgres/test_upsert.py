@@ -17,7 +17,7 @@ from tests.live.postgres.votes import votes
 from twopc import crash_points
 from twopc.attempt import Evidence
 from twopc.coordinator import Coordinator
-from twopc.errors import BadRecordError, ConfigurationError, RestoredError
+from twopc.errors import BadRecordError, ConfigurationError, RefusedStartError, RestoredError
 from twopc.files import LocalFiles
 from twopc.sinks.postgres.committer import PostgresCommitter
 from twopc.testing.contract import numbers
@@ -113,14 +113,9 @@ def test_the_greatest_row_wins_although_one_tasks_stage_was_lost_after_the_decis
     assert left_behind(database)["stages"] == 0
 
 
-def test_a_running_query_notices_that_a_failover_lost_only_a_repair(
-    database: str, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(connection, _TARGET, "CREATE TABLE others (id bigint, n int)")
-    sinks = [upserting(database), sink_of(database, "others", name="others")]
-    coordinator = Coordinator(sinks, LocalFiles(tmp_path))
-    opened.append(coordinator)
-    commit_once = PostgresCommitter.commit_once
+def save_before_each_publish(connection: Connection, patch: pytest.MonkeyPatch) -> list[int]:
+    """Save the state of sink ``orders`` just before each publish. Return the list to which each publish adds its version."""
+    commit_once, versions = PostgresCommitter.commit_once, []
 
     def saving(self: PostgresCommitter, handles: Any, version: int) -> None:
         if self.name == "orders":
@@ -132,16 +127,19 @@ def test_a_running_query_notices_that_a_failover_lost_only_a_repair(
                 "CREATE TABLE saved.marker AS TABLE twopc.marker",
                 "CREATE TABLE saved.control AS SELECT * FROM twopc.control WHERE sink = 'orders'",
             )
+            versions.append(version)
         commit_once(self, handles, version)
 
-    def lose() -> None:
-        for (name,) in connection.execute("SELECT right(txn, 32) FROM twopc.slice WHERE sink = 'orders'").fetchall():
-            connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier("twopc", f"stage_{name}")))
+    patch.setattr(PostgresCommitter, "commit_once", saving)
+    return versions
 
-    monkeypatch.setattr(PostgresCommitter, "commit_once", saving)
-    crash_points.arm("driver.decided", lose)
-    coordinator.process(batch_of(0), Tasks(sinks, rows([1], [1])))
-    assert content(connection) == content(connection, "others") == [(1, 1)]
+
+def lose_stages(connection: Connection) -> None:
+    for (name,) in connection.execute("SELECT right(txn, 32) FROM twopc.slice WHERE sink = 'orders'").fetchall():
+        connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier("twopc", f"stage_{name}")))
+
+
+def go_back(connection: Connection) -> None:
     run(
         connection,
         "TRUNCATE target, twopc.marker",
@@ -149,9 +147,45 @@ def test_a_running_query_notices_that_a_failover_lost_only_a_repair(
         "INSERT INTO twopc.marker TABLE saved.marker",
         "UPDATE twopc.control c SET record = s.record FROM saved.control s WHERE c.sink = s.sink",
     )
+
+
+def test_a_running_query_notices_that_a_failover_lost_only_a_repair(
+    database: str, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(connection, _TARGET, "CREATE TABLE others (id bigint, n int)")
+    sinks = [upserting(database), sink_of(database, "others", name="others")]
+    coordinator = Coordinator(sinks, LocalFiles(tmp_path))
+    opened.append(coordinator)
+    save_before_each_publish(connection, monkeypatch)
+    crash_points.arm("driver.decided", lambda: lose_stages(connection))
+    coordinator.process(batch_of(0), Tasks(sinks, rows([1], [1])))
+    assert content(connection) == content(connection, "others") == [(1, 1)]
+    go_back(connection)
     assert content(connection) == []
     with pytest.raises(RestoredError, match="sink 'orders': its store was restored to an older state"):
         coordinator.process(batch_of(1), Tasks(sinks, rows([2], [2])))
+
+
+def test_a_start_is_refused_if_a_failover_lost_a_repair_and_the_next_batch(
+    database: str, connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record contains the repaired batch's decision, but no start examines that batch again."""
+    run(connection, _TARGET, "CREATE TABLE others (id bigint, n int)")
+    sinks = [upserting(database), sink_of(database, "others", name="others")]
+    saved = save_before_each_publish(connection, monkeypatch)
+    crash_points.arm("driver.decided", lambda: lose_stages(connection))
+    coordinator = Coordinator(sinks, LocalFiles(tmp_path))
+    opened.append(coordinator)
+    coordinator.process(batch_of(0), Tasks(sinks, rows([1], [1])))
+    assert len(saved) == 2  # the second publish is the repair
+    monkeypatch.undo()
+    coordinator.process(batch_of(1), Tasks(sinks, rows([2], [2])))
+    go_back(connection)
+    again = Coordinator(sinks, LocalFiles(tmp_path))
+    opened.append(again)
+    with pytest.raises(RefusedStartError, match=r"older store: .* the store of sink 'orders'"):
+        again.process(batch_of(1), Tasks(sinks, rows([2], [2])))
+    assert (content(connection), content(connection, "others")) == ([], [(1, 1), (2, 2)])
 
 
 def test_a_batch_of_key_columns_alone_inserts_the_missing_rows(database: str, connection: Connection) -> None:

@@ -36,11 +36,11 @@ __all__ = ["spark"]
 SENT = AbstractConnection, "send_packed_command"
 CHUNK = 1_000
 #: The requests of one task. The writer reconnects, as a Python worker does after a long idle time.
-BUDGET = {BEGIN: 2, STAGE: 6, CONFIRM: 2, APPLY: 7}
+BUDGET = {BEGIN: 2, STAGE: 6, CONFIRM: 2, APPLY: 9}
 
 #: The number of round trips under Spark: by a task, by the driver for a batch, and by the driver for each task. The
 #: rows form one chunk.
-OF_TASK, OF_DRIVER, OF_DRIVER_FOR_TASK = 6, 10, 1
+OF_TASK, OF_DRIVER, OF_DRIVER_FOR_TASK = 6, 12, 1
 
 
 @pytest.mark.parametrize("kind", [Set, IncrBy])

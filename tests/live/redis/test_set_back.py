@@ -6,16 +6,19 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import redis
 
 from tests.live.redis.support import sink_of
 from tests.live.set_back import require_noticed
-from twopc import crash_points
+from twopc import control, crash_points
 from twopc.attempt import Evidence
-from twopc.errors import CommitBlockedError, FencedError, RestoredError
+from twopc.errors import CommitBlockedError, FencedError, RefusedStartError, RestoredError
 from twopc.integration.services.redis import LocalRedis
+from twopc.sinks.redis.committer import RedisCommitter
+from twopc.sinks.redis.keys import control as control_key
 from twopc.sinks.redis.mappings import ListPush
 from twopc.testing.contract import Case, numbers
-from twopc.testing.contract.drivers import Driver, Query, all_rows
+from twopc.testing.contract.drivers import Driver, Query, all_rows, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,6 +81,27 @@ def test_the_next_start_repeats_an_undecided_attempt_that_the_server_lost(server
     assert case.visible() == all_rows(0, 1, 2)
 
 
+def test_a_start_is_refused_if_the_server_returned_to_the_middle_of_the_batch_before_the_newest(
+    server: LocalRedis, tmp_path: Path
+) -> None:
+    """The record contains that batch's decision, but no start examines the batch again, so its rows would be lost."""
+    case = case_of(server)
+    query = Query(case, tmp_path)
+    older: list[Keys] = []
+    crash_points.arm("driver.committing", lambda: older.append(back_up(server)))
+    query.run(0)
+    crash_points.disarm()
+    query.run(1)
+    put_back(server, older[0])
+    assert case.visible() == rows_of(0)[0]
+    for batch in (1, 2):
+        with pytest.raises(
+            RefusedStartError, match=r"older store: .*or rows of these decisions, .*or some of them, are lost"
+        ):
+            query.run(batch)
+    assert case.visible() == rows_of(0)[0]
+
+
 @pytest.mark.parametrize(
     ("is_lost", "gone"),
     [
@@ -105,6 +129,59 @@ def test_a_failover_that_lost_only_the_commit_of_the_last_batch_stops_the_query(
         query.continue_with(running, 3)
     query.run(2, 3)
     assert case.visible() == all_rows(0, 1, 2, 3)
+
+
+def test_a_proof_that_could_not_be_recorded_is_recorded_before_the_next_batch(
+    server: LocalRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = case_of(server)
+    query = Query(case, tmp_path)
+    running = query.start()
+    query.continue_with(running, 0)
+    before, swap = control_of(server, case), RedisCommitter.swap
+
+    def failing(self: RedisCommitter, step: Any, old: bytes | None, new: bytes) -> bool:
+        if control.decode(new).proven > control.decode(old).proven:
+            raise redis.ConnectionError("no answer")
+        return swap(self, step, old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RedisCommitter, "swap", failing)
+        query.continue_with(running, 1)
+    assert "will be written before the next batch. No data is at risk. Cause: no answer" in caplog.text
+    at = control_of(server, case)
+    assert (at.proven, at.decided > before.decided) == (before.proven, True)
+    crash_points.arm("driver.decided", lambda: proofs.append(control_of(server, case).proven))
+    proofs: list[int] = []
+    query.continue_with(running, 2)
+    assert proofs == [at.decided]
+    assert case.visible() == all_rows(0, 1, 2)
+
+
+def test_a_batch_that_a_failover_loses_just_after_its_proof_is_not_reported_as_complete(
+    server: LocalRedis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = case_of(server)
+    query = Query(case, tmp_path)
+    running = query.start()
+    query.continue_with(running, 0)
+    backup, prove = back_up(server), RedisCommitter.prove
+
+    def proving(self: RedisCommitter, handles: Any, scan_start: Any) -> Any:
+        found = prove(self, handles, scan_start)
+        put_back(server, backup)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RedisCommitter, "prove", proving)
+        with pytest.raises(CommitBlockedError, match=r"batch 1 is decided, .* was restored to an older state"):
+            query.continue_with(running, 1)
+    query.run(1)
+    assert case.visible() == all_rows(0, 1)
+
+
+def control_of(server: LocalRedis, case: Case) -> control.Control:
+    return control.decode(server.execute("HGET", control_key(case.sink.name), "record"))
 
 
 def test_a_driver_is_fenced_and_blames_no_restored_store_if_its_successor_has_committed(
