@@ -15,7 +15,15 @@ from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, Sl
 from tenacity import wait_exponential
 
 from twopc.retry import retrying
-from twopc.sinks.redis.errors import FAILURES, REMEDIES, SILENCES, NotReplicatedError, SlotMovingError, is_transient
+from twopc.sinks.redis.errors import (
+    FAILURES,
+    FOREIGN_KEY,
+    REMEDIES,
+    SILENCES,
+    NotReplicatedError,
+    SlotMovingError,
+    is_transient,
+)
 from twopc.sinks.staged.client import StoreClient
 
 if TYPE_CHECKING:
@@ -195,10 +203,16 @@ def _is_ask(answer: Any) -> bool:
 
 
 def _read(call: Call, answer: Any) -> Any:
-    """Return the response. A script that uses the user's keys must not follow ASK; see :class:`SlotMovingError`."""
-    if call.script is not None and call.script.uses_data and _is_ask(answer):
+    """Return the response, or an error if the script has used the user's keys in a slot that moves; see :class:`SlotMovingError`.
+
+    Such a script must not follow ASK. In its response, the third value is the reason why a command failed.
+    """
+    if call.script is None or not call.script.uses_data:
+        return answer
+    if _is_ask(answer):
         return SlotMovingError(call.slot, f"{answer.host}:{answer.port}")
-    return answer
+    reason = str(answer).encode() if isinstance(answer, Exception) else b"".join(answer[2:3])
+    return SlotMovingError(call.slot) if FOREIGN_KEY in reason else answer
 
 
 def _words(call: Call, last: Any) -> tuple[bytes | str | int, ...]:

@@ -35,6 +35,8 @@ _CHANGED: Final = (
     "Another client has changed the key since the check before the decision: correct the key's value, or delete or rename the "
     "key"
 )
+#: The blocker if no chunk has failed, but some chunks were not sent again before the timeout.
+_TOO_SLOW: Final = "Redis is too slow to apply every chunk within timeout_ms"
 
 
 class RedisCommitter(StagedCommitter[RedisHandle]):
@@ -105,22 +107,23 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
             for slot, chunks, weight in handle.groups
             if chunk < chunks
         ]
-        blocked: set[str] = set()
+        is_blocked = False
 
         def retry_if(answer: Any) -> bool:
-            if isinstance(answer, Exception):
-                if is_transient(answer):
-                    return True
-                blocked.add(self.reason(answer))
-            elif answer[0] == b"FAILED":
-                if is_transient_text(text_of(answer[2])):
-                    return True
-                blocked.add(self._refused(answer))
-            # An earlier chunk has no response yet. It will receive one unless an error blocks the slice.
-            return bool(not blocked and answer[0] == b"EARLIER")
+            nonlocal is_blocked
+            if not _has_failed(answer):
+                # An earlier chunk has no response yet. It will receive one unless an error blocks the slice.
+                return not is_blocked and bool(answer[0] == b"EARLIER")
+            is_transient_now = _may_pass(answer)
+            is_blocked = is_blocked or not is_transient_now
+            return is_transient_now
 
         answers = self._client.execute(calls, retry_if=retry_if)
-        return sorted(blocked | {self.reason(answer) for answer in answers if isinstance(answer, Exception)})
+        # A retry may have failed each time until the timeout, so only the last responses show what blocks the slice.
+        blockers = {self._blocker(answer) for answer in answers if _has_failed(answer)}
+        if not blockers and [b"EARLIER"] in answers:
+            return [_TOO_SLOW]
+        return sorted(blockers)
 
     def _is_ordered(self, handle: RedisHandle) -> bool:
         # Several tasks may write the same key, so the last task's value must win, and lists and streams must keep the order
@@ -128,11 +131,15 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         del handle
         return True
 
-    def _refused(self, answer: Sequence[bytes]) -> str:
+    def _blocker(self, failed: Any) -> str:
         """For a command that failed after the decision, describe the key, the reason, and what to do."""
-        _, key, reason = answer
-        _, advice = self._client.remedy(text_of(reason)) or (None, _CHANGED)
-        return f"{refused(key, reason)}. {advice}"
+        if isinstance(failed, Exception):
+            return self.reason(failed)
+        _, key, reason = failed
+        what, text = refused(key, reason), text_of(reason)
+        if remedy := self._client.remedy(text):
+            return f"{what}. {remedy[1]}"
+        return what.removesuffix(".") if is_transient_text(text) else f"{what}. {_CHANGED}"
 
     def _tombstone(self, handle: RedisHandle, version: int) -> bool:
         calls = [self._call(scripts.TOMBSTONE, slot, handle, version, durable=True) for slot in handle.slots]
@@ -175,3 +182,13 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
 
     def _execute(self, calls: Sequence[Call]) -> None:
         checked(self._client.execute(calls))
+
+
+def _has_failed(answer: Any) -> bool:
+    """Return whether the response to a chunk is an error, or the error of one of the chunk's commands."""
+    return isinstance(answer, Exception) or answer[0] == b"FAILED"
+
+
+def _may_pass(failed: Any) -> bool:
+    """Return whether a retry may clear the error."""
+    return is_transient(failed) if isinstance(failed, Exception) else is_transient_text(text_of(failed[2]))

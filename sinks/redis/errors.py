@@ -67,7 +67,7 @@ class SlotMovingError(RedisError):
     would then create a second copy of each key on the new node.
     """
 
-    def __init__(self, slot: int, target: str) -> None:
+    def __init__(self, slot: int, target: str = "another node") -> None:
         super().__init__(
             f"hash slot {slot} is moving to {target}. Until the move ends, the slot's keys may be on either node, so "
             "the sink does not write its rows for this slot yet. No row is lost. If the move has stopped, finish it "
@@ -89,10 +89,10 @@ _TRANSIENT: Final = (
     exceptions.NoScriptError,
     exceptions.RedisClusterException,
 )
+#: A script gets this error for a key that has left the slot's node, or that does not exist there yet.
+FOREIGN_KEY: Final = b"non local key"
 #: The messages of transient errors that come from inside a script, or that have no class in redis-py.
-_TRANSIENT_TEXT: Final = re.compile(
-    r"BUSY|MISCONF|NOREPLICAS|UNBLOCKED|non local key|TRYAGAIN|CLUSTERDOWN|READONLY|LOADING"
-)
+_TRANSIENT_TEXT: Final = re.compile(r"BUSY|MISCONF|NOREPLICAS|UNBLOCKED|TRYAGAIN|CLUSTERDOWN|READONLY|LOADING")
 #: redis-py reports a wrong password as a ConnectionError.
 _FINAL: Final = (exceptions.AuthenticationError, exceptions.AuthorizationError)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tests.live.redis.services import RedisService
+    from twopc.integration.services.redis import LocalRedis
     from twopc.sinks.redis.committer import RedisCommitter
     from twopc.sinks.redis.keys import RedisHandle
 
@@ -37,9 +39,9 @@ class TwoTasks:
         blocked: a key that only the first task writes, before the common key.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **arguments: int) -> None:
         self.key, self.blocked = unique(), unique()
-        driver = Driver(sink_of(url, HashSet("{id}", ("v",))))
+        driver = Driver(sink_of(url, HashSet("{id}", ("v",)), **arguments))
         self.committer: RedisCommitter = driver.committer  # type: ignore[assignment]
         self._scan_start = driver.begin()
         rows = batch(id=[self.blocked, self.key], v=["bad", "old"]), batch(id=[self.key], v=["new"])
@@ -92,3 +94,31 @@ def test_a_task_without_a_response_holds_back_the_tasks_after_it(
     assert "some slices cannot be read: Redis does not respond" in tasks.committer.blockers()[0]
     assert tasks.commit() == [Evidence.COMMITTED] * 2
     assert client.hget(tasks.key, "v") == b"new"
+
+
+def test_a_task_whose_command_fails_for_now_holds_back_the_tasks_after_it(
+    local_redis_server: LocalRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inside a script, the error of a command is not an error of the call. Here, the replica returns just too late."""
+    tasks = TwoTasks(local_redis_server.url, chunk_rows=1)
+    local_redis_server.execute("SET", tasks.key, "in the way")
+    assert tasks.commit() == [Evidence.UNKNOWN] * 2  # the first task's first chunk has been applied
+    local_redis_server.execute("DEL", tasks.key)
+    apply, applied = tasks.committer._apply, []
+
+    def apply_without_a_replica(handle: RedisHandle, version: int) -> list[str]:
+        applied.append(tasks.handles.index(handle))
+        local_redis_server.execute("CONFIG", "SET", "min-replicas-to-write", 1 - applied[-1])
+        try:
+            return apply(handle, version)
+        finally:
+            local_redis_server.execute("CONFIG", "SET", "min-replicas-to-write", 0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tasks.committer, "_apply", apply_without_a_replica)
+        assert tasks.commit() == [Evidence.UNKNOWN] * 2
+    assert applied == [0]
+    [blocker] = tasks.committer.blockers()
+    assert re.search(rf"has not been applied: key '{tasks.key}': NOREPLICAS [^.]*$", blocker)
+    assert tasks.commit() == [Evidence.COMMITTED] * 2
+    assert local_redis_server.execute("HGET", tasks.key, "v") == b"new"

@@ -257,6 +257,28 @@ def test_a_query_that_starts_during_a_move_waits_for_its_rows_and_loses_none(own
     assert totals(own_cluster, key)[7] == 5
 
 
+def test_a_commit_waits_while_the_data_has_moved_but_the_staged_rows_have_not(own_cluster: list[LocalRedis]) -> None:
+    """The script then runs on the old node, which rejects only its commands."""
+    key = unique()
+    driver = Driver(cluster_sink(own_cluster, key, timeout_ms=1_000))
+    scan_start = driver.begin()
+    assert driver.commit([driver.prepare(batch(id=[7]))], scan_start) == [Evidence.COMMITTED]
+    scan_start = driver.begin()
+    handle = driver.prepare(batch(id=[7] * 2))
+    ((slot, _, _),) = handle.groups
+    driver.committer.confirm([handle], 0)
+    move = Move(own_cluster, slot)
+    assert all(name.startswith(b"twopc:") for name in move.move(key.encode()))
+    with pytest.raises(UnavailableError, match=f"hash slot {slot} is moving to another node"):
+        driver.committer.confirm([handle], 0)
+    assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
+    [blocker] = driver.committer.blockers()
+    assert f"has not been applied: hash slot {slot} is moving to another node" in blocker
+    move.end()
+    assert driver.commit([handle], scan_start) == [Evidence.COMMITTED]
+    assert totals(own_cluster, key)[7] == 3
+
+
 def test_the_settings_of_every_primary_are_checked(own_cluster: list[LocalRedis]) -> None:
     sink = cluster_sink(own_cluster, unique())
     own_cluster[1].execute("CONFIG", "SET", "proto-max-bulk-len", "2mb")
