@@ -80,7 +80,8 @@ class RedisCommitter(StagedCommitter[RedisHandle]):
         return self._client.server_info()
 
     def _checksums(self, handles: Sequence[RedisHandle]) -> dict[RedisHandle, str | Exception]:
-        return self._check.checksums(handles)
+        with self._try("checking the staged rows"):
+            return self._check.checksums(handles)
 
     def _look(self, handles: Sequence[RedisHandle], version: int, *, durable: bool) -> dict[RedisHandle, SliceState]:
         return {handle: combine(states) for handle, states in self._slots(handles, version, durable=durable).items()}

@@ -284,7 +284,9 @@ class StagedCommitter(ControlCommitter[StagedHandleT, "StoreClient[Any]"]):
         if state is SliceState.TORN:
             self._block(
                 f"{handle.transaction} is partly applied, and the rest is missing from {system}. Some of the transaction's "
-                f"rows are lost. Restore {system} from a backup"
+                f"rows are lost. If a backup of {system} contains all earlier batches, restore it, and restart the query, which "
+                'then writes this batch again. With an older backup, the query refuses to start ("older store"). Without such a '
+                "backup, insert the missing rows by other means, and abandon this batch"
             )
         return Evidence.UNKNOWN
 

@@ -1,4 +1,4 @@
-"""Whatever keeps a chunk from being applied blocks its slice, even if a retry could have cleared it before the timeout."""
+"""A failure in Redis makes an undecided attempt fail, and blocks a decided slice, even if a retry could have cleared it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from twopc.errors import UnavailableError
 from twopc.sinks.redis import IncrBy, RedisSink
 from twopc.sinks.redis.committer import _CHANGED
+from twopc.sinks.redis.errors import SlotMovingError
 from twopc.sinks.redis.keys import RedisHandle
 
 if TYPE_CHECKING:
@@ -25,6 +27,10 @@ def failed(reason: bytes) -> list[bytes]:
     return [b"FAILED", b"k", reason]
 
 
+def committer_of_s() -> RedisCommitter:
+    return RedisSink(name="s", url="redis://h", mapping=IncrBy("n")).create_committer()
+
+
 def blockers_after(*answers: Any) -> tuple[list[str], list[bool]]:
     """Apply a slice with one chunk for each of these last responses. Also say which responses would be retried."""
     retried: list[bool] = []
@@ -34,7 +40,7 @@ def blockers_after(*answers: Any) -> tuple[list[str], list[bool]]:
         retried.extend(retry_if(answer) for answer in answers)
         return list(answers)
 
-    committer: RedisCommitter = RedisSink(name="s", url="redis://h", mapping=IncrBy("n")).create_committer()
+    committer = committer_of_s()
     committer._client.execute = execute  # type: ignore[method-assign, assignment]
     groups = ((-1, len(answers), len(answers)),)
     handle = RedisHandle(uuid="u", driver_epoch=1, rows=len(answers), checksum="", groups=groups)
@@ -71,3 +77,15 @@ def test_a_chunk_that_is_not_applied_blocks_its_slice(
     answers: list[Any], blockers: list[str], retried: list[bool]
 ) -> None:
     assert blockers_after(*answers) == (blockers, retried)
+
+
+def test_a_rehearsal_that_a_moving_slot_interrupts_makes_the_attempt_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise SlotMovingError(7)
+
+    committer = committer_of_s()
+    monkeypatch.setattr(committer._check, "checksums", interrupt)
+    with pytest.raises(
+        UnavailableError, match=r"^sink 's', checking the staged rows: hash slot 7 is moving to another node"
+    ):
+        committer.confirm([], 0)

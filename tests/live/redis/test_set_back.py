@@ -102,6 +102,39 @@ def test_a_start_is_refused_if_the_server_returned_to_the_middle_of_the_batch_be
     assert case.visible() == rows_of(0)[0]
 
 
+def tear(server: LocalRedis) -> None:
+    """Pretend that a slice was applied only up to its first row, and that the rest is gone."""
+    [applied] = server.execute("KEYS", "*:applied")
+    uuid = next(field for field in server.execute("HKEYS", applied) if field != b"base")
+    server.execute("HSET", applied, uuid, "0:1")
+
+
+@pytest.mark.parametrize("lacks", [0, 1], ids=["newest backup", "older backup"])
+def test_a_backup_repairs_a_partly_applied_batch_unless_it_lacks_an_earlier_batch(
+    lacks: int, server: LocalRedis, tmp_path: Path
+) -> None:
+    case = case_of(server)
+    query = Query(case, tmp_path)
+    running = query.start()
+    backups = []
+    for number in range(2):
+        query.continue_with(running, number)
+        backups.append(back_up(server))
+    crash_points.arm("driver.committing", lambda: tear(server))
+    with pytest.raises(
+        CommitBlockedError, match=r"is partly applied.* If a backup of Redis contains all earlier batches"
+    ):
+        query.continue_with(running, 2)
+    crash_points.disarm()
+    put_back(server, backups[1 - lacks])
+    if lacks:
+        with pytest.raises(RefusedStartError, match="older store"):
+            query.run(2, 3)
+    else:
+        query.run(2, 3)
+        assert case.visible() == all_rows(0, 1, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("is_lost", "gone"),
     [
