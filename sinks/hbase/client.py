@@ -12,11 +12,11 @@ from tenacity import wait_exponential
 from twopc.retry import retrying
 from twopc.sinks.hbase.errors import FAILURES, REMEDIES, RemoteError, ignored_condition, is_transient
 from twopc.sinks.hbase.messages import Message, client_pb, region
-from twopc.sinks.hbase.row_ops import Op
+from twopc.sinks.hbase.row_ops import AS_CONFIGURED, DURABLE, Op
 from twopc.sinks.staged.client import StoreClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from twopc.sinks.hbase.cluster import Address, Cluster, Region
 
@@ -29,6 +29,10 @@ class HBaseClient(StoreClient[Op]):
     """See :class:`StoreClient`. Each row changes atomically. Threads may share a client.
 
     The response to a read is its ``Result``; the response to a mutation says whether the condition held.
+
+    Attributes:
+        synced: the tables whose own setting is known to be at least as durable as ``DURABLE``. It applies to all mutations,
+            because an explicit ``DURABLE`` would weaken a table or a cluster that forces every write to the disks.
     """
 
     system = "HBase"
@@ -40,9 +44,10 @@ class HBaseClient(StoreClient[Op]):
     backoff = wait_exponential(multiplier=0.02, max=0.5)
     is_transient = staticmethod(is_transient)
 
-    def __init__(self, cluster: Cluster, *, timeout_s: float) -> None:
+    def __init__(self, cluster: Cluster, *, timeout_s: float, synced: Iterable[str] = ()) -> None:
         super().__init__(timeout_s=timeout_s)
         self.cluster = cluster
+        self.synced = set(synced)
 
     def retry(self, step: Callable[[], T]) -> T:
         """Run a repeatable step, and retry it after transient errors until the timeout."""
@@ -73,6 +78,7 @@ class HBaseClient(StoreClient[Op]):
         rows = [action.mutation.row for action in chunk.action]
         for index, action in enumerate(chunk.action):
             action.index = index
+            action.mutation.durability = self._durability(table)
         try:
             where = self.cluster.region_of(table, min(rows))
             if where.end and max(rows) >= where.end:
@@ -114,6 +120,9 @@ class HBaseClient(StoreClient[Op]):
         # A size limit may end a call early. Only an empty response marks the end of the region.
         return found, found[-1].cell[0].row + b"\0" if found else place.end
 
+    def _durability(self, table: str) -> Any:
+        return AS_CONFIGURED if table in self.synced else DURABLE
+
     def _find(self, call: Op, last: Any) -> tuple[Address, Region]:
         del last
         where = self.cluster.region_of(call.table, call.row)
@@ -122,14 +131,16 @@ class HBaseClient(StoreClient[Op]):
     def _send(
         self, server: Address, calls: Sequence[Op], mine: Sequence[tuple[int, Region]], answers: list[Any]
     ) -> None:
-        request, groups = _request(calls, mine)
+        request, groups = _request(calls, mine, self._durability)
         answer = self.cluster.call(server, "Multi", request)
         for group, result in zip(groups, answer.regionActionResult, strict=True):
             _read(calls, group, result, answers)
 
 
-def _request(ops: Sequence[Op], mine: Sequence[tuple[int, Region]]) -> tuple[Message, list[list[int]]]:
-    """Build one call for the operations on one server.
+def _request(
+    ops: Sequence[Op], mine: Sequence[tuple[int, Region]], durability: Callable[[str], Any]
+) -> tuple[Message, list[list[int]]]:
+    """Build one call for the operations on one server. ``durability`` returns the durability of a table's mutations.
 
     Also return the indexes of the operations in each part of the call.
     """
@@ -154,6 +165,7 @@ def _request(ops: Sequence[Op], mine: Sequence[tuple[int, Region]]) -> tuple[Mes
             action = part.action.add()
             action.index = len(group) + number
             action.mutation.CopyFrom(mutation)
+            action.mutation.durability = durability(op.table)
         group.append(place)
     return request, groups
 

@@ -16,6 +16,7 @@ from twopc.sinks.hbase.errors import FAILURES, AbsentTableError, RemoteError, is
 from twopc.sinks.hbase.fence import Fence, state_of, top_of
 from twopc.sinks.hbase.mappings import MARKED
 from twopc.sinks.hbase.row_ops import look
+from twopc.sinks.hbase.settings import is_synced
 from twopc.sinks.hbase.staging import HBaseHandle
 from twopc.sinks.staged.client import checked
 from twopc.sinks.staged.committer import StagedCommitter
@@ -105,17 +106,21 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
 
     def _describe(self) -> list[dict[str, Message]]:
         try:
-            return [self._client.retry(lambda: self._client.cluster.describe(self._tables))]
+            schemas = self._client.retry(lambda: self._client.cluster.describe(self._tables))
         except RemoteError as error:
             if not is_denied(error):
                 raise
             release(error)
+        else:
+            self._client.synced |= {table for table, schema in schemas.items() if is_synced(schema)}
+            return [schemas]
         # This read fails if the data table or one of its families does not exist. The sink's own table is read next.
         self._client.execute_one(look(self._data_table, b"\0", self._places, sizes_only=True))
         logger.warning(
-            "sink %r: the tables %s were not checked for a TTL. HBase shows column families only to a user with the "
-            "permission CREATE or ADMIN on both tables. With a TTL, markers and decided rows could expire. Run 'describe' "
-            "for both tables in the HBase shell, and remove any TTL that docs/hbase.md forbids",
+            "sink %r: the TTL and DURABILITY of the tables %s were not checked. HBase shows them only to a user with the "
+            "permission CREATE or ADMIN on both tables. With a TTL, markers and decided rows could expire. With SKIP_WAL "
+            "or ASYNC_WAL, a crash could lose decided rows. Run 'describe' for both tables in the HBase shell, and remove each "
+            "setting that docs/hbase.md forbids",
             self.name,
             " and ".join(map(repr, self._tables)),
         )

@@ -42,6 +42,7 @@ class Encoder:
 
     def __init__(self, operation: str, places: Sequence[Column], *, delete_type: Any = None) -> None:
         self._kind: bytes = _MUTATION(mutate_type=getattr(_MUTATION, operation)).SerializeToString()
+        # The driver may replace the durability when it applies the chunk (``HBaseClient.synced``).
         self._durability: bytes = _MUTATION(durability=DURABLE).SerializeToString()
         cells: dict[bytes, list[tuple[int, bytes]]] = {}
         for number, (family, qualifier) in enumerate(places):

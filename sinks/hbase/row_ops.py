@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _PUT, _APPEND, _DELETE = client_pb.MutationProto.PUT, client_pb.MutationProto.APPEND, client_pb.MutationProto.DELETE
 #: HBase acknowledges a mutation only when it is in the write-ahead log, regardless of the table's setting.
 DURABLE: Final = client_pb.MutationProto.SYNC_WAL
+#: The table's setting applies, or the cluster's (``hbase.wal.hsync``). Both may also demand that the disks have the mutation.
+AS_CONFIGURED: Final = client_pb.MutationProto.USE_DEFAULT
 
 _BINARY: Final = "org.apache.hadoop.hbase.filter.BinaryComparator"
 _KEY_ONLY: Final = "org.apache.hadoop.hbase.filter.KeyOnlyFilter"
@@ -90,12 +92,12 @@ def cell_size(row: bytes, place: Column, value_bytes: int) -> int:
 
 def put(row: bytes, cells: Mapping[Column, bytes], *, at_ms: int | None = None) -> Message:
     """Build a mutation that writes cells at a timestamp, or at the region server's time."""
-    return _with_cells(client_pb.MutationProto(row=row, mutate_type=_PUT, durability=DURABLE, timestamp=at_ms), cells)
+    return _with_cells(client_pb.MutationProto(row=row, mutate_type=_PUT, timestamp=at_ms), cells)
 
 
 def append(row: bytes, cells: Mapping[Column, bytes]) -> Message:
     """Build a mutation that appends to cells. If a cell does not exist, it is created with the value."""
-    return _with_cells(client_pb.MutationProto(row=row, mutate_type=_APPEND, durability=DURABLE), cells)
+    return _with_cells(client_pb.MutationProto(row=row, mutate_type=_APPEND), cells)
 
 
 def _with_cells(message: Message, cells: Mapping[Column, bytes]) -> Message:
@@ -114,7 +116,7 @@ def write(table: str, row: bytes, cells: Mapping[Column, bytes], *, at_ms: int, 
 
 def delete(row: bytes, *, up_to_ms: int, family: bytes | None = None) -> Message:
     """Build a mutation that deletes a row's cells up to a timestamp, in one family or in all families."""
-    message = client_pb.MutationProto(row=row, mutate_type=_DELETE, durability=DURABLE, timestamp=up_to_ms)
+    message = client_pb.MutationProto(row=row, mutate_type=_DELETE, timestamp=up_to_ms)
     if family is not None:
         column = message.column_value.add(family=family)
         column.qualifier_value.add(qualifier=b"", delete_type=client_pb.MutationProto.DELETE_FAMILY, timestamp=up_to_ms)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _TABLE: Final = re.compile(r"([A-Za-z0-9_]+:)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _ZNODE: Final = re.compile(r"(/[^/\s]+)+")
 _SERVER: Final = re.compile(r"[^\s,]+:\d{1,5}")
+_NOT_SYNCED: Final = {b"SKIP_WAL", b"ASYNC_WAL"}
 _FOR_EVER: Final = {b"", b"FOREVER", b"2147483647"}
 
 
@@ -59,7 +60,8 @@ class HBaseSettings(StagedSettings):
         """See :class:`StagedSettings`."""
         user, timeout_s = self.user or self._own_user(), self.response_timeout_s
         cluster = Cluster(self.zookeeper, znode=self.znode, user=user, timeout_s=timeout_s)
-        return HBaseClient(cluster, timeout_s=self.timeout_ms / 1000)
+        # A start refuses a staging table that is not durable, and only the driver may be able to read the schemas.
+        return HBaseClient(cluster, timeout_s=self.timeout_ms / 1000, synced=[self.staging_table])
 
     def _own_user(self) -> str:
         """Determine this process's user name in the same way as HBase clients do without Kerberos."""
@@ -95,6 +97,13 @@ class HBaseSettings(StagedSettings):
             )
         if self.staging_table not in found:
             return  # the first driver creates this table
+        yield (
+            not is_synced(found[self.staging_table]),
+            (
+                f"the sink's own table {self.staging_table!r} has the durability SKIP_WAL or ASYNC_WAL, so a crash could lose "
+                "decided rows: set its DURABILITY to USE_DEFAULT, SYNC_WAL or FSYNC_WAL"
+            ),
+        )
         ttls = _ttls(found[self.staging_table])
         for family in (STATE, DATA):
             name = family.decode()
@@ -106,6 +115,12 @@ class HBaseSettings(StagedSettings):
                 ttls[family] not in _FOR_EVER,
                 f"column family {name!r} of table {self.staging_table!r} has a TTL, so decided rows could expire: remove the TTL",
             )
+
+
+def is_synced(schema: Any) -> bool:
+    """Return whether HBase, by default, acknowledges a write to the table only when it is in the write-ahead log."""
+    attributes = {pair.first: pair.second for pair in schema.attributes}
+    return attributes.get(b"DURABILITY") not in _NOT_SYNCED
 
 
 def _ttls(schema: Any) -> dict[bytes, bytes]:

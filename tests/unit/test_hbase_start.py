@@ -17,7 +17,9 @@ from twopc.sinks.hbase.cluster import Cluster, Region
 from twopc.sinks.hbase.committer import HBaseCommitter
 from twopc.sinks.hbase.control import ControlCell
 from twopc.sinks.hbase.errors import AbsentTableError, RemoteError
-from twopc.sinks.hbase.messages import client_pb, comparator_pb
+from twopc.sinks.hbase.messages import client_pb, comparator_pb, hbase_pb
+from twopc.sinks.hbase.row_ops import write
+from twopc.sinks.hbase.staging import pack
 from twopc.sinks.staged.committer import StagedCommitter
 
 if TYPE_CHECKING:
@@ -205,7 +207,8 @@ def test_a_start_without_the_right_to_see_schemas_warns_about_the_check_that_it_
     with caplog.at_level(logging.WARNING, "twopc"):
         committer.inspect()
     [warning] = caplog.messages
-    assert "'data' and 'twopc' were not checked for a TTL" in warning
+    assert "the TTL and DURABILITY of the tables 'data' and 'twopc' were not checked" in warning
+    assert committer._client.synced == {"twopc"}
 
 
 @pytest.mark.parametrize(
@@ -221,4 +224,68 @@ def test_a_start_without_the_right_to_see_schemas_still_requires_the_table_its_f
 ) -> None:
     without_schemas(answer)
     with pytest.raises(ConfigurationError, match=words):
+        committer.inspect()
+
+
+def schemas(durability: dict[str, bytes]) -> dict[str, Any]:
+    """The schemas of both tables. A table without an entry has the default durability."""
+    found = {}
+    for name, families in (("data", [b"d"]), ("twopc", [b"t", b"d"])):
+        found[name] = hbase_pb.TableSchema()
+        for family in families:
+            found[name].column_families.add(name=family)
+        if name in durability:
+            found[name].attributes.add(first=b"DURABILITY", second=durability[name])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("durability", "is_synced"),
+    [
+        ({}, True),
+        ({"data": b"USE_DEFAULT"}, True),
+        ({"data": b"SYNC_WAL"}, True),
+        ({"data": b"FSYNC_WAL", "twopc": b"FSYNC_WAL"}, True),
+        ({"data": b"ASYNC_WAL"}, False),
+        ({"data": b"SKIP_WAL"}, False),
+    ],
+)
+def test_a_mutation_gets_the_tables_durability_unless_that_would_lose_rows(
+    durability: dict[str, bytes], committer: HBaseCommitter, monkeypatch: pytest.MonkeyPatch, *, is_synced: bool
+) -> None:
+    """An explicit SYNC_WAL would weaken a table with FSYNC_WAL, and a cluster with ``hbase.wal.hsync``."""
+    monkeypatch.setattr(Cluster, "describe", lambda *_: schemas(durability))
+    monkeypatch.setattr(ControlCell, "load", lambda *_: None)
+    committer.inspect()
+    sent: list[Any] = []
+
+    def call(_: Cluster, server: Any, method: str, request: Any) -> Any:
+        del server, method
+        sent.extend(action.mutation for part in request.regionAction for action in part.action)
+        raise ConnectionError
+
+    monkeypatch.setattr(Cluster, "region_of", lambda *_: Region(b"r", b"", b"", ("h", 1)))
+    monkeypatch.setattr(Cluster, "call", call)
+    cells = {(b"d", b"v"): b"1"}
+    chunk = client_pb.RegionAction.FromString(pack(Put("{id}", {"d:v": "v"}).actions([(b"k", (b"1",))])))
+    assert not committer._client.send_whole("data", chunk)
+    ops = [write(table, b"k", cells, at_ms=1) for table in ("data", "twopc")]
+    committer._client.execute(ops, retry_if=lambda _: False)
+    wanted = "USE_DEFAULT" if is_synced else "SYNC_WAL"
+    assert [client_pb.MutationProto.Durability.Name(one.durability) for one in sent] == [wanted, wanted, "USE_DEFAULT"]
+
+
+def test_a_task_stages_its_rows_with_the_durability_of_the_sinks_own_table() -> None:
+    client = HBaseSink(name="s", zookeeper="h:1", table="data", mapping=Delete("{id}"), user="u").create_client()
+    assert client.synced == {"twopc"}
+
+
+@pytest.mark.parametrize("durability", [b"SKIP_WAL", b"ASYNC_WAL"])
+def test_a_staging_table_that_may_lose_rows_is_refused(
+    durability: bytes, committer: HBaseCommitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Cluster, "describe", lambda *_: schemas({"twopc": durability}))
+    with pytest.raises(
+        ConfigurationError, match=r"'twopc' has the durability SKIP_WAL or ASYNC_WAL.*Nothing was written$"
+    ):
         committer.inspect()

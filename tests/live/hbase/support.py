@@ -97,6 +97,7 @@ class Store:
         *,
         ttl_s: int | None = None,
         max_cell_bytes: int | None = None,
+        durability: bytes = b"",
         families: list[Any] | None = None,
     ) -> None:
         """Create a table with the family ``d``, or with these families."""
@@ -109,6 +110,8 @@ class Store:
         schema.column_families.extend(families or [family])
         if max_cell_bytes is not None:
             schema.attributes.add(first=b"hbase.server.keyvalue.maxsize", second=b"%d" % max_cell_bytes)
+        if durability:
+            schema.attributes.add(first=b"DURABILITY", second=durability)
         self._call_master(lambda master: master.send_request(request, "CreateTable"))
         until(lambda: self._is_served(name))
 

@@ -17,6 +17,7 @@ from twopc.errors import BadRecordError, CommitBlockedError, ConfigurationError,
 from twopc.files import LocalFiles
 from twopc.sinks.hbase import HBaseSink
 from twopc.sinks.hbase.mappings import COUNTER, Append, Delete, Increment, Mapping, Put
+from twopc.sinks.hbase.staging import families
 from twopc.testing.contract.drivers import QUERY_ID, Driver
 
 if TYPE_CHECKING:
@@ -175,6 +176,18 @@ def test_a_family_whose_ttl_would_expire_markers_is_refused(store: Store) -> Non
         Driver(sink_of(store, Increment("{id}", CELL), table=table))
     for mapping in (Put("{id}", CELL), Delete("{id}", ["d:v"])):
         Driver(sink_of(store, mapping, table=table))
+
+
+def test_the_durability_of_a_table_is_read(store: Store) -> None:
+    tables = {durability: f"{durability.decode()}-{unique()}" for durability in (b"FSYNC_WAL", b"ASYNC_WAL")}
+    for durability, table in tables.items():
+        store.create_table(table, durability=durability, families=families())
+        sink = sink_of(store, Put("{id}", CELL), table=table)
+        committer: Any = Driver(sink).committer
+        assert committer._client.synced == {sink.staging_table, *([table] if durability == b"FSYNC_WAL" else [])}
+        assert apply(sink, batch(id=[1], v=["a"])) == [Evidence.COMMITTED]
+    with pytest.raises(ConfigurationError, match="has the durability SKIP_WAL or ASYNC_WAL"):
+        Driver(sink_of(store, Put("{id}", CELL), staging_table=tables[b"ASYNC_WAL"]))
 
 
 def test_a_cell_that_becomes_invalid_after_the_decision_blocks_the_commit_until_it_is_fixed(
