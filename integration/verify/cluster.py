@@ -175,12 +175,12 @@ class Cluster:
         found = describe(self.ledger.admin, topic, timeout_ms=self._timeout_ms)
         return None if found is None else self._bounds(topic, [partition.id for partition in found.partitions])
 
-    def is_compacted(self, topic: str) -> bool:
-        """Whether the topic is compacted. False if the user has no permission to read the topic's configuration."""
+    def is_compacted(self, topic: str) -> bool | None:
+        """Whether the topic is compacted. None if the user has no permission to read the topic's configuration."""
         try:
             settings = settings_of(self.ledger.admin, topic, timeout_ms=self._timeout_ms) or {}
         except ConfigurationError:
-            return False
+            return None
         return "compact" in str(settings.get("cleanup.policy"))
 
     def _bounds(self, topic: str, partitions: list[int]) -> Bounds:

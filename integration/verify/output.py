@@ -11,7 +11,7 @@ from twopc.errors import ConfigurationError
 from twopc.integration.verify.findings import Finding, Kind
 from twopc.integration.verify.sources import ranges
 from twopc.integration.verify.spill import Spill
-from twopc.integration.verify.tail import Tail
+from twopc.integration.verify.tail import Tail, why_deleted, why_maybe_deleted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -115,15 +115,19 @@ class Output:
         self._unidentified[f"{topic}, --sequence {sequence.text}"] += unidentified
 
     def check_records(
-        self, *, is_quiescent: bool, has_rows: bool = True, abandoned: Collection[int] = ()
+        self, cluster: Cluster, *, is_quiescent: bool, has_rows: bool = True, abandoned: Collection[int] = ()
     ) -> Iterator[Finding]:
         """Find duplicates, gaps, and records that could not be checked.
 
         Args:
+            cluster: knows which topics are compacted.
             is_quiescent: whether every decided transaction was visible or abandoned, and no transaction was decided while the
                 end offsets were read. If not, a number may only seem to be missing.
             has_rows: whether the sink may have written a row.
             abandoned: the batches with abandoned transactions that are not visible. Their numbers may be missing.
+
+        Raises:
+            TwoPhaseCommitError: the topics' settings could not be read.
         """
         asked = {"--key": self._checks.key, "--sequence": self._checks.sequence}
         for option, expression in asked.items():
@@ -143,8 +147,8 @@ class Output:
             named = "; ".join(f"{low} to {high} at {self._at(place)}" for low, high, place in gaps)
             where = f"--sequence {self._checks.sequence.text}"
             text = f"{counted(count, 'number is', 'numbers are')} missing, such as {named}"
-            if any(tail.skipped for tail in self.topics.values()):
-                yield Finding(Kind.NOT_COMPARED, where, f"{text}, but records were deleted before they were read")
+            if reason := why_deleted(cluster, self.topics) or why_maybe_deleted(cluster, self.topics):
+                yield Finding(Kind.NOT_COMPARED, where, f"{text}, but {reason}")
             elif not is_quiescent or any(tail.bounds.held_back for tail in self.topics.values()):
                 reason = "a batch is being written, or decided transactions are not proven visible"
                 yield Finding(Kind.NOT_COMPARED, where, f"{text}, but {reason}")

@@ -1,4 +1,7 @@
-"""Read a topic piece by piece. Each read resumes where the previous read ended."""
+"""Read a topic piece by piece. Each read resumes where the previous read ended.
+
+A broker may delete records before they are read. So a record that was not read may have been deleted as intended.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from twopc.integration.verify.cluster import Bounds
+from twopc.sinks.kafka.errors import on_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from confluent_kafka import Message
 
@@ -53,3 +57,30 @@ class Tail:
             positions.update({message.partition() or 0: (message.offset() or 0) + 1 for message in messages})
             yield messages
         positions.update({partition: max(end, positions[partition]) for partition, end in self.bounds.stable.items()})
+
+
+def why_deleted(cluster: Cluster, topics: Mapping[str, Tail]) -> str | None:
+    """Say which topics lack records that a broker has deleted. Return None if no topic is known to lack any.
+
+    Raises:
+        TwoPhaseCommitError: the brokers do not respond.
+    """
+    deleted = [topic for topic, tail in topics.items() if tail.skipped or tail.starts_late]
+    if dropped := deleted or [topic for topic in topics if cluster.is_compacted(topic)]:
+        return f"records were deleted from {', '.join(dropped)} (retention, compaction)"
+    return None
+
+
+def why_maybe_deleted(cluster: Cluster, topics: Mapping[str, Tail]) -> str | None:
+    """Say which topics may be compacted, and how to find out. Return None if the settings of all topics are known.
+
+    Raises:
+        TwoPhaseCommitError: the brokers do not respond.
+    """
+    unknown = [topic for topic in topics if cluster.is_compacted(topic) is None]
+    if not unknown:
+        return None
+    return (
+        f"{', '.join(unknown)} may be compacted, in which case compaction may have deleted records. To let this command find "
+        f"out, allow {' and '.join(on_topic('DescribeConfigs', topic) for topic in unknown)}"
+    )

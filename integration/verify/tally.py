@@ -13,6 +13,7 @@ from twopc.counted import counted
 from twopc.integration.verify.findings import Finding, Kind
 from twopc.integration.verify.output import NO_TOPIC
 from twopc.integration.verify.strays import describe_strays
+from twopc.integration.verify.tail import why_deleted, why_maybe_deleted
 from twopc.integration.verify.transactions import topics_of
 
 if TYPE_CHECKING:
@@ -138,6 +139,9 @@ def check_count(
         if reason := expected.incomplete or _why_not(cluster, group, read):
             text = f"the number of records ({count:,}, for {counted(decided, 'decided row')}) proves nothing, because {reason}"
             yield Finding(Kind.NOT_COMPARED, where, text)
+        elif count < proven and (reason := why_maybe_deleted(cluster, read)):
+            text = f"there are fewer records ({count:,}) than committed rows ({proven:,}), but {reason}"
+            yield Finding(Kind.NOT_COMPARED, where, text)
         elif count < proven:
             text = f"only {counted(count, 'record')} for {counted(proven, 'committed row')}, so records were lost"
             yield Finding(Kind.RECORDS_MISSING, where, text)
@@ -161,9 +165,8 @@ def _has_plain_rows(batch: Batch, sink: str) -> bool:
 def _why_not(cluster: Cluster, group: frozenset[str], read: Mapping[str, Tail]) -> str | None:
     if others := sorted(group - read.keys()):
         return f"the same transactions also wrote to {', '.join(others)}"
-    deleted = [topic for topic, tail in read.items() if tail.skipped or tail.starts_late]
-    if dropped := deleted or [topic for topic in read if cluster.is_compacted(topic)]:
-        return f"records were deleted from {', '.join(dropped)} (retention, compaction)"
+    if reason := why_deleted(cluster, read):
+        return reason
     if any(tail.bounds.held_back for tail in read.values()):
         return "some committed records are not readable yet"
     return None

@@ -137,6 +137,7 @@ class Verifier(AbstractContextManager["Verifier"]):
         findings += check_count(self._cluster, topics, expected, sole_writer=options.sole_writer)
         abandoned = {uuid: decided[uuid].id.batch for uuid in still_decided if decided[uuid].abandoned}
         findings += self._output.check_records(
+            self._cluster,
             # Nothing commits an abandoned transaction any more.
             is_quiescent=absent.keys() == abandoned.keys() and required.keys() == decided.keys(),
             has_rows=expected.incomplete is not None or any(map(_has_rows, after.batches.values())),
