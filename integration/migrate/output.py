@@ -22,7 +22,7 @@ from twopc.sinks.kafka.ledger_topic import describe
 from twopc.sinks.kafka.reader import offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from confluent_kafka import Message
 
@@ -75,21 +75,7 @@ def bounds_of(
     if found is None:
         raise ConfigurationError(f"topic {topic} does not exist at {sink.bootstrap_servers}. Check --topic")
     numbers = [partition.id for partition in found.partitions]
-    ends = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms)
-
-    def held() -> list[int]:
-        stable = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)
-        # Another program may have written since the first request, so an end offset may have increased.
-        return [number for number in numbers if stable[number] < ends[number]]
-
-    # If another program continuously writes in transactions, one of them is nearly always open, but no transaction lasts long.
-    waiting = repeating(stop=stop_after_delay(sink.timeout_ms / 1000), backoff=wait_fixed(_PAUSE_S))
-    if open_in := ", ".join(f"{topic}[{number}]" for number in waiting(held)):
-        raise ConfigurationError(
-            f"{open_in} contains an open transaction, which did not end within {sink.timeout_ms:.0f} ms. A transactional "
-            "query may be writing to the output. Nothing was done. Stop that query, or end its open transactions. If another "
-            "program's transactions take longer, use --timeout to wait longer"
-        )
+    ends = _stable_ends(admin, topic, numbers, sink.timeout_ms)
     if starts is not None:
         if set(starts) != set(numbers):
             raise ConfigurationError(
@@ -109,6 +95,31 @@ def bounds_of(
         number: Bounds(start=min(before[number], exact[number]), exact=exact[number], end=ends[number])
         for number in numbers
     }
+
+
+def _stable_ends(admin: AdminClient, topic: str, numbers: Collection[int], timeout_ms: float) -> dict[int, int]:
+    """Return the current end offsets, as soon as no open transaction hides a record below them.
+
+    Raises:
+        ConfigurationError: a transaction stays open.
+        TwoPhaseCommitError: the brokers do not respond.
+    """
+    ends = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=timeout_ms)
+
+    def held() -> list[int]:
+        stable = offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=timeout_ms, committed=True)
+        # Another program may have written since the first request, so an end offset may have increased.
+        return [number for number in numbers if stable[number] < ends[number]]
+
+    # If another program continuously writes in transactions, one of them is nearly always open, but no transaction lasts long.
+    waiting = repeating(stop=stop_after_delay(timeout_ms / 1000), backoff=wait_fixed(_PAUSE_S))
+    if open_in := ", ".join(f"{topic}[{number}]" for number in waiting(held)):
+        raise ConfigurationError(
+            f"{open_in} contains an open transaction, which did not end within {timeout_ms:.0f} ms. A transactional "
+            "query may be writing to the output. Nothing was written. Stop that query, or end its open transactions. If another "
+            "program's transactions take longer, wait longer: raise --timeout or, in a query, the sink's timeout_ms"
+        )
+    return ends
 
 
 def tally(sink: KafkaSink, handover: Handover, key: Expression | None) -> Tally:
@@ -160,36 +171,49 @@ def kept(sink: KafkaSink, handover: Handover) -> Handover:
     Raises:
         TwoPhaseCommitError: the brokers do not respond.
     """
-    return _with_bounds(sink, handover, OffsetSpec.earliest(), lambda bounds, first: bounds.since(first))
+
+    def earliest(admin: AdminClient, topic: str, numbers: Collection[int]) -> dict[int, int]:
+        return offsets(admin, topic, numbers, OffsetSpec.earliest(), timeout_ms=sink.timeout_ms)
+
+    return _with_bounds(sink, handover, earliest, lambda bounds, first: bounds.since(first))
 
 
-def afterward(sink: KafkaSink, handover: Handover) -> Handover:
+def afterward(sink: KafkaSink, handover: Handover, *, is_swept: bool = False) -> Handover:
     """Return the hand-over with new bounds, which contain the committed records written after the old bounds were recorded.
 
+    An open transaction hides all later records of its partition, even records that were written without a transaction.
+
+    Args:
+        sink: describes the cluster.
+        handover: the hand-over.
+        is_swept: whether the new query has ended its own open transactions. If so, wait for other programs' transactions to
+            end. Otherwise, the new bounds end at the first open transaction.
+
     Raises:
+        ConfigurationError: ``is_swept`` is true, and a transaction stays open.
         TwoPhaseCommitError: the brokers do not respond.
     """
 
-    def after(bounds: Bounds, end: int) -> Bounds:
-        return Bounds(start=bounds.end, exact=bounds.end, end=end)
+    def ends(admin: AdminClient, topic: str, numbers: Collection[int]) -> dict[int, int]:
+        if is_swept:
+            return _stable_ends(admin, topic, numbers, sink.timeout_ms)
+        return offsets(admin, topic, numbers, OffsetSpec.latest(), timeout_ms=sink.timeout_ms, committed=True)
 
-    return _with_bounds(sink, handover, OffsetSpec.latest(), after, committed=True)
+    return _with_bounds(sink, handover, ends, lambda bounds, end: Bounds(start=bounds.end, exact=bounds.end, end=end))
 
 
 def _with_bounds(
     sink: KafkaSink,
     handover: Handover,
-    spec: OffsetSpec,
+    found: Callable[[AdminClient, str, Collection[int]], Mapping[int, int]],
     new: Callable[[Bounds, int], Bounds],
-    *,
-    committed: bool = False,
 ) -> Handover:
-    """Return the hand-over with new bounds, each computed from the old ones and from the partition's offset."""
+    """Return the hand-over with new bounds, each computed from the old ones and from the partition's offset in ``found``."""
     admin = quiet_admin(sink)
     topics = {}
     for topic, partitions in handover.topics.items():
-        found = offsets(admin, topic, partitions, spec, timeout_ms=sink.timeout_ms, committed=committed)
-        topics[topic] = {number: new(bounds, found[number]) for number, bounds in partitions.items()}
+        at = found(admin, topic, partitions)
+        topics[topic] = {number: new(bounds, at[number]) for number, bounds in partitions.items()}
     return msgspec.structs.replace(handover, topics=topics)
 
 

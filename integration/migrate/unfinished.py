@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from typing import TYPE_CHECKING, Final
@@ -16,13 +17,13 @@ from twopc.integration.migrate.output import afterward, kept, records_of
 from twopc.integration.migrate.rest import Comparison
 from twopc.integration.spark import checkpoint
 from twopc.integration.spark.hadoop_files import open_files
-from twopc.integration.spark.handed_over import passing_the_rest
+from twopc.integration.spark.handed_over import checked_once_swept, passing_the_rest
 from twopc.integration.spark.interceptors import Interceptor
 from twopc.integration.spark.skipped import skipped
 from twopc.offsets import is_same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from twopc.files import Files
     from twopc.integration.migrate.handover import Handover
@@ -102,7 +103,7 @@ class TakeOver(Interceptor):
                 "--apply`, and restart"
             )
         kind = _kind_now(files, handover, batch_id)
-        later: Handover | None = None
+        is_watched = False
         if not handover.is_back:
             if not batch.sinks:
                 raise ConfigurationError(
@@ -110,74 +111,105 @@ class TakeOver(Interceptor):
                     f"{batch_id}. exactly_once() may already have written this batch. This call wrote nothing. Stop "
                     "the transactional query, run `twopc migrate rollback`, and restart"
                 )
-            later = self._written_by_others(handover, batch)
+            is_watched = self._is_undecided(handover, batch)
         if kind is Kind.REST:
-            self._write_rest(batch, frame, handover, later, proceed)
+            self._write_rest(batch, frame, handover, proceed, is_watched=is_watched)
         elif kind is Kind.WHOLE:
             self._end_dry_run(f"all of batch {batch_id} is in the output, so the batch is not written again")
             frame.write.format("noop").mode("overwrite").save()  # a stateful plan must write its state
         else:
-            self._end_dry_run(f"no part of batch {batch_id} was handed over, so all of its rows would be written")
-            if later is not None:
-                topics = ", ".join(handover.topics)
-                logger.warning(
-                    "other programs write to %s, so the toolkit cannot check whether the old query has stopped", topics
-                )
-            proceed(frame)
+            with self._watched(handover, None, is_wanted=is_watched):
+                self._end_dry_run(f"no part of batch {batch_id} was handed over, so all of its rows would be written")
+                if is_watched and handover.other_writers:
+                    logger.warning(
+                        "other programs write to %s, so the toolkit cannot check whether the old query has stopped",
+                        ", ".join(handover.topics),
+                    )
+                proceed(frame)
 
-    def _written_by_others(self, handover: Handover, batch: InterceptedBatch) -> Handover | None:
-        """Check that only the new query has written since the hand-over. Its decisions show which batches it wrote.
-
-        If other programs may write, return the bounds of the records that they have written since the hand-over. If the new
-        query has already decided a batch, return None, because the records may be the new query's own.
+    def _is_undecided(self, handover: Handover, batch: InterceptedBatch) -> bool:
+        """Whether the new query has decided no batch since the hand-over. If so, none of the later records is its own.
 
         Raises:
-            ConfigurationError: a batch was skipped, or another program has written to the topics and ``--other-writers`` was not
-                set.
+            ConfigurationError: a batch was skipped.
         """
         decided, first = decided_by(handover.query_id, self._sink, batch.sinks), handover.first_batch
         if decided is not None and decided >= first:
-            return None
+            return False
         if batch.batch_id > first:
             # Without this check, exactly_once() would refuse the batch, but a dry run would not.
             files = open_files(batch.context, batch.checkpoint_location)
             raise ConfigurationError(skipped(first, batch.batch_id - 1, lambda: bool(files.names("state"))))
-        later = afterward(self._sink, handover)
-        if handover.other_writers:
-            return later
+        return True
+
+    @contextlib.contextmanager
+    def _watched(self, handover: Handover, comparison: Comparison | None, *, is_wanted: bool) -> Iterator[None]:
+        """Check that no other program has written since the hand-over, now and once more in the body.
+
+        The body's start ends the new query's open transactions. Until then, they hide what the old query has written after them.
+
+        Args:
+            handover: the hand-over.
+            comparison: if other programs may write, finds their records that are rows of the batch; None if there is nothing to
+                compare. In that case, the records of other programs show nothing.
+            is_wanted: whether to check at all.
+
+        Raises:
+            ConfigurationError: another program has written.
+        """
+
+        def check(*, is_swept: bool = True) -> None:
+            later = afterward(self._sink, handover, is_swept=is_swept)
+            if comparison is not None and handover.other_writers:
+                _require_not_written_again(comparison, later)
+            else:
+                self._require_unwritten(later)
+
+        if not is_wanted or (comparison is None and handover.other_writers):
+            yield
+            return
+        check(is_swept=False)
+        with checked_once_swept(check):
+            yield
+
+    def _require_unwritten(self, later: Handover) -> None:
+        """Check that there is no record within bounds that begin at the hand-over.
+
+        Raises:
+            ConfigurationError: a program has written to the topics, and ``--other-writers`` was not set.
+        """
         if kept(self._sink, later) != later:
             raise ConfigurationError(
-                f"the broker has deleted records that were written to {', '.join(handover.topics)} after the hand-over. So "
+                f"the broker has deleted records that were written to {', '.join(later.topics)} after the hand-over. So "
                 f"it is unknown whether the old query is still running. Make sure that the old query has stopped. {_AGAIN}"
             )
         if count := sum(1 for _ in records_of(self._sink, later)):
             raise ConfigurationError(
-                f"{counted(count, 'record was', 'records were')} written to {', '.join(handover.topics)} since the "
+                f"{counted(count, 'record was', 'records were')} written to {', '.join(later.topics)} since the "
                 "hand-over was recorded. Stop the old query, or any other program that still writes to these topics. "
                 f"If other programs must continue to write to them, pass --other-writers. {_AGAIN}"
             )
-        return None
 
     def _write_rest(
         self,
         batch: InterceptedBatch,
         frame: DataFrame,
         handover: Handover,
-        later: Handover | None,
         proceed: Callable[[Frames], None],
+        *,
+        is_watched: bool,
     ) -> None:
         comparison = Comparison(frame, self._sink, handover, batch.select)
         try:
-            if later is not None:
-                _require_not_written_again(comparison, later)
-            numbers = comparison.numbers()
-            text = described(handover.batch_id, numbers)
-            _require_clear(handover, numbers, text, comparison.first_offsets)
-            self._end_dry_run(text)
-            logger.warning("%s", text)
-            rest = comparison.rest()
-            with passing_the_rest(handover.batch_id, rest):
-                proceed(rest)
+            with self._watched(handover, comparison, is_wanted=is_watched):
+                numbers = comparison.numbers()
+                text = described(handover.batch_id, numbers)
+                _require_clear(handover, numbers, text, comparison.first_offsets)
+                self._end_dry_run(text)
+                logger.warning("%s", text)
+                rest = comparison.rest()
+                with passing_the_rest(handover.batch_id, rest):
+                    proceed(rest)
         finally:
             comparison.release()
 

@@ -39,6 +39,7 @@ class _Rest(NamedTuple):
 
 
 _passing: ContextVar[_Rest | None] = ContextVar("twopc_taken_over", default=None)
+_check: ContextVar[Callable[[], None] | None] = ContextVar("twopc_check_of_take_over", default=None)
 
 
 class HandoverFacts(msgspec.Struct):
@@ -88,6 +89,30 @@ def require_passed_on(rows: object, batch_id: int) -> None:
             "original rows with the output, so it could have passed on the wrong rows. Nothing was written. Make TakeOver the "
             "last interceptor, and restart"
         )
+
+
+@contextlib.contextmanager
+def checked_once_swept(check: Callable[[], None]) -> Iterator[None]:
+    """While the body runs, let the query's start call ``check`` after the start has ended the query's open transactions.
+
+    These transactions hide later records, so ``TakeOver`` itself cannot see everything that was written since the hand-over.
+    """
+    token = _check.set(check)
+    try:
+        yield
+    finally:
+        _check.reset(token)
+
+
+def check_once_swept() -> None:
+    """Run the check of :func:`checked_once_swept`, if there is one.
+
+    Raises:
+        TwoPhaseCommitError: the check has failed. The batch must not be written.
+    """
+    check = _check.get()
+    if check is not None:
+        check()
 
 
 def newest_handover(files: Files) -> tuple[str, HandoverFacts] | None:

@@ -15,7 +15,7 @@ from twopc.integration.spark.built_ins import BuiltIns
 from twopc.integration.spark.direct import BatchInput, Direct, Way
 from twopc.integration.spark.former_writers import require_adoptable, warn_of_adoption
 from twopc.integration.spark.frame import arrange
-from twopc.integration.spark.handed_over import require_taken_over
+from twopc.integration.spark.handed_over import check_once_swept, require_taken_over
 from twopc.integration.spark.jobs import is_of_cluster
 from twopc.integration.spark.mode import Attempt
 from twopc.integration.spark.options import Options, participants
@@ -211,7 +211,7 @@ class RunWriter:
         return coordinator
 
     def _started(self, coordinator: Coordinator, own_files: Files, batch: Batch, pending: Pending) -> DriverRun:
-        """Start, and check that no batch was skipped since a hand-over.
+        """Start, and check that since a hand-over, no batch was skipped, and no other writer has written.
 
         The start itself notices a gap only if the log contains a record of the query. Even then, its advice would also run
         batches again that the old query has written.
@@ -224,9 +224,13 @@ class RunWriter:
                 if text is not None:
                     raise ConfigurationError(f"{text}. {DEADLINE}") from error
             raise
-        text = skipped_before(own_files, batch, run.view.highest_batch_of(batch.query_id))
+        decided = run.view.highest_batch_of(batch.query_id)
+        text = skipped_before(own_files, batch, decided)
         if text is not None:
             raise ConfigurationError(text)
+        # If this query has decided the batch, its own rows are in the output.
+        if decided is None or decided < batch.batch_id:
+            check_once_swept()
         return run
 
     def _connect(self, session: SparkSession, staging: Staging | None, own_files: Files) -> Coordinator:

@@ -11,11 +11,13 @@ import pytest
 from twopc.errors import ConfigurationError
 from twopc.integration.migrate import output, unfinished
 from twopc.integration.migrate.handover import Bounds, Handover, Kind
+from twopc.integration.spark.handed_over import check_once_swept
 from twopc.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from twopc.integration.migrate.rest import Comparison
     from twopc.integration.spark.interceptors import InterceptedBatch
 
 SINK: Final = KafkaSink(name="orders", bootstrap_servers="127.0.0.1:1", topic="enriched", timeout_ms=50)
@@ -89,14 +91,45 @@ def test_records_that_were_written_after_the_hand_over_and_deleted_may_be_the_ol
 ) -> None:
     """Nothing else shows whether the old query still runs. The topic ends at offset 10."""
     respond({0: 10}, {0: first})
-    monkeypatch.setattr(unfinished, "decided_by", lambda *_: None)
     monkeypatch.setattr(unfinished, "records_of", lambda *_: ())
     topics = {"enriched": {0: Bounds(start=2, exact=4, end=9)}}
     handover = Handover(query_id="q", batch_id=1, offsets=(), kind=Kind.REST, topics=topics)
     refused = pytest.raises(ConfigurationError, match=r"deleted records .* after the hand-over.*twopc migrate cutover")
-    with refused if is_refused else contextlib.nullcontext():
-        batch = cast("InterceptedBatch", SimpleNamespace(sinks=(SINK,), batch_id=1))
-        assert unfinished.TakeOver(SINK)._written_by_others(handover, batch) is None
+    with (
+        refused if is_refused else contextlib.nullcontext(),
+        unfinished.TakeOver(SINK)._watched(handover, None, is_wanted=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("other_writers", [False, True])
+def test_rows_behind_the_new_querys_own_open_transaction_are_seen_once_its_start_has_ended_the_transaction(
+    *, other_writers: bool, respond: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new query was killed, and its transaction began at offset 9. Then the old query was started once more."""
+    respond({0: 9}, {0: 0}, {0: 12}, {0: 9}, {0: 12}, {0: 0})
+    monkeypatch.setattr(unfinished, "records_of", lambda _, found: range(9, found.topics["enriched"][0].end))
+    topics = {"enriched": {0: Bounds(start=2, exact=4, end=9)}}
+    handover = Handover(
+        query_id="q", batch_id=1, offsets=(), kind=Kind.REST, topics=topics, other_writers=other_writers
+    )
+    comparison = SimpleNamespace(written_again=lambda later: later.topics["enriched"][0].end - 9)
+    if other_writers:
+        respond({0: 9}, {0: 12}, {0: 9}, {0: 12})
+    with (
+        unfinished.TakeOver(SINK)._watched(handover, cast("Comparison", comparison), is_wanted=True),
+        pytest.raises(ConfigurationError, match=r"^3 records .* written .* Nothing was written"),
+    ):
+        check_once_swept()
+    check_once_swept()  # the next batches are not checked
+
+
+def test_a_start_does_not_write_while_another_programs_transaction_may_hide_rows(respond: Callable[..., None]) -> None:
+    respond({0: 12}, {0: 9})
+    topics = {"enriched": {0: Bounds(start=2, exact=4, end=9)}}
+    handover = Handover(query_id="q", batch_id=1, offsets=(), kind=Kind.REST, topics=topics)
+    with pytest.raises(ConfigurationError, match=r"enriched\[0\] contains an open transaction.*the sink's timeout_ms"):
+        output.afterward(SINK, handover, is_swept=True)
 
 
 def test_a_dry_run_also_refuses_a_batch_after_the_handed_over_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,4 +143,4 @@ def test_a_dry_run_also_refuses_a_batch_after_the_handed_over_one(monkeypatch: p
     with pytest.raises(
         ConfigurationError, match=r"recorded batch 1 as done.*--old-query-finished 1.*run batch 1 again"
     ):
-        unfinished.TakeOver(SINK, dry_run=True)._written_by_others(handover, batch)
+        unfinished.TakeOver(SINK, dry_run=True)._is_undecided(handover, batch)

@@ -15,7 +15,7 @@ from twopc.errors import ConfigurationError, SchemaError
 from twopc.files import LocalFiles
 from twopc.integration.migrate.handover import Handover, Handovers, Kind
 from twopc.integration.spark import run_writer
-from twopc.integration.spark.handed_over import passing_the_rest
+from twopc.integration.spark.handed_over import checked_once_swept, passing_the_rest
 from twopc.integration.spark.options import Options
 from twopc.integration.spark.query_runs import QueryRun
 from twopc.integration.spark.run_writer import RunWriter
@@ -187,6 +187,32 @@ def test_a_batch_after_the_handed_over_one_is_not_the_first(
     assert not cluster.store.visible()
     with passing_the_rest(1, ()):
         rejected(cluster, tmp_path, 1, monkeypatch, Options(overrides=adopting))
+
+
+@pytest.mark.parametrize("point", ["driver.confirmed", "driver.decided"])
+def test_a_start_looks_for_the_old_querys_rows_once_its_own_open_transactions_hide_none(
+    point: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this query has decided the batch, its own rows are in the output."""
+    Handovers(cluster.files).add(Handover(**OLD, batch_id=0, kind=Kind.REST))
+    die_at(cluster, cluster.start(), point, 0)
+    assert cluster.store.pending()
+    hidden = list[int]()
+
+    def check() -> None:
+        hidden.append(len(cluster.store.pending()))
+        raise ConfigurationError("the old query has written")
+
+    with passing_the_rest(0, ()), checked_once_swept(check):
+        if point == "driver.decided":
+            rejected(cluster, tmp_path, 0, monkeypatch)
+            assert not hidden
+            return
+        for _ in range(2):  # the next start checks again
+            with pytest.raises(ConfigurationError, match="the old query has written"):
+                write(cluster, tmp_path, 0)
+    assert hidden == [0, 0]
+    assert not cluster.store.visible()
 
 
 def test_a_batch_after_a_decided_handed_over_one_is_not_skipped(

@@ -7,12 +7,14 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import functions as sf
 
 from tests.live.migrate.support import OldPipeline, StopError
 from twopc import AdoptQuery, exactly_once
 from twopc.integration.migrate import TakeOver
 from twopc.integration.migrate.unfinished import DryRunError
+from twopc.sinks.kafka.handle import task_id
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -332,6 +334,40 @@ def test_a_batch_that_the_new_query_has_decided_is_not_handed_over_again(
     pipeline.fail_new_at(spark, "driver.committing")
     assert "Start the new query" in pipeline.refused("cutover", "--topic", pipeline.topic, "--apply")
     assert [str(file) for file in (pipeline.checkpoint / "twopc").glob("handover-*.json")] == [recorded]
+    pipeline.run_new(spark)
+    assert pipeline.visible() == Counter(pipeline.given)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("other_writers", [(), ("--other-writers",)], ids=["alone", "other writers"])
+def test_an_old_query_that_wrote_behind_the_new_querys_open_transaction_is_detected(
+    other_writers: tuple[str, ...], pipeline: OldPipeline, spark: SparkSession
+) -> None:
+    """Caught mutation: only the check before the start. The transaction hides the rows, and the start writes them again."""
+    pipeline.feed(100)
+    write_half_of_batch_1(pipeline, spark)
+    pipeline.cut_over("--apply", *other_writers)
+    before = pipeline.visible()
+    missing = sorted((Counter(pipeline.of_batch(1)) - before).elements())
+    killed = Producer(  # a task of the new query, which was killed
+        {
+            "bootstrap.servers": pipeline.servers,
+            "transactional.id": task_id(pipeline.name, 0, "worker", 0),
+            "log_level": 0,
+        }
+    )
+    killed.init_transactions(60)
+    killed.begin_transaction()
+    for number in range(4):
+        killed.produce(pipeline.topic, missing[0], partition=number)
+    assert killed.flush(60) == 0
+    for value in missing:  # the old query was started again, and was killed, too
+        pipeline.write_directly(value, key=f"k{int(value[1:]) % 23}")
+    assert pipeline.visible() == before, "the open transaction should hide these rows"
+    error = pipeline.fail_new(spark)
+    assert f"{len(missing)} record" in error and "Nothing was written" in error
+    assert pipeline.visible() == before + Counter(missing)
+    pipeline.cut_over("--apply", *other_writers)
     pipeline.run_new(spark)
     assert pipeline.visible() == Counter(pipeline.given)
 
