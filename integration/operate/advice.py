@@ -262,6 +262,6 @@ def _expiry(found: Sequence[OpenTransaction]) -> str:
     if left:
         return f"the first expires in {max(0.0, min(left)):.0f} s"
     is_ending = all(one.state != "Ongoing" for one in found)
-    return (
-        "the coordinator is already ending them, so none expires" if is_ending else "the transactions' age is unknown"
-    )
+    if is_ending:
+        return "the coordinator is already ending them, so none expires"
+    return "the transactions' age is unknown (perhaps this machine's clock and the brokers' clocks differ)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from twopc.sinks.kafka.handle import ProducerIdentity, driver_epoch_of, driver_id
 
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from twopc.integration.verify.transactions import Decided
     from twopc.sinks.kafka import KafkaSink
     from twopc.sinks.kafka.reports import Description
+
+
+#: A difference between two clocks that is not worth a word, and longer than a coordinator needs to abort an expired transaction
+#: (transaction.abort.timed.out.transaction.cleanup.interval.ms: 10 s).
+_TOLERANCE_S: Final = 15
 
 
 class Standing(Enum):
@@ -36,7 +41,8 @@ class OpenTransaction:
 
     Attributes:
         state: the transaction's state, in the coordinator's terms.
-        age_s: how long the transaction has been open, in seconds; None if the coordinator did not report the time.
+        age_s: how long the transaction has been open, in seconds; None if the coordinator did not report the time, or if this
+            machine's clock and the coordinator's clock certainly differ.
         expires_in_s: the seconds until the coordinator aborts the transaction. If the number is negative, the abort is
             overdue. None if unknown, or if the coordinator is already ending the transaction.
         batch: the batch of a decided transaction; None if unknown.
@@ -123,8 +129,8 @@ def opened(  # noqa: PLR0913 - the facts
             report it.
         decided: the decisions in the log; None if the log cannot be read.
         driver_epoch: the epoch of the newest driver in the log.
-        now_ms: the time, in ms since 1970 UTC. An age is the difference between this time and a coordinator's
-            timestamp.
+        now_ms: the time on this machine, in ms since 1970 UTC. An age is the difference between this time and a coordinator's
+            timestamp, so the age is wrong by the difference between the two clocks.
         judged_from: the result of :func:`lowest_judged`.
     """
     by_producer = {
@@ -135,7 +141,7 @@ def opened(  # noqa: PLR0913 - the facts
         if description.state not in {"Ongoing", "PrepareCommit", "PrepareAbort"}:
             continue
         one = by_producer.get((tid, description.producer_id, description.producer_epoch))
-        age_s = None if description.started_ms < 0 else round((now_ms - description.started_ms) / 1000, 1)
+        age_s = _age_s(description, now_ms)
         found.append(
             OpenTransaction(
                 transactional_id=tid,
@@ -164,6 +170,15 @@ def opened(  # noqa: PLR0913 - the facts
             )
         )
     return tuple(found)
+
+
+def _age_s(found: Description, now_ms: float) -> float | None:
+    """Return how long a transaction has been open; None if the time is unknown, or if no open transaction can be of this age."""
+    age_s = (now_ms - found.started_ms) / 1000
+    is_overdue = found.state == "Ongoing" and age_s > found.timeout_ms / 1000 + _TOLERANCE_S
+    if found.started_ms < 0 or age_s < -_TOLERANCE_S or is_overdue:
+        return None
+    return round(max(0.0, age_s), 1)
 
 
 def lowest_judged(found: History, sink: str) -> int:

@@ -47,6 +47,15 @@ OPERATE_BUGS: Final[tuple[Bug, ...]] = (
         protocol="tests/live/operate/test_decisions_in_the_checkpoint.py -k copy",
     ),
     one_edit(
+        "status believes any clock",
+        0,
+        "integration/operate/opened.py",
+        "age_s < -_TOLERANCE_S or is_overdue:",
+        "False:",
+        model=False,
+        protocol="tests/unit/test_operate_advice.py -k differing_clocks",
+    ),
+    one_edit(
         "verify takes numbers that retention or compaction has deleted for lost rows",
         0,
         "integration/verify/output.py",

@@ -208,6 +208,21 @@ def test_a_transaction_whose_commit_is_in_progress_does_not_expire() -> None:
     assert "already ending" in found.what
 
 
+@pytest.mark.parametrize(
+    ("started_ms", "age_s"),
+    [(NOW_MS + 60_000, None), (NOW_MS + 200, 0.0), (NOW_MS - 70_000, 70.0), (NOW_MS - 700_000, None)],
+    ids=["begins in the future", "begins now", "is being aborted", "would have expired"],
+)
+def test_an_age_that_only_differing_clocks_can_explain_is_unknown(started_ms: int, age_s: float | None) -> None:
+    """The coordinator says when the transaction began, and the operator's machine says what time it is."""
+    [judgement] = judged("s.2.w.0", description(started_ms=started_ms))
+    assert judgement.age_s == age_s
+    assert judgement.expires_in_s == (None if age_s is None else 60.0 - age_s)
+    if age_s is None:
+        [found] = advise(replace(STATE, transactions=(judgement,)))
+        assert "clocks differ" in found.what and found.anchor == "a-batch-is-being-written"
+
+
 def test_a_transaction_that_is_being_aborted_does_not_make_a_batch_late() -> None:
     """An attempt of the running driver has failed, and the driver has swept it."""
     [judgement] = judged("s.2.w.0", description("PrepareAbort"))
