@@ -112,6 +112,17 @@ def _lines(found: Found, file: str | None) -> list[str]:
             f"Since Spark planned the batch, {since} written, {found.tally.repeated} of them duplicates.",
             f"In the {handover.clock_skew_ms} ms before Spark planned the batch, {before} written.",
         ]
+        deleted = [
+            f"{topic}[{number}]"
+            for topic, partitions in handover.topics.items()
+            for number, bounds in partitions.items()
+            if bounds.follows_deletion
+        ]
+        if deleted:
+            lines.append(
+                f"The broker has deleted records from {', '.join(deleted)}, and has kept none from before the batch. If it has "
+                "also deleted rows of the batch, TakeOver writes these rows again."
+            )
         if unidentified := found.tally.unidentified:
             lines.append(f"{counted(unidentified, 'record has', 'records have')} no {handover.key}.")
     if file is None:

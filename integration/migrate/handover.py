@@ -54,16 +54,21 @@ class Kind(Enum):
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a partition that may contain the batch's rows. ``end`` is not included."""
+    """The part of a partition that may contain the batch's rows. ``end`` is not included.
+
+    ``follows_deletion`` says that the broker had deleted records of the partition by the time of the hand-over, and had kept none
+    from before ``start``. So it may have deleted rows of the batch.
+    """
 
     start: int
     exact: int
     end: int
+    follows_deletion: bool = False
 
     def since(self, first: int) -> Bounds:
         """Return the part of the bounds that begins no earlier than the offset ``first``."""
         start, exact = (min(max(offset, first), self.end) for offset in (self.start, self.exact))
-        return Bounds(start=start, exact=exact, end=self.end)
+        return msgspec.structs.replace(self, start=start, exact=exact)
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True):

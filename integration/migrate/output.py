@@ -15,6 +15,7 @@ from twopc.errors import ConfigurationError, UnavailableError
 from twopc.integration.connection_options import quiet_admin
 from twopc.integration.migrate.handover import Bounds
 from twopc.integration.migrate.identity import identity_of
+from twopc.integration.migrate.probe import is_of_probe
 from twopc.integration.topic_reader import read_topic
 from twopc.retry import repeating
 from twopc.sinks.kafka.errors import translated
@@ -76,12 +77,12 @@ def bounds_of(
         raise ConfigurationError(f"topic {topic} does not exist at {sink.bootstrap_servers}. Check --topic")
     numbers = [partition.id for partition in found.partitions]
     ends = _stable_ends(admin, topic, numbers, sink.timeout_ms)
+    first = offsets(admin, topic, numbers, OffsetSpec.earliest(), timeout_ms=sink.timeout_ms)
     if starts is not None:
         if set(starts) != set(numbers):
             raise ConfigurationError(
                 f"--start-offsets must contain an offset for each partition of {topic}: {', '.join(map(str, numbers))}"
             )
-        first = offsets(admin, topic, numbers, OffsetSpec.earliest(), timeout_ms=sink.timeout_ms)
         for number in numbers:
             if not first[number] <= starts[number] <= ends[number]:
                 raise ConfigurationError(
@@ -91,9 +92,10 @@ def bounds_of(
         return {number: Bounds(start=starts[number], exact=starts[number], end=ends[number]) for number in numbers}
     exact = _at_time(admin, topic, ends, since_ms, sink.timeout_ms)
     before = _at_time(admin, topic, ends, max(0, since_ms - clock_skew_ms), sink.timeout_ms)
+    earliest = {number: min(before[number], exact[number]) for number in numbers}
     return {
-        number: Bounds(start=min(before[number], exact[number]), exact=exact[number], end=ends[number])
-        for number in numbers
+        number: Bounds(start=start, exact=exact[number], end=ends[number], follows_deletion=0 < first[number] == start)
+        for number, start in earliest.items()
     }
 
 
@@ -156,13 +158,17 @@ def has_record_since(sink: KafkaSink, topic: str, bounds: Mapping[int, Bounds], 
 
 
 def records_of(sink: KafkaSink, handover: Handover) -> Iterator[tuple[str, Message]]:
-    """Yield every record within the bounds, with its topic."""
+    """Yield every record within the bounds, with its topic, but no record of ``twopc migrate probe``.
+
+    The migration guide advises to probe the readers before the cut-over.
+    """
     for topic, partitions in handover.topics.items():
         starts = {number: bounds.start for number, bounds in partitions.items()}
         ends = {number: bounds.end for number, bounds in partitions.items()}
         for messages in read_topic(sink.connection_config(), topic, starts, ends, timeout_ms=sink.timeout_ms):
             for message in messages:
-                yield topic, message
+                if not is_of_probe(message):
+                    yield topic, message
 
 
 def kept(sink: KafkaSink, handover: Handover) -> Handover:

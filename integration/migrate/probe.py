@@ -29,6 +29,7 @@ from twopc.sinks.kafka.ledger_topic import describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
+    from confluent_kafka import Message
     from confluent_kafka.admin import AdminClient
 
     from twopc.sinks.kafka import KafkaSink
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 _COMMITTED: Final = b"twopc migrate probe: this record is committed; every reader sees it"
 _ABORTED: Final = b"twopc migrate probe: this record was aborted; no read_committed reader sees it"
+#: Marks a record of a probe. A query that copies the topic usually copies keys and values, so its copies are not marked.
+_HEADER: Final = "twopc-probe"
 #: The transaction stays open for this multiple of the time that the group took to commit an offset past the second record.
 _PATIENCE: Final = 3
 #: How long to wait before the record is written again: a group that starts at the end of a new topic sees only later
@@ -70,6 +73,13 @@ class Probed:
     topic: str
     findings: tuple[Finding, ...]
     left_behind: str
+
+
+def is_of_probe(message: Message) -> bool:
+    """Whether a probe has written and committed this record."""
+    if message.value() != _COMMITTED:
+        return False
+    return message.key() is None and dict(message.headers() or ()).keys() == {_HEADER}
 
 
 def probe(wanted: Probe, sink: KafkaSink, say: Callable[[str], object]) -> Probed:
@@ -139,7 +149,8 @@ class _Writer:
         with translated(f"writing to {self.topic}", right=on_topic("Write", self.topic)):
             self.producer.begin_transaction()
             for partition in partitions:
-                self.producer.produce(self.topic, value, partition=partition, on_delivery=delivered)
+                headers: dict[str, str | bytes | None] = {_HEADER: self.transactional_id}
+                self.producer.produce(self.topic, value, partition=partition, headers=headers, on_delivery=delivered)
             self.producer.flush(self.timeout_s)
             if failures:
                 raise KafkaException(cause_of(self.producer, failures[0]))

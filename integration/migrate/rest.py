@@ -96,11 +96,12 @@ class Comparison:
         self, frame: DataFrame, sink: KafkaSink, handover: Handover, select: Mapping[str, Sequence[str]] | None = None
     ) -> None:
         self._handover = kept(sink, handover)
-        if self._handover != handover:
+        if deleted := [
+            topic for topic, each in handover.topics.items() if _may_lack_rows(each, self._handover.topics[topic])
+        ]:
             logger.warning(
-                "the broker has deleted records from %s since the hand-over (retention.ms?). If these were rows of batch %d, "
-                "they are written again",
-                ", ".join(handover.topics),
+                "the broker has deleted records from %s (retention.ms?). If these were rows of batch %d, they are written again",
+                ", ".join(deleted),
                 handover.batch_id,
             )
         self._columns = frame.columns
@@ -172,6 +173,11 @@ class Comparison:
 
     def _counted(self, condition: Column, name: str) -> DataFrame:
         return self._records.where(condition).groupBy(_ID).agg(sf.count("*").alias(name))
+
+
+def _may_lack_rows(recorded: Mapping[int, Bounds], kept: Mapping[int, Bounds]) -> bool:
+    """Whether the broker may have deleted rows of the batch, before the hand-over was recorded or since then."""
+    return kept != recorded or any(bounds.follows_deletion for bounds in recorded.values())
 
 
 def _sum(column: Column, name: str) -> Column:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
+from unittest.mock import MagicMock
 
 import pytest
 
 from twopc.errors import ConfigurationError
-from twopc.integration.migrate import output, unfinished
+from twopc.integration.migrate import output, probe, rest, unfinished
 from twopc.integration.migrate.handover import Bounds, Handover, Kind
 from twopc.integration.spark.handed_over import check_once_swept
 from twopc.sinks.kafka import KafkaSink
@@ -65,6 +66,60 @@ def test_a_transaction_that_stays_open_is_refused_and_the_error_names_its_partit
         ConfigurationError, match=r"enriched\[1\] contains an open transaction.*within 50 ms.*--timeout"
     ):
         output.bounds_of(SINK, "enriched", 0, 0, None)
+
+
+@pytest.mark.parametrize("first", [0, 1, 4])
+def test_a_cut_over_notices_that_no_record_from_before_the_batch_is_left(
+    first: int, respond: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has deleted the older records, and perhaps rows of the batch, too."""
+    monkeypatch.setattr(output, "_at_time", lambda *_: {0: max(first, 1), 1: 3})
+    respond({0: 5, 1: 5}, {0: 5, 1: 5}, {0: first, 1: 2})
+    found = output.bounds_of(SINK, "enriched", 0, 0, None)
+    assert (found[0].follows_deletion, found[1].follows_deletion) == (first > 0, False)
+    assert found[0].since(3).follows_deletion == (first > 0)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "first", "is_logged"),
+    [
+        (Bounds(start=2, exact=2, end=9), 2, False),
+        (Bounds(start=2, exact=2, end=9, follows_deletion=True), 2, True),
+        (Bounds(start=2, exact=2, end=9), 3, True),
+    ],
+    ids=["nothing was deleted", "before the cut-over", "since the cut-over"],
+)
+def test_take_over_warns_that_it_may_write_deleted_rows_again(
+    recorded: Bounds,
+    first: int,
+    is_logged: bool,  # noqa: FBT001 - a case
+    respond: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    respond({0: first})
+    handover = Handover(query_id="q", batch_id=1, offsets=(), kind=Kind.REST, topics={"enriched": {0: recorded}})
+    for name in ("_identify", "_records"):
+        monkeypatch.setattr(rest, name, MagicMock())
+    monkeypatch.setattr(rest, "sf", MagicMock())
+    rest.Comparison(MagicMock(), SINK, handover)
+    assert [record.getMessage() for record in caplog.records] == is_logged * [
+        "the broker has deleted records from enriched (retention.ms?). If these were rows of batch 1, they are written again"
+    ]
+
+
+def test_the_records_of_a_probe_are_nobodys_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guide advises to probe the readers before the cut-over. A query's copy of such a record is a row."""
+
+    def record(value: bytes, **facts: Any) -> Any:
+        return SimpleNamespace(value=lambda: value, key=lambda: facts.get("key"), headers=lambda: facts.get("headers"))
+
+    ours = [("twopc-probe", b"orders.probe-1")]
+    rows = [record(probe._COMMITTED), record(b"row"), record(b"row", headers=ours), record(probe._COMMITTED, key=b"k")]
+    monkeypatch.setattr(output, "read_topic", lambda *_, **__: [[record(probe._COMMITTED, headers=ours), *rows]])
+    topics = {"enriched": {0: Bounds(start=0, exact=0, end=9)}}
+    handover = Handover(query_id="q", batch_id=1, offsets=(), kind=Kind.REST, topics=topics)
+    assert [message for _, message in output.records_of(SINK, handover)] == rows
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,8 @@ class Producer:
     def begin_transaction(self) -> None:
         self.is_open = True
 
-    def produce(self, topic: str, value: bytes, *, partition: int, on_delivery: Any) -> None:
-        del topic, value
+    def produce(self, topic: str, value: bytes, *, partition: int, headers: Any, on_delivery: Any) -> None:
+        del topic, value, headers
         if partition not in self._silent:
             error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED) if partition in self._refused else None
             on_delivery(error, SimpleNamespace(partition=lambda: partition, offset=lambda: 5))

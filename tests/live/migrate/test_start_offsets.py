@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from tests.live.pipeline import create_topic
+from tests.reader import committed
 from twopc.integration.cli import app
 
 if TYPE_CHECKING:
@@ -131,3 +132,33 @@ def test_a_file_in_place_of_a_directory_is_reported_without_a_traceback(tmp_path
     assert code == 2
     assert "Not a directory" in output
     assert "Traceback" not in output
+
+
+def test_a_cut_over_says_that_retention_may_have_deleted_rows_of_the_batch(kafka: KafkaService, tmp_path: Path) -> None:
+    """The batch wrote four rows, and the broker has deleted the first two of them and everything before. Seen: no word of it."""
+    servers = kafka.bootstrap_servers
+    topic = topic_with(servers, *(at_ms(batch_id) for batch_id in (0, 0, 1, 1, 1, 1)))
+    planned(tmp_path, 2, 6)
+    assert "deleted" not in cutover(servers, tmp_path, None, topic)[1]
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    (deleted,) = admin.delete_records([TopicPartition(topic, 0, 4)]).values()
+    deleted.result()
+    code, output = cutover(servers, tmp_path, None, topic)
+    assert code == 0
+    assert f"has deleted records from {topic}[0]" in output and "TakeOver writes these rows again" in output
+
+
+def test_a_cut_over_after_a_probe_takes_the_probes_records_for_nobodys_rows(
+    kafka: KafkaService, tmp_path: Path
+) -> None:
+    """Step 2 of the guide comes before step 3. Seen: step 3 refused the probe's records, and advised --other-writers."""
+    servers = kafka.bootstrap_servers
+    topic = create_topic(servers, f"t{uuid.uuid4().hex[:10]}", 1)
+    planned(tmp_path, 5)
+    (tmp_path / "commits" / "0").write_text("v1\n{}")
+    words = ["--sink", "starts", "--group", f"g{topic}", "--topic", topic, "--wait", "0"]
+    probed = CliRunner().invoke(app, ["migrate", "probe", "--bootstrap-servers", servers, *words])
+    assert probed.exit_code == 3, probed.output
+    assert committed(servers, topic).total() == 1
+    code, output = cutover(servers, tmp_path, None, topic)
+    assert (code, "No batch is unfinished" in output) == (0, True), output
