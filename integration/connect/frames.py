@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: The Spark Connect messages that contain the name of a table or a view.
 _NAMES: Final = frozenset({"SQL", "NamedTable"})
+#: The Spark Connect messages that contain a pickled function.
+_FUNCTIONS: Final = frozenset({"PythonUDF", "PythonUDTF"})
 #: The message of a node in a plan.
 _RELATION: Final = "Relation"
 #: The leaves of a plan whose rows are fixed: RDDs on the server (a batch or a checkpoint), and rows in the plan itself.
@@ -54,6 +56,16 @@ def other_data(frame: Any) -> str | None:
     relations = (part for part, _ in _messages(_relation(frame)) if part.DESCRIPTOR.name == _RELATION)
     kinds = ((one, str(one.WhichOneof("rel_type"))) for one in relations)
     return next((kind for one, kind in kinds if kind not in _FIXED and _is_leaf(one)), None)
+
+
+def functions_in(frame: Any) -> list[bytes]:
+    """Return the pickled Python functions of a DataFrame, but not those of the batch, or of a table or a view that it names."""
+    return [part.command for part, _ in _messages(_relation(frame)) if part.DESCRIPTOR.name in _FUNCTIONS]
+
+
+def has_barrier(frame: Any) -> bool:
+    """Whether a DataFrame runs a Python function in barrier mode."""
+    return any(part.DESCRIPTOR.name == "MapPartitions" and part.is_barrier for part, _ in _messages(_relation(frame)))
 
 
 def _is_leaf(relation: Any) -> bool:

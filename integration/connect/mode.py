@@ -12,6 +12,8 @@ from twopc.errors import RetriableError
 from twopc.integration.connect.caller import queries_with
 from twopc.integration.connect.engine import ConnectEngine
 from twopc.integration.connect.frames import (
+    functions_in,
+    has_barrier,
     is_by_name,
     other_data,
     plan_of_rows,
@@ -30,6 +32,7 @@ from twopc.integration.spark.checkpoint import planning_time_ms
 from twopc.integration.spark.kept import Runs
 from twopc.integration.spark.sorted_plans import may_be_sorted
 from twopc.integration.spark.state_reports import tell_once
+from twopc.integration.spark.task_numbers import depends_on_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -137,6 +140,7 @@ class ConnectMode:
             timeout_ms=attempt.options.checkpoints.timeout_ms,
             max_writers=attempt.options.checkpoints.max_writers,
             may_be_sorted=self._may_be_sorted,
+            depends_on_task=self._depends_on_task,
             tell=self._tell_of_writers,
             kept_since_ms=lambda: self._kept_since_ms(files, batch, attempt),
             state=self._state(files, batch),
@@ -184,6 +188,10 @@ class ConnectMode:
     def _may_be_sorted(self, rows: Rows) -> bool:
         plan = self._plan(rows)
         return may_be_sorted(plan.text, lambda: self._query.plan().text, lambda: plan.hides_rows)
+
+    def _depends_on_task(self, rows: Rows) -> bool:
+        given = self._given[rows.name]  # a view would hide the functions
+        return has_barrier(given) or depends_on_task(functions_in(given))
 
     def _kept_since_ms(self, files: Files, batch: Batch, attempt: Attempt) -> float | None:
         frames = self._plans(attempt)

@@ -35,6 +35,7 @@ from twopc.integration.spark.sorted_plans import may_be_sorted, reads_other_rdd
 from twopc.integration.spark.state_reports import tell_once
 from twopc.integration.spark.state_sizes import StateSizes
 from twopc.integration.spark.stateful import STATE_FORMAT, StatefulOperators
+from twopc.integration.spark.task_numbers import plan_depends_on_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,6 +146,7 @@ class ClassicMode:
             timeout_ms=attempt.options.checkpoints.timeout_ms,
             max_writers=attempt.options.checkpoints.max_writers,
             may_be_sorted=self._may_be_sorted,
+            depends_on_task=self._depends_on_task,
             tell=self._tell_of_writers,
             kept_since_ms=lambda: self._kept_since_ms(attempt),
             state=self._stateful.of_batch(self._query, batch.batch_id, has_state=lambda: bool(files.names("state"))),
@@ -169,6 +171,21 @@ class ClassicMode:
                 lambda: reads_other_rdd(rows.source, execution.toRdd().id()),
             )
         except Py4JError:  # this release of Spark is unknown, or it reports the plan's fault when it runs the plan
+            return True
+
+    def _depends_on_task(self, rows: Rows) -> bool:
+        plan: Any = rows.base._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public API returns plans
+        return self._query_depends_on_task or self._plan_depends_on_task(plan)
+
+    @cached_property
+    def _query_depends_on_task(self) -> bool:
+        """Whether the query's own plan depends on the task. All batches of a run have the same functions."""
+        return self._plan_depends_on_task(self._query.execution.analyzed())
+
+    def _plan_depends_on_task(self, plan: Any) -> bool:
+        try:
+            return plan_depends_on_task(plan, self._context._jvm)  # noqa: SLF001 - no public API returns functions
+        except Py4JError:  # this release of Spark is unknown: assume the worst
             return True
 
     def _kept_since_ms(self, attempt: Attempt) -> float | None:

@@ -50,6 +50,19 @@ _RESULT: Final = StructType([StructField("result", BinaryType())])
 _SETTING: Final = "CheckpointConfig.timeout_ms"
 _EXPIRY: Final = "kafka.transaction.timeout.ms and the brokers' transaction.max.timeout.ms"
 
+_SORTED: Final = (
+    "The DataFrame is sorted, or it reads a checkpoint or an RDD, which may be sorted. {ordered} must receive the rows in the "
+    "order of the sort, so each partition of the DataFrame has its own task. No data is at risk. To use fewer tasks, sort the "
+    "DataFrame into fewer partitions: repartitionByRange({most}, …).sortWithinPartitions(…). If only the order within a key "
+    "matters, use repartition({most}, key).sortWithinPartitions(…)"
+)
+_TASK_CODE: Final = (
+    "A Python function in the plan of the DataFrame or of the query may use TaskContext, or runs in barrier mode. If a task "
+    "received several partitions of the plan, partitionId() would be the same for all of them. So each partition has its own "
+    "task. No data is at risk. To use fewer tasks, pass the column spark_partition_id() to the function instead. The toolkit "
+    "looks for the words TaskContext and partitionId in the function and in the modules that the function uses"
+)
+
 
 @dataclass(frozen=True)
 class _Limit:
@@ -82,7 +95,8 @@ class SparkEngine:
         timeout_ms: the limit for an attempt, if the user has set a limit.
         max_writers: the maximum number of tasks that write a DataFrame, if the user has set a maximum.
         may_be_sorted: returns whether the order of a DataFrame's partitions may matter.
-        tell: reports that more tasks than ``max_writers`` have written a DataFrame.
+        depends_on_task: returns whether code in a DataFrame's plan may depend on the task in which it runs.
+        tell: reports that more tasks than the limit allows have written a DataFrame.
         kept_since_ms: see :meth:`~twopc.integration.spark.mode.ShuffleCheck.check`.
         state: the part of the query's state that the batch writes, if the query keeps state.
     """
@@ -98,6 +112,7 @@ class SparkEngine:
     timeout_ms: float | None
     max_writers: int | None = None
     may_be_sorted: Callable[[Rows], bool]
+    depends_on_task: Callable[[Rows], bool]
     tell: Tell
     kept_since_ms: Callable[[], float | None]
     state: StateCheck | None = None
@@ -203,19 +218,27 @@ class SparkEngine:
                 return [result]
             self.way.learn_over(rows.name)
         with self._watching(rows):
-            results = _run(rows.for_tasks(self._most_writers(rows)), task)
-        if self.max_writers is not None and len(results) > self.max_writers:
-            self.tell(_many_writers(rows, work, len(results), self.max_writers))
+            most = self._most_writers()
+            why = None if most is None else self._why_unmerged(rows, most)
+            results = _run(rows.for_tasks(most if why is None else None), task)
+        if most is not None and why is not None and len(results) > most:
+            self.tell(_many_writers(rows, work, len(results), most, why))
         if not results:  # a DataFrame without partitions: no result shows for which job the check must wait
             self.shuffles.look(tag, is_collected=False)
         self.way.learn(rows.name, sum(result.size_bytes for result in results))
         return results
 
-    def _most_writers(self, rows: Rows) -> int | None:
-        # Merging partitions would change their order.
-        if any(sink.keeps_task_order for sink in rows.sinks) and self.may_be_sorted(rows):
-            return None
+    def _most_writers(self) -> int | None:
         return self.slots.most_writers() if self.max_writers is None else self.max_writers
+
+    def _why_unmerged(self, rows: Rows, most: int) -> str | None:
+        """Return why each partition of the plan must have its own task, or None if a task may receive several partitions."""
+        if self.depends_on_task(rows):
+            return _TASK_CODE
+        ordered = [repr(sink.name) for sink in rows.sinks if sink.keeps_task_order]
+        if ordered and self.may_be_sorted(rows):  # merging partitions would change their order
+            return _SORTED.format(ordered=" and ".join(ordered), most=most)
+        return None
 
     def _cancelled_after(self, tag: str, timeout_ms: float | None) -> AbstractContextManager[Callable[[], bool]]:
         context = self._session.sparkContext
@@ -270,15 +293,10 @@ class SparkEngine:
         )
 
 
-def _many_writers(rows: Rows, work: Work, count: int, most: int) -> str:
-    ordered = " and ".join(repr(sink.name) for sink in rows.sinks if sink.keeps_task_order)
+def _many_writers(rows: Rows, work: Work, count: int, most: int, why: str) -> str:
     return (
-        f"{count} tasks have written batch {work.batch.batch_id}{f' for {rows.name!r}' if rows.name else ''}, although "
-        f"max_writers is {most}. The DataFrame is sorted, or it reads a checkpoint or an RDD, which may be sorted. "
-        f"{ordered} must receive the rows in the order of the sort, so each partition of the DataFrame has its own task. No "
-        "data is at risk. To use fewer tasks, sort the DataFrame into fewer partitions: "
-        f"repartitionByRange({most}, …).sortWithinPartitions(…). If only the order within a key matters, use "
-        f"repartition({most}, key).sortWithinPartitions(…). The run logs this warning only once"
+        f"{count} tasks have written batch {work.batch.batch_id}{f' for {rows.name!r}' if rows.name else ''}, although the "
+        f"limit is {most} (max_writers, by default twice the number of task slots). {why}. The run logs this warning only once"
     )
 
 

@@ -26,6 +26,15 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         protocol=f"{_FRAMES} -k same_rows_each_time",
     ),
     one_edit(
+        "functions that ask for their task are not searched through Spark Connect",
+        0,
+        _CONNECT_FRAMES,
+        "    return [part.command for part, _ in _messages(_relation(frame)) if part.DESCRIPTOR.name in _FUNCTIONS]\n",
+        "    return []\n",
+        model=False,
+        protocol=f"{_FRAMES} -k any_depth",
+    ),
+    one_edit(
         "a plan that shuffles is written through Spark Connect",
         6,
         _SHUFFLE,

@@ -16,6 +16,8 @@ from twopc import CheckpointConfig
 from twopc.errors import ConfigurationError
 from twopc.integration.connect import mode
 from twopc.integration.connect.frames import (
+    functions_in,
+    has_barrier,
     is_by_name,
     other_data,
     plan_of_rows,
@@ -311,3 +313,23 @@ def test_only_a_dataframe_of_the_batch_a_checkpoint_or_given_rows_has_the_same_r
     relation: Any, found: str | None
 ) -> None:
     assert other_data(Frame(relation)) == found
+
+
+def function(command: bytes) -> Any:
+    return proto.CommonInlineUserDefinedFunction(function_name="f", python_udf=proto.PythonUDF(command=command))
+
+
+def test_the_functions_of_a_dataframe_are_found_at_any_depth() -> None:
+    mapped = proto.Relation(map_partitions=proto.MapPartitions(input=by_id("batch"), func=function(b"mapped")))
+    column = proto.Expression(common_inline_user_defined_function=function(b"column"))
+    sum_of = proto.Expression.UnresolvedFunction(function_name="sum", arguments=[column])
+    selected = proto.Project(input=mapped, expressions=[proto.Expression(unresolved_function=sum_of)])
+    assert sorted(functions_in(Frame(proto.Relation(project=selected)))) == [b"column", b"mapped"]
+    assert functions_in(Frame(by_id("batch"))) == []
+
+
+def test_code_in_barrier_mode_is_found() -> None:
+    parts = proto.MapPartitions(input=by_id("batch"), func=function(b"mapped"), is_barrier=True)
+    assert has_barrier(Frame(where(proto.Relation(map_partitions=parts), "true")))
+    parts.is_barrier = False
+    assert not has_barrier(Frame(proto.Relation(map_partitions=parts)))

@@ -241,6 +241,7 @@ def test_each_attempt_begins_the_check_of_the_state() -> None:
         budget=nothing,
         timeout_ms=None,
         may_be_sorted=nothing,
+        depends_on_task=nothing,
         tell=nothing,
         kept_since_ms=nothing,
         state=state,
@@ -265,6 +266,7 @@ def test_a_batch_is_released_if_the_function_catches_the_error(results: Callable
         budget=nothing,
         timeout_ms=None,
         may_be_sorted=nothing,
+        depends_on_task=nothing,
         tell=nothing,
         kept_since_ms=nothing,
     )
