@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from twopc.errors import FatalError, RetriableError
@@ -17,13 +17,14 @@ from twopc.integration.spark.job_history import UnreportedError
 from twopc.integration.spark.mixed_rows import OwnStages, in_several, judge
 from twopc.integration.spark.outside import OutsideJobs
 from twopc.integration.spark.reports import BEGINNING
+from twopc.threads import Beside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
 
     from twopc.integration.spark.job_history import JobHistory
     from twopc.integration.spark.reports import Job, StageAttempt
+    from twopc.threads import Later
 
 #: How long Spark's listener bus, which reports jobs and stages, may lag behind the job.
 _STATUS_TIMEOUT_S: Final = 30.0
@@ -89,14 +90,14 @@ class Shuffles:
         self._began = BEGINNING
         self._previous = BEGINNING  # a moment before Spark planned the batch
         self._numbers = itertools.count()
-        self._looks: dict[str, list[Future[_Seen]]] = {}  # by tag, for the last attempt with collected rows
+        self._looks: dict[str, list[Later[_Seen]]] = {}  # by tag, for the last attempt with collected rows
         # One thread serves all batches, because PySpark keeps a connection to the JVM for each thread that calls it.
-        self._beside = ThreadPoolExecutor(1, "twopc-marks")
+        self._beside = Beside("twopc-marks")
         self._mixed: str | None = None
 
     def close(self) -> None:
         """Stop the watching thread."""
-        self._beside.shutdown(wait=False)
+        self._beside.close()
 
     def begin(self) -> None:
         """Record the start of an attempt. No earlier job has computed the RDDs that the attempt's jobs create.
@@ -112,7 +113,7 @@ class Shuffles:
     def look(self, tag: str, *, is_collected: bool = True) -> None:
         """See :class:`~twopc.integration.spark.mode.ShuffleCheck`. Collected rows do not show which stage they come from."""
         mark = f"{tag}{_MARK}{next(self._numbers)}"
-        looked = self._beside.submit(self._look, tag, mark, is_collected=is_collected)
+        looked = self._beside.submit(partial(self._look, tag, mark, is_collected=is_collected))
         self._looks = {tag: [*self._looks.get(tag, ()), looked]}
 
     def check(self, tag: str, results: Collection[int], kept_since_ms: Callable[[], float | None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ from twopc.sinks.delta.errors import translated
 from twopc.sinks.delta.partitions import is_unchanged
 from twopc.sinks.lake.errors import StoreError
 from twopc.sinks.lake.prepared import THREADS
+from twopc.threads import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,8 +34,7 @@ def require_whole(store: Store, additions: Mapping[DeltaHandle, Sequence[Entry]]
     def are_whole(entries: Sequence[Entry]) -> bool:
         return all(store.size_of(entry.path) == entry.size for entry in entries)
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        found = list(pool.map(are_whole, additions.values()))
+    found = list(at_once(are_whole, additions.values(), threads=THREADS, name="twopc-files"))
     for handle, is_whole in zip(additions, found, strict=True):
         if not is_whole:
             raise StoreError(f"files of {handle.transaction} were deleted while the driver was retrying the commit")

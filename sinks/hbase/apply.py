@@ -19,17 +19,17 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import BadRecordError
 from twopc.sinks.hbase import staging
 from twopc.sinks.hbase.fence import starts_of
 from twopc.sinks.hbase.mappings import MARKED, add
 from twopc.sinks.hbase.row_ops import Op, append, cells_of, look, put, where_equal
+from twopc.threads import at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Generator, Mapping, Sequence
 
     from twopc.sinks.hbase.client import HBaseClient
     from twopc.sinks.hbase.fence import Fence
@@ -41,22 +41,7 @@ _BASE: Final = struct.Struct(">Q")
 _TASK: Final = struct.Struct(">II")
 _SHOWN: Final = 3
 #: How many chunks of a slice, and how many slices, are applied concurrently if their order does not matter.
-_AT_ONCE: Final = 4
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-
-def at_once(step: Callable[[T], R], items: Iterable[T]) -> Generator[R]:
-    """Run several steps concurrently, and yield their results in order.
-
-    When the iterator is closed, it waits for running steps, and starts no more steps.
-    """
-    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="twopc-hbase")
-    try:
-        yield from pool.map(step, items)
-    finally:
-        pool.shutdown(cancel_futures=True)
+AT_ONCE: Final = 4
 
 
 class Applier:
@@ -105,7 +90,10 @@ class Applier:
         if not handle.distinct:  # the next chunk may contain the same row, so it waits until this chunk is applied
             yield from (self.apply_chunk(handle, base, start_ms, done) for done in todo)
             return
-        with contextlib.closing(at_once(lambda done: self.apply_chunk(handle, base, start_ms, done), todo)) as found:
+        chunks = at_once(
+            lambda done: self.apply_chunk(handle, base, start_ms, done), todo, threads=AT_ONCE, name="twopc-hbase"
+        )
+        with contextlib.closing(chunks) as found:
             yield from found
 
     def apply_chunk(self, handle: HBaseHandle, base: int, start_ms: int, done: int) -> list[str] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from twopc import control
 from twopc.errors import release
 from twopc.sinks.hbase import clock, staging
-from twopc.sinks.hbase.apply import Applier, at_once
+from twopc.sinks.hbase.apply import AT_ONCE, Applier
 from twopc.sinks.hbase.check import Check, noted_in
 from twopc.sinks.hbase.control import ControlCell
 from twopc.sinks.hbase.errors import FAILURES, AbsentTableError, RemoteError, is_denied
@@ -21,6 +21,7 @@ from twopc.sinks.hbase.staging import HBaseHandle
 from twopc.sinks.staged.client import checked
 from twopc.sinks.staged.committer import StagedCommitter
 from twopc.sinks.staged.slices import SliceState
+from twopc.threads import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -167,7 +168,9 @@ class HBaseCommitter(StagedCommitter[HBaseHandle]):
         if any(self._is_ordered(handle) or not handle.distinct for handle in handles):
             yield from super()._apply_each(handles, version)
             return
-        yield from at_once(lambda handle: (handle, self._apply(handle, version)), handles)
+        yield from at_once(
+            lambda handle: (handle, self._apply(handle, version)), handles, threads=AT_ONCE, name="twopc-hbase"
+        )
 
     def _to_repeat(self, states: Mapping[HBaseHandle, SliceState]) -> list[HBaseHandle]:
         # The record of applied slices is not in the data table. So if a snapshot of that table was restored while the batch

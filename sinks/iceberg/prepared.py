@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pyiceberg.manifest import ManifestContent
@@ -11,6 +10,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from twopc.sinks.iceberg.errors import translated
 from twopc.sinks.lake.layout import original_of
 from twopc.sinks.lake.prepared import THREADS
+from twopc.threads import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,6 +33,6 @@ def added_already(table: Table, paths: Collection[str]) -> set[str]:
         entries = manifest.fetch_manifest_entry(table.io)
         return {original_of(entry.data_file.file_path) for entry in entries}.intersection(paths)
 
-    with translated("reading the manifests"), ThreadPoolExecutor(THREADS) as pool:
+    with translated("reading the manifests"):
         data = [found for found in current.manifests(table.io) if found.content is ManifestContent.DATA]
-        return set[str]().union(*pool.map(search, data))
+        return set[str]().union(*at_once(search, data, threads=THREADS, name="twopc-files"))

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.errors import TwoPhaseCommitError
+from twopc.threads import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,9 +60,11 @@ class Lanes:
             return self._first.send_all(requests)
         shares = [requests[number::count] for number in range(count)]
         outcomes: list[Any] = [None] * len(requests)
-        with ThreadPoolExecutor(count) as pool:
-            for number, part in enumerate(pool.map(lambda lane, share: lane.send_all(share), lanes, shares)):
-                outcomes[number::count] = part
+        sent = at_once(
+            lambda number: lanes[number].send_all(shares[number]), range(count), threads=count, name="twopc-send"
+        )
+        for number, part in enumerate(sent):
+            outcomes[number::count] = part
         return outcomes
 
     def close(self) -> None:

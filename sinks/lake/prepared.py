@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +11,7 @@ from msgspec.structs import replace
 
 from twopc.sinks.lake.entries import decode
 from twopc.sinks.lake.layout import copied_ms, directory_of, original_of
+from twopc.threads import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,8 +46,7 @@ def whole(files: Files, handles: Sequence[HandleT], kind: type[EntryT]) -> dict[
         found = [one for entry in entries if (one := find(entry)) is not None]
         return found if len(found) == len(entries) else None
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        return dict(zip(handles, pool.map(look, handles), strict=True))
+    return dict(zip(handles, at_once(look, handles, threads=THREADS, name="twopc-files"), strict=True))
 
 
 def copies_in(files: Files, where: str) -> Mapping[str, list[str]]:

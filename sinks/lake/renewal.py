@@ -8,7 +8,6 @@ maintenance deletes them anyway. The copies are safe, because they did not exist
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 from twopc.sinks.lake.errors import StoreError
 from twopc.sinks.lake.layout import directory_of, new_copy
 from twopc.sinks.lake.prepared import THREADS, copies_in, copy_of
+from twopc.threads import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -57,8 +57,8 @@ def renewed(files: Files, added: Mapping[HandleT, list[EntryT]], since_ms: float
     def renew(entry: EntryT) -> EntryT:
         return copy_of(files, entry, copies, since_ms) or _copied(files, entry)
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        found = dict(zip((entry.path for entry in old), pool.map(renew, old), strict=True))
+    copied = at_once(renew, old, threads=THREADS, name="twopc-files")
+    found = dict(zip((entry.path for entry in old), copied, strict=True))
     return {handle: [found.get(entry.path, entry) for entry in entries] for handle, entries in added.items()}
 
 
