@@ -6,6 +6,7 @@ import uuid
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from twopc.batch import Position, locate
 from twopc.batch_transaction import BatchTransaction
 from twopc.binding import Binding
 from twopc.log_reader import view_of
@@ -71,9 +72,13 @@ class Coordinator:
     @property
     def log_epoch(self) -> int:
         """This driver's epoch in the decision log. Every attempt's name contains the epoch. Read it only after recovery."""
+        return self._recovered.log_epoch
+
+    @property
+    def _recovered(self) -> DriverRun:
         if self._run is None:
             raise AssertionError("recover comes first")
-        return self._run.log_epoch
+        return self._run
 
     def last_decided(self, query_id: str) -> int | None:
         """Return the last batch that the query has decided; None if there is no such batch. This method needs no recovery.
@@ -97,6 +102,21 @@ class Coordinator:
             return False
         highest = run.view.highest_batch_of(batch.query_id)
         return highest is None or highest < batch.batch_id
+
+    def decided_sinks(self, batch: Batch) -> frozenset[str]:
+        """Return the sinks whose DataFrames a decided batch contains. Call this method after recovery.
+
+        Returns:
+            the names of sinks, for each DataFrame at least one. Empty if the batch is undecided, or if one DataFrame was for all
+            sinks.
+        """
+        view, overrides = self._recovered.view, self._setup.settings.overrides
+        if view.decision is None or locate(view, batch, overrides) is not Position.SAME:
+            return frozenset()
+        tasks = view.decision.tasks
+        if any(not task.frame_name for task in tasks):
+            return frozenset()
+        return frozenset(name for task in tasks for name in (task.frame_name, *task.handles))
 
     def process(self, batch: Batch, engine: Engine, pending: Pending | None = None) -> None:
         """Make the batch visible in every sink, exactly once.

@@ -21,6 +21,7 @@ from twopc.integration.spark.mode import Attempt
 from twopc.integration.spark.options import Options, participants
 from twopc.integration.spark.output_mode import warn_of_whole_results
 from twopc.integration.spark.retention import decisions_kept
+from twopc.integration.spark.several import require_decided_sinks
 from twopc.integration.spark.skipped import skipped_before
 from twopc.integration.spark.slow_batches import slow_batch_advice
 from twopc.integration.spark.staging import Staging
@@ -132,6 +133,7 @@ class RunWriter:
         # Recover before the columns are checked. A decided transaction may expire while each start rejects the columns. Only
         # recovery finds out what an earlier call decided.
         coordinator = self._coordinator or self._recovered(session, staging, batch, pending)
+        require_decided_sinks(call, coordinator.decided_sinks(batch))
         rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]
         if is_first:
             pending.enter("recover")  # the recovery table says what to do with the batch

@@ -13,7 +13,7 @@ from twopc.errors import ConfigurationError
 from twopc.integration.spark.connect import require_own_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from twopc.sink import TwoPhaseCommitSink
 
@@ -173,7 +173,7 @@ class VisibleCall:
     @property
     def where(self) -> str:
         """The names of the sinks in which the rows are visible, for messages."""
-        return ", ".join(sorted(map(repr, self._frames)))
+        return _quoted(self._frames)
 
 
 def _reference(frame: object) -> Callable[[], object | None]:
@@ -236,6 +236,38 @@ def other_rows(call: Call) -> ConfigurationError:
         f"retried. (2) The calls pass different rows. In this case, fix the function. {_ONE_CALL}. Then restart. If this call's "
         f"rows of batch {call.batch_id} are then missing from the output, write them by other means"
     )
+
+
+def require_decided_sinks(call: Call, decided: Collection[str]) -> None:
+    """Check that a call may be the replay of the call that was decided.
+
+    The function may make several calls for a batch, and keep its own record of the calls that have returned. If the driver dies
+    between two calls, the second one is the first call of the next run.
+
+    Args:
+        call: the call.
+        decided: see :meth:`twopc.coordinator.Coordinator.decided_sinks`.
+
+    Raises:
+        ConfigurationError: the batch was decided without a DataFrame for any of the call's sinks.
+    """
+    passed = {sink.name for one in call.frames for sink in one.sinks}
+    is_for_all = any(not one.name for one in call.frames)
+    if not decided or is_for_all or not passed.isdisjoint(decided):
+        return
+    raise ConfigurationError(
+        f"this call for batch {call.batch_id} passes DataFrames only for {_quoted(passed)}, but an earlier run decided the batch "
+        f"with DataFrames only for {_quoted(decided)}. The decided rows are visible, or will become visible after the restart. "
+        "This call wrote nothing. There are two cases. (1) The function calls exactly_once() several times for a batch, and the "
+        f"earlier run stopped between two of these calls. In this case, fix the function. {_ONE_CALL}. Then write this call's "
+        f"rows of batch {call.batch_id} by other means, and restart. (2) The function now passes the same rows for other sinks, "
+        "for example because its code has changed. In this case, no row is missing, so do not write any rows by hand. Undo the "
+        f"change, and restart. When batch {call.batch_id} is complete, you may make the change again"
+    )
+
+
+def _quoted(names: Collection[str]) -> str:
+    return ", ".join(sorted(map(repr, names)))
 
 
 def _same(frame: DataFrame, other: DataFrame) -> bool:

@@ -1022,6 +1022,15 @@ BUGS: Final = (
         protocol="tests/unit/test_spark_shuffles.py -k mark",
     ),
     _bug(
+        "a second call for a batch counts as its replay after a restart",
+        0,
+        "integration/spark/run_writer.py",
+        "        require_decided_sinks(call, coordinator.decided_sinks(batch))\n",
+        "",
+        model=False,
+        protocol="tests/unit/test_spark_run_writer.py -k not_the_replay",
+    ),
+    _bug(
         "a second call for a batch counts as its replay",
         0,
         "integration/spark/query_runs.py",
@@ -1387,6 +1396,7 @@ BUGS: Final = (
         0,
         "integration/spark/run_writer.py",
         "        coordinator = self._coordinator or self._recovered(session, staging, batch, pending)\n"
+        "        require_decided_sinks(call, coordinator.decided_sinks(batch))\n"
         "        rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]\n",
         "        rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]\n"
         "        coordinator = self._coordinator or self._recovered(session, staging, batch, pending)\n",

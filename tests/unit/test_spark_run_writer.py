@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from msgspec import structs
 
 from tests.unit.coordinator_support import die_at, records
 from tests.unit.fake_sink import QUERY_ID, Cluster, FakeSink, all_rows, offsets_of
@@ -113,6 +114,60 @@ def test_rejected_columns_do_not_delay_a_decided_batch_and_write_nothing(
     assert cluster.store.visible() == all_rows(0)
     assert not cluster.store.pending()
     assert checkpoint is not None and checkpoint.cause is not None and checkpoint.cause.phase == "check"
+
+
+def died_after_the_call_for(name: str, cluster: Cluster) -> None:
+    """Let the driver die after it has decided batch 0 with a DataFrame for one of the sinks "a" and "b"."""
+    query = cluster.start("a", "b")
+    query.engine._sinks = [one for one in query.engine._sinks if one.name == name]  # type: ignore[assignment]
+    run_task = query.engine._run_task
+    query.engine._run_task = lambda *task: structs.replace(run_task(*task), frame_name=name)  # type: ignore[method-assign]
+    die_at(cluster, query, "driver.committed", 0)
+
+
+def replayed(cluster: Cluster, location: Path, frames: dict[str, list[str]], batch_id: int = 0) -> None:
+    sinks = {name: FakeSink(cluster.world, name) for name in ("a", "b")}
+    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf={}))
+    passed = tuple(SinkFrame(name, frame, tuple(sinks[one] for one in names)) for name, names in frames.items())
+    run: Any = QueryRun(SomeQuery(), None)  # type: ignore[arg-type]
+    mode: Any = SomeMode()
+    RunWriter(run, mode, str(location), [*sinks.values()], Options()).write(Call(batch_id, passed, {}))
+
+
+def test_a_second_call_is_not_the_replay_of_the_first_one_after_a_restart(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The function has recorded that its first call returned, so it makes only the second one. Its rows would be lost."""
+    monkeypatch.setattr(run_writer, "arrange", failing)
+    died_after_the_call_for("a", cluster)
+    with pytest.raises(
+        ConfigurationError, match=r"only for 'b', but an earlier run decided the batch with DataFrames only for 'a'"
+    ):
+        replayed(cluster, tmp_path, {"b": ["b"]})
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [{"b": ["b"]}, {"a": ["a"], "b": ["b"]}, {"a": ["a", "b"]}, {"": ["a", "b"]}],
+    ids=["the same", "one more", "shared", "one for all"],
+)
+def test_a_call_with_a_dataframe_for_a_decided_sink_may_be_the_replay(
+    frames: dict[str, list[str]], cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code may have changed. A DataFrame has the name of its first sink, which may be another one now."""
+    monkeypatch.setattr(run_writer, "arrange", failing)
+    died_after_the_call_for("b", cluster)
+    with pytest.raises(SchemaError):
+        replayed(cluster, tmp_path, frames)
+
+
+def test_the_next_batch_may_be_for_another_sink(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_writer, "arrange", failing)
+    died_after_the_call_for("a", cluster)
+    with pytest.raises(SchemaError):
+        replayed(cluster, tmp_path, {"b": ["b"]}, batch_id=1)
 
 
 def test_rejected_columns_do_not_keep_undecided_transactions_open(
