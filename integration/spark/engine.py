@@ -295,8 +295,8 @@ class SparkEngine:
 
 def _many_writers(rows: Rows, work: Work, count: int, most: int, why: str) -> str:
     return (
-        f"{count} tasks have written batch {work.batch.batch_id}{f' for {rows.name!r}' if rows.name else ''}, although the "
-        f"limit is {most} (max_writers, by default twice the number of task slots). {why}. The run logs this warning only once"
+        f"{count} tasks have written batch {work.batch.batch_id}{f' for {rows.name!r}' if rows.name else ''}, although "
+        f"max_writers is {most} (by default, twice the number of task slots). {why}. The run logs this warning only once"
     )
 
 

@@ -52,7 +52,7 @@ def coalesced(
 def test_partitions_are_merged_unless_their_order_matters_to_a_sink(chosen: int | None) -> None:
     [most, [told]] = coalesced(keeps_order=True, is_sorted=True, chosen=chosen)
     assert most is None
-    assert told.startswith(f"6 tasks have written batch 3, although the limit is {chosen or 4} (max_writers, ")
+    assert told.startswith(f"6 tasks have written batch 3, although max_writers is {chosen or 4} (")
     assert "The DataFrame is sorted" in told
     assert coalesced(keeps_order=True, chosen=chosen) == (chosen or 4, [])
     assert coalesced(is_sorted=True, chosen=chosen) == (chosen or 4, [])

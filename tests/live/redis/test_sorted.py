@@ -130,5 +130,6 @@ def test_the_order_comes_before_the_maximum_number_of_tasks_and_one_warning_says
     written.require_order(batches=2)
     [warning] = [one.getMessage() for one in caplog.records if "max_writers" in one.getMessage()]
     assert warning.startswith(
-        f"{PARTITIONS} tasks have written batch 0, although max_writers is 5. The DataFrame is sorted"
+        f"{PARTITIONS} tasks have written batch 0, although max_writers is 5 (by default, twice the number of task slots). "
+        "The DataFrame is sorted"
     )
