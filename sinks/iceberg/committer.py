@@ -10,7 +10,7 @@ from twopc.sinks.iceberg.definition import find
 from twopc.sinks.iceberg.entries import Entry
 from twopc.sinks.iceberg.handle import IcebergHandle
 from twopc.sinks.iceberg.history import complete_decisions, is_in_main, rows_by_version, snapshot_of
-from twopc.sinks.iceberg.prepared import added_already
+from twopc.sinks.iceberg.prepared import added_already, batches_added
 from twopc.sinks.iceberg.properties import find_malformed
 from twopc.sinks.iceberg.proposal import require_listable
 from twopc.sinks.iceberg.spark_writer import committed_ms, newest_batch
@@ -23,7 +23,7 @@ from twopc.sinks.lake.prepared import entries_of
 from twopc.sinks.lake.words import Words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from twopc.sinks.iceberg.proposal import Additions
@@ -104,6 +104,11 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         for handle, entries in self.renewed(step, {one: entries for one, entries in found.items() if entries}).items():
             step.additions.setdefault(handle.definition, []).extend(entries)
         return found
+
+    def batches_in_table(self, step: Step, batch_of: Callable[[str], int | None]) -> set[int]:
+        """See :class:`LakeCommitter`. The tag may have been recreated on an older snapshot."""
+        newest = snapshot_of(step.view.table.metadata, self.name, step.view.outcome.batch)
+        return batches_added(step.view.table, (newest.sequence_number or 0) if newest else 0, batch_of)
 
     def history(self, step: Step) -> History | None:
         """See :class:`LakeCommitter`."""

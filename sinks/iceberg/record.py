@@ -6,6 +6,7 @@ therefore includes its own evidence. As long as the tag exists, snapshot expiry 
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,10 +60,11 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
     if reference is None:
         if left := _newest_of(metadata, sink):
             raise StoreError(
-                f"the tag {tag!r} is missing, but this sink wrote snapshot {left}. The tag, which records the committed "
-                "batches, was deleted",
+                f"the tag {tag!r} is missing, but this sink wrote snapshot {left}, which records "
+                f"{_newest_batch(metadata, left)}. The tag, which records the committed batches, was deleted",
                 ConfigurationError,
-                f"Recreate the tag: ALTER TABLE … CREATE TAG `{tag}` AS OF VERSION {left}",
+                f"To continue the same query, recreate the tag: ALTER TABLE … CREATE TAG `{tag}` AS OF VERSION {left}. For a new "
+                "query, do not recreate the tag, and use another sink name",
             )
         return None
     found = metadata.snapshot_by_id(reference.snapshot_id)
@@ -99,6 +101,14 @@ def read_tag(metadata: TableMetadata, sink: str) -> Tagged | None:
 def _newest_of(metadata: TableMetadata, sink: str) -> int | None:
     own = [found for found in metadata.snapshots if summary_of_snapshot(found).get(SINK) == sink]
     return max(own, key=lambda found: found.sequence_number or 0).snapshot_id if own else None
+
+
+def _newest_batch(metadata: TableMetadata, snapshot_id: int) -> str:
+    summary = summary_of_snapshot(metadata.snapshot_by_id(snapshot_id))
+    with contextlib.suppress(msgspec.DecodeError):
+        batch = msgspec.json.decode(summary.get(PUBLISHED, "{}"), type=Published).batch
+        return "no batch" if batch < 0 else f"batch {batch} as the newest one"
+    return "an unknown batch"
 
 
 def summary_of_snapshot(snapshot: Any) -> Mapping[str, str]:

@@ -8,6 +8,7 @@ import logging
 import math
 import time
 from abc import abstractmethod
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
@@ -98,6 +99,18 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
     @abstractmethod
     def stage(self, step: StepT, found: Mapping[HandleT, list[EntryT] | None]) -> Mapping[HandleT, list[EntryT] | None]:
         """Stage the existing files. Return ``found``, with None for each transaction that can never be added."""
+
+    def batches_in_table(self, step: StepT, batch_of: Callable[[str], int | None]) -> set[int]:
+        """Return the batches in the table that may be newer than the sink's record. ``batch_of`` returns a file's batch.
+
+        The default returns none, for a format whose log contains the files and also points to the record: neither can be set
+        back alone.
+
+        Raises:
+            StoreError: the storage did not respond.
+        """
+        del step, batch_of
+        return set()
 
     @abstractmethod
     def history(self, step: StepT) -> History | None:
@@ -192,7 +205,9 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
         own_epoch = (
             self._driver_epoch if self._run else record.driver_epoch
         )  # a committer that only observes owns nothing
-        return self._orphans.find(step.view.files, step.view.root(record.id), step.view.outcome, own_epoch)
+        root = step.view.root(record.id)
+        check = partial(self._require_newest, step, root)
+        return self._orphans.find(step.view.files, root, step.view.outcome, own_epoch, check)
 
     # -- for callers ----------------------------------------------------------------------------------------------------
 
@@ -312,6 +327,24 @@ class LakeCommitter(StepCommitter[HandleT, StepT], Generic[HandleT, StepT, Entry
             size = sum(entry.size for entry in old) / 2**20
             logger.warning(text, self.name, len(old), max(handle.batch for handle in added), self._table, size)
         return renewed(step.view.files, added, since_ms)
+
+    def _require_newest(self, step: StepT, root: str) -> None:
+        """Check before a sweep that the table contains no later batches than the record, unless a log has decided them.
+
+        Raises:
+            RefusedStartError: the table contains later batches.
+        """
+        published = step.view.outcome
+        if not self._run:  # an observer deletes nothing
+            return
+        newer = self.batches_in_table(step, lambda path: self._orphans.newer_batch(path, root, published))
+        if newer:
+            raise RefusedStartError(
+                f"sink {self.name!r}: {self._table} contains rows of batch {max(newer)}, but the sink's record ends with batch "
+                f"{published.batch}, because the sink's {self.words.moved} was set back. The sink would take the files of later "
+                f"batches for orphans. No rows were deleted or written. To keep the rows, {NEW_NAME}",
+                case="older table",
+            )
 
     def _reserve(self, above: int) -> Control:
         """See :class:`StepCommitter`. Skip the write, because it would need a commit, and no other driver has this epoch."""

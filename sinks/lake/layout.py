@@ -43,6 +43,16 @@ def data_file(where: str, transaction: str, number: int) -> str:
     return f"{where}/{transaction}-{number:05d}.parquet"
 
 
+def place_of(path: str, base: str) -> tuple[int, int] | None:
+    """Return the driver epoch and the batch in a path; None if the file is not below the sink's directory.
+
+    The table may list the same directory under another prefix, so only the last two names of ``base`` count.
+    """
+    own = "/".join(base.split("/")[-2:])
+    found = re.search(rf"(?:^|/){re.escape(own)}/([0-9]+)/[0-9]+/([0-9]+)/[^/]+$", path)
+    return (int(found[1]), int(found[2])) if found else None
+
+
 def new_copy(path: str, at_ms: int) -> str:
     """Return a new path for a copy of a data file, or of its copy. No two copies have the same path."""
     return f"{original_of(path).removesuffix('.parquet')}-copy-{at_ms}-{uuid.uuid4().hex}.parquet"

@@ -3,7 +3,7 @@
 The newest decision in the table determines which directories to search, so the search never finds a committed file. The
 search skips the files of batches and drivers before this decision. The search also skips the files of the decision's own
 batch, unless the caller knows the decision's transactions. Files of batches after the decision were never added to the
-table.
+table, unless the record was set back. So before the first search returns any file, the caller must check the record.
 
 The first search looks at the directories of all drivers. After that, new orphans can only be in the directories of the batch
 that was decided last, and of the next batch. So a sweep takes no longer after a million batches than after one.
@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from twopc.sinks.lake.layout import directory, group_of, transaction_of
+from twopc.sinks.lake.layout import directory, group_of, place_of, transaction_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from twopc.sinks.lake.files import Files
     from twopc.sinks.lake.published import Published
@@ -48,7 +48,9 @@ class Orphans:
         """Return a transaction's known files, and forget them."""
         return self._paths.pop(transaction, [])
 
-    def find(self, files: Files, base: str, published: Published, own_epoch: int) -> list[str]:
+    def find(
+        self, files: Files, base: str, published: Published, own_epoch: int, check: Callable[[], None] = lambda: None
+    ) -> list[str]:
         """List orphaned files, and return the names of their transactions.
 
         Args:
@@ -56,6 +58,8 @@ class Orphans:
             base: the directory for the sink's files.
             published: the newest decision in the table.
             own_epoch: the caller's driver epoch.
+            check: raises an error if the table contains later batches than ``published``. The first search calls it, unless
+                the storage contains no such batch. If it fails, the next search counts as the first.
 
         Raises:
             StoreError: the storage did not respond.
@@ -66,8 +70,16 @@ class Orphans:
             for name in files.listed(where):
                 if transaction := transaction_of(name):
                     self._paths[transaction].append(f"{where}/{name}")
+        if not self._has_searched and (self._paths or any(epoch > own_epoch for epoch in _numbers(files, base))):
+            check()
         self._has_searched = True
         return list(self._paths)
+
+    def newer_batch(self, path: str, base: str, published: Published) -> int | None:
+        """Return the batch of a file that the table lists. Return None unless it comes after the newest known decision."""
+        place = place_of(path, base)
+        is_newer = place is not None and place > (published.epoch, published.batch) and place not in self._decided
+        return place[1] if place is not None and is_newer else None
 
     def _directories(self, files: Files, base: str, published: Published, own_epoch: int) -> Iterator[tuple[int, int]]:
         newest = (published.epoch, published.batch)

@@ -11,6 +11,8 @@ from tests.unit.iceberg_support import TAG, Shop
 from tests.unit.lake_support import prepare_long_ago
 from twopc import ConfigurationError, RefusedStartError
 from twopc.attempt import Evidence
+from twopc.override import Overrides
+from twopc.settings import Settings
 from twopc.testing.contract import Case, numbers
 from twopc.testing.contract.drivers import QUERY_ID, Driver, Query, all_rows, close_opened
 
@@ -72,6 +74,44 @@ def test_recreating_the_tag_does_not_add_a_copied_file_twice(shop: Shop, *, has_
     restarted = Driver(shop.sink)
     assert restarted.committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
     assert shop.values() == [1, 2, 9]
+
+
+def set_back(shop: Shop, case: Case, directory: Path, *starts: tuple[int, ...]) -> None:
+    """A query ends whose newest snapshots have expired without their tag. Then its tag is recreated on its first batch.
+
+    Args:
+        shop: the table.
+        case: the sink's case.
+        directory: where the query's checkpoint is.
+        starts: for each later start of the query, its batches. A start without batches only acquires the sink.
+    """
+    query = Query(case, directory)
+    query.run(0)
+    older = shop.table().metadata.refs[TAG].snapshot_id
+    shop.change(lambda table: table.manage_snapshots().create_tag(older, "daily").commit())
+    for batches in starts:
+        if batches:
+            query.run(*batches)
+        else:
+            Driver(shop.sink)
+    shop.change(lambda table: table.manage_snapshots().remove_tag(TAG).commit())
+    shop.append(9_999)
+    later = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=1)
+    shop.change(lambda table: table.maintenance.expire_snapshots().older_than(later).commit())
+    shop.change(lambda table: table.manage_snapshots().create_tag(older, TAG).commit())
+
+
+@pytest.mark.parametrize("starts", [((1, 2),), ((1,), (2,)), ((), (1, 2))], ids=["one", "two", "one without rows"])
+def test_a_query_that_ends_another_one_deletes_no_rows_of_a_table_with_a_recreated_tag(
+    shop: Shop, case: Case, tmp_path: Path, starts: tuple[tuple[int, ...], ...]
+) -> None:
+    """By the record, the files of all later batches are orphans. The new query's log does not contain these batches."""
+    set_back(shop, case, tmp_path / "query", *starts)
+    other = Query(case, tmp_path / "other", query_id="query-b")
+    for _ in range(2):
+        with pytest.raises(RefusedStartError, match=r"contains rows of batch [12], but the sink's record .* batch 0"):
+            other.run(0, settings=Settings(overrides=Overrides(end_query_ids={QUERY_ID})))
+    assert shop.values() == [*all_rows(0, 1, 2), 9_999]
 
 
 def test_a_tag_deleted_between_two_runs_is_reported(shop: Shop, case: Case, tmp_path: Path) -> None:
