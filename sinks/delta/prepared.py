@@ -1,4 +1,4 @@
-"""Check that the files of decided transactions still exist, and that they still fit the table's columns."""
+"""Check that the files of decided transactions still fit the table's columns."""
 
 from __future__ import annotations
 
@@ -9,35 +9,13 @@ import pyarrow.parquet as pq
 
 from twopc.sinks.delta.errors import translated
 from twopc.sinks.delta.partitions import is_unchanged
-from twopc.sinks.lake.errors import StoreError
-from twopc.sinks.lake.prepared import THREADS
-from twopc.threads import at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from twopc.sinks.delta.entries import Entry
-    from twopc.sinks.delta.handle import DeltaHandle
     from twopc.sinks.delta.store import Store
     from twopc.sinks.delta.table import Definition
-
-
-def require_whole(store: Store, additions: Mapping[DeltaHandle, Sequence[Entry]]) -> None:
-    """Check that the files that a commit adds still exist.
-
-    If some files are missing, the driver's next step finds out which ones.
-
-    Raises:
-        StoreError: some files are missing, or the storage did not respond.
-    """
-
-    def are_whole(entries: Sequence[Entry]) -> bool:
-        return all(store.size_of(entry.path) == entry.size for entry in entries)
-
-    found = list(at_once(are_whole, additions.values(), threads=THREADS, name="twopc-files"))
-    for handle, is_whole in zip(additions, found, strict=True):
-        if not is_whole:
-            raise StoreError(f"files of {handle.transaction} were deleted while the driver was retrying the commit")
 
 
 def find_misfit(store: Store, entry: Entry, table: Definition) -> str | None:

@@ -11,7 +11,7 @@ from deltalake import CommitProperties, Transaction
 from twopc.errors import ConfigurationError
 from twopc.sinks.delta.errors import translated
 from twopc.sinks.delta.objections import find_objections
-from twopc.sinks.delta.prepared import find_misfit, require_whole
+from twopc.sinks.delta.prepared import find_misfit
 from twopc.sinks.delta.record import (
     Record,
     app_id,
@@ -38,11 +38,9 @@ if TYPE_CHECKING:
 
 
 class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
-    """See :class:`LakeStep`. A commit moves the sink's pointer to the new record.
+    """See :class:`LakeStep`. A commit moves the sink's pointer to the new record."""
 
-    Attributes:
-        additions: by transaction, the files that the step adds to the table; None if the step publishes no batch.
-    """
+    additions: Mapping[DeltaHandle, list[Entry]] | None
 
     def __init__(self, store: Store, settings: DeltaSettings) -> None:
         super().__init__(settings.name, DeltaView(store, settings))
@@ -51,7 +49,6 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         self._table = self.view.table
         self._before = self.view.record
         self._record: Record | None = None
-        self.additions: Mapping[DeltaHandle, list[Entry]] | None = None
 
     def commit(self) -> StoreError | None:
         """See :class:`LakeStep`. The commit is based on the table version that the step has read.
@@ -60,8 +57,6 @@ class Step(LakeStep[DeltaView, "tuple[DeltaTable, int | None]"]):
         the pointers' numbers, so it would accept a commit that is based on a version after the move. The step must
         therefore use the version that it has read.
         """
-        if self._record is not None:
-            require_whole(self._store, self.additions or {})  # the caller has checked them before the first try
         self._require_fit()
         record, table = self._written(), self._table
         properties = CommitProperties(

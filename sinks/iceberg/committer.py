@@ -101,8 +101,7 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         removed = {definition for definition in written if find(metadata, definition) is None}
         found = {handle: None if handle.definition in removed else entries for handle, entries in found.items()}
         found = self._without_added(step, found)
-        for handle, entries in self.renewed(step, {one: entries for one, entries in found.items() if entries}).items():
-            step.additions.setdefault(handle.definition, []).extend(entries)
+        step.additions = self.renewed(step, {one: entries for one, entries in found.items() if entries})
         return found
 
     def batches_in_table(self, step: Step, batch_of: Callable[[str], int | None]) -> set[int]:

@@ -16,19 +16,21 @@ from twopc.sinks.lake.errors import OvertakenError, StoreError, shortened
 from twopc.sinks.lake.step import LakeStep
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyiceberg.table import Table
 
+    from twopc.sinks.iceberg.entries import Entry
+    from twopc.sinks.iceberg.handle import IcebergHandle
     from twopc.sinks.iceberg.proposal import Additions, Proposal
     from twopc.sinks.iceberg.settings import IcebergSettings
     from twopc.sinks.iceberg.store import Store
 
 
 class Step(LakeStep[IcebergView, "Table"]):
-    """See :class:`LakeStep`. A commit moves the sink's tag.
+    """See :class:`LakeStep`. A commit moves the sink's tag."""
 
-    Attributes:
-        additions: the files that the step adds to the table.
-    """
+    additions: Mapping[IcebergHandle, list[Entry]] | None
 
     def __init__(self, store: Store, settings: IcebergSettings) -> None:
         super().__init__(settings.name, IcebergView(store, settings))
@@ -38,12 +40,12 @@ class Step(LakeStep[IcebergView, "Table"]):
         self._tagged = self.view.tagged.snapshot_id if self.view.tagged else None
         self._tried: list[Proposal] = []
         self._landed: Proposal | None = None
-        self.additions: Additions = {}
 
     def commit(self) -> StoreError | None:
         """See :class:`LakeStep`."""
-        self._require_fit()
-        change = Change(self.control or self.view.stored or b"", self.published or self.view.outcome, self.additions)
+        additions = self._by_definition()
+        self._require_fit(additions)
+        change = Change(self.control or self.view.stored or b"", self.published or self.view.outcome, additions)
         proposal = propose(self._table, self.sink, self._tagged, change)
         self._tried.append(proposal)
         try:
@@ -84,14 +86,20 @@ class Step(LakeStep[IcebergView, "Table"]):
                 for path in () if proposal is self._landed else proposal.paths:
                     files.delete(path)
 
-    def _require_fit(self) -> None:
+    def _by_definition(self) -> Additions:
+        found: Additions = {}
+        for handle, entries in (self.additions or {}).items():
+            found.setdefault(handle.definition, []).extend(entries)
+        return found
+
+    def _require_fit(self, additions: Additions) -> None:
         """Check that readers of the table can still read the files, in case the table was altered after the decision.
 
         Raises:
             StoreError: a column no longer fits the files.
         """
         now = self._table.schema()
-        for written in self.additions:
+        for written in additions:
             found = find(self._table.metadata, written)
             if found is not None and (misfit := next(find_unreadable(found[0], now), None)):
                 raise StoreError(

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from functools import cache, partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from twopc.sinks.lake.entries import decode
+from twopc.sinks.lake.errors import StoreError
 from twopc.sinks.lake.layout import copied_ms, directory_of, original_of
 from twopc.threads import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from twopc.sinks.lake.entries import EntryT
+    from twopc.sinks.lake.entries import Entry, EntryT
     from twopc.sinks.lake.files import Files
     from twopc.sinks.lake.handle import HandleT, LakeHandle
 
@@ -47,6 +48,25 @@ def whole(files: Files, handles: Sequence[HandleT], kind: type[EntryT]) -> dict[
         return found if len(found) == len(entries) else None
 
     return dict(zip(handles, at_once(look, handles, threads=THREADS, name="twopc-files"), strict=True))
+
+
+def require_whole(files: Files, additions: Mapping[Any, Sequence[Entry]]) -> None:
+    """Check that the files that a repeated commit adds still exist.
+
+    If some files are missing, the driver's next step finds out which ones.
+
+    Raises:
+        StoreError: some files are missing, or the storage did not respond.
+    """
+
+    def are_whole(entries: Sequence[Entry]) -> bool:
+        return all(files.size_of(entry.path) == entry.size for entry in entries)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = list(pool.map(are_whole, additions.values()))
+    for handle, is_whole in zip(additions, found, strict=True):
+        if not is_whole:
+            raise StoreError(f"files of {handle.transaction} were deleted while the driver was retrying the commit")
 
 
 def copies_in(files: Files, where: str) -> Mapping[str, list[str]]:

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from twopc.sinks.lake.errors import StoreError
 from twopc.sinks.lake.layout import is_entries_file
+from twopc.sinks.lake.prepared import require_whole
 from twopc.sinks.lake.view import View
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from twopc.sinks.lake.published import Published
 
 logger = logging.getLogger(__name__)
@@ -38,6 +41,7 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
     Attributes:
         control: the control record that the step writes; None if the step does not change it.
         published: the outcome that the step writes; None if the step does not change it.
+        additions: by transaction, the files that the step adds to the table; None if the step publishes no batch.
     """
 
     def __init__(self, sink: str, view: ViewT) -> None:
@@ -45,16 +49,19 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
         self.view = view
         self.control: bytes | None = None
         self.published: Published | None = None
+        self.additions: Mapping[Any, list[Any]] | None = None
 
     def end(self, timeout_ms: float) -> None:
         """Commit the step's changes, if any.
 
-        If another writer commits first, the step tries again. It also repeats a commit if the store does not respond. The
+        If another writer commits first, the step tries again. It also repeats a commit if the store does not respond. Before
+        each repetition, it checks that the added files still exist: the caller has checked them before the first try. The
         sink's value moves by compare-and-set, so at most one attempt to commit takes effect, even if an attempt arrives late.
 
         Raises:
             OvertakenError: another driver has moved the sink's value.
-            StoreError: the store rejected commits, or did not respond, until the timeout. The outcome is unknown.
+            StoreError: the store rejected commits, or did not respond, until the timeout. The outcome is unknown. Or files were
+            deleted between two tries.
         """
         if self.control is None and self.published is None:
             return
@@ -77,6 +84,8 @@ class LakeStep(ABC, Generic[ViewT, SeenT]):
                 break
             if is_last:
                 raise failure
+            if self.additions:
+                require_whole(self.view.files, self.additions)
         self.tidy()
         self._delete_lists()
 

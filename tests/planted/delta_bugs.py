@@ -139,13 +139,6 @@ DELTA_BUGS: Final[tuple[Bug, ...]] = (
         f"{_COMMIT} -k added_to_a_struct",
     ),
     _bug(
-        "a repeated commit names files that are gone",
-        "step.py",
-        "        if self._record is not None:\n",
-        "        if False:\n",
-        f"{_COMMIT} -k between_two",
-    ),
-    _bug(
         "a file has the bounds of only some columns",
         "stats.py",
         "            if pa.types.is_binary(field.type):",

@@ -190,7 +190,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "Iceberg: files are added although the table has replaced a column's type",
         0,
         "sinks/iceberg/step.py",
-        "        self._require_fit()\n",
+        "        self._require_fit(additions)\n",
         "",
         model=False,
         protocol=f"{_ALTERED} -k not_added",

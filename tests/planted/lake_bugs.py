@@ -230,6 +230,13 @@ LAKE_BUGS: Final[tuple[Bug, ...]] = tuple(
             **_both("commit.py::test_a_task_of_a_replaced_driver_writes_nothing"),
         ),
         _bugs(
+            "a repeated commit names files that are gone",
+            "step.py",
+            "            if self.additions:\n",
+            "            if False:\n",
+            **_both("commit.py::test_files_deleted_between_two_attempts_to_commit_count_as_lost", "True"),
+        ),
+        _bugs(
             "a sweep takes the files of the newest batch for orphans",
             "orphans.py",
             "            if place > newest or (place == newest and place in self._decided):\n",

@@ -96,6 +96,10 @@ class Shop:
         name = f"{self.commits() + 1:020}.json"
         (self.path / "_delta_log" / name).write_text("\n".join(map(json.dumps, actions)))
 
+    def overtake(self) -> None:
+        """See :class:`tests.unit.lake_support.LakeShop`: the table's metadata has changed."""
+        self.table().alter.set_table_properties({"delta.logRetentionDuration": "interval 20 days"})
+
     def named_files(self) -> set[str]:
         return {uri.rpartition("/")[2] for uri in self.table().file_uris()}
 

@@ -79,6 +79,10 @@ class Shop:
         rows = self.table().schema().as_arrow().empty_table()
         self.change(lambda table: table.append(rows.from_pylist([{"value": v} for v in values], schema=rows.schema)))
 
+    def overtake(self) -> None:
+        """See :class:`tests.unit.lake_support.LakeShop`: ``main`` has moved."""
+        self.change(lambda table: table.append(table.schema().as_arrow().empty_table()))
+
     def named_files(self) -> set[str]:
         return {task.file.file_path.rpartition("/")[2] for task in self.table().scan().plan_files()}
 

@@ -55,6 +55,9 @@ class LakeShop(Protocol):
     def append(self, *values: int) -> None:
         """A commit by another writer."""
 
+    def overtake(self) -> None:
+        """A commit by another writer, with which a commit that is based on the version before it fails."""
+
     def commit_as_spark(self, query_id: str, batch: int) -> None:
         """An empty commit, like the one that Spark's own streaming writer makes now for a batch."""
 

@@ -13,7 +13,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import ArrayType, PrimitiveType, StructType
 
 from tests.unit.delta_support import APP, Shop, next_commits
-from tests.unit.lake_support import evidence, lost_request, prepare, prepare_long_ago
+from tests.unit.lake_support import evidence, prepare
 from twopc import ConfigurationError, FencedError
 from twopc.attempt import Claim, Evidence
 from twopc.sinks.delta.record import Record, next_pointer, write_record
@@ -361,42 +361,6 @@ def test_a_table_with_a_constraint_is_refused_at_the_start_and_in_a_task(shop: S
         prepare(driver, shop.sink, 1)
     with pytest.raises(ConfigurationError, match="has the constraint 'positive'"):
         Driver(shop.sink)
-
-
-def test_an_original_deleted_between_two_attempts_to_commit_its_copy_does_no_harm(shop: Shop) -> None:
-    driver = Driver(shop.sink)
-    scan_start = driver.begin()
-    handle = prepare_long_ago(shop, driver, 1, 2)
-    [original] = shop.files()
-
-    def vacuumed(send: Callable[[], None]) -> None:
-        original.unlink()
-        shop.table().alter.set_table_properties({"delta.logRetentionDuration": "interval 20 days"})
-        send()  # fails, because the table's metadata has changed
-
-    with next_commits(vacuumed):
-        assert evidence(driver, [handle], scan_start) == [COMMITTED]
-    assert shop.values() == [1, 2]
-
-
-@pytest.mark.parametrize("is_last", [True, False])
-def test_files_deleted_between_two_attempts_to_commit_count_as_lost(shop: Shop, *, is_last: bool) -> None:
-    """The table must never name a missing file: no one could read the table any more."""
-    driver = Driver(shop.sink)
-    scan_start = driver.begin()
-    kept, lost = prepare(driver, shop.sink, 1), prepare(driver, shop.sink, 2)
-
-    def vacuumed(send: Callable[[], None]) -> None:
-        for file in shop.files(f"{lost.transaction}*"):
-            file.unlink()
-        if is_last:
-            lost_request(send)
-        shop.table().alter.set_table_properties({"delta.logRetentionDuration": "interval 20 days"})
-        send()  # fails, because the table's metadata has changed
-
-    with next_commits(vacuumed):
-        assert evidence(driver, [kept, lost], scan_start) == [COMMITTED, ABORTED]
-    assert shop.values() == [1]
 
 
 NESTED = pa.struct([("a", pa.int64())])

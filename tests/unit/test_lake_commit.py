@@ -372,6 +372,42 @@ def test_a_transaction_whose_rows_are_missing_from_the_commit_does_not_count_as_
 # -- files that maintenance may be about to delete ---------------------------------------------------------------------
 
 
+def test_an_original_deleted_between_two_attempts_to_commit_its_copy_does_no_harm(shop: LakeShop) -> None:
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    handle = prepare_long_ago(shop, driver, 1, 2)
+    [original] = shop.files()
+
+    def vacuumed(send: Send) -> None:
+        original.unlink()
+        shop.overtake()
+        send()
+
+    with shop.next_commits(vacuumed):
+        assert evidence(driver, [handle], scan_start) == [COMMITTED]
+    assert shop.values() == [1, 2]
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_files_deleted_between_two_attempts_to_commit_count_as_lost(shop: LakeShop, *, is_last: bool) -> None:
+    """The table must never name a missing file: no one could read the table any more."""
+    driver = Driver(shop.sink)
+    scan_start = driver.begin()
+    kept, lost = prepare(driver, shop.sink, 1), prepare(driver, shop.sink, 2)
+
+    def vacuumed(send: Send) -> None:
+        for file in shop.files(f"{lost.transaction}*"):
+            file.unlink()
+        if is_last:
+            lost_request(send)
+        shop.overtake()
+        send()
+
+    with shop.next_commits(vacuumed):
+        assert evidence(driver, [kept, lost], scan_start) == [COMMITTED, ABORTED]
+    assert shop.values() == [1]
+
+
 def test_maintenance_that_began_before_a_late_commit_deletes_no_row_of_the_batch(shop: LakeShop) -> None:
     """Maintenance first lists the files to delete, and deletes them later, without another look at the table."""
     former = Driver(shop.sink)
