@@ -18,7 +18,6 @@ from twopc.sinks.iceberg.step import Step
 from twopc.sinks.lake.committer import LakeCommitter
 from twopc.sinks.lake.errors import StoreError
 from twopc.sinks.lake.history import History
-from twopc.sinks.lake.layout import original_of
 from twopc.sinks.lake.prepared import entries_of
 from twopc.sinks.lake.words import Words
 
@@ -99,8 +98,10 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         metadata = step.view.table.metadata
         written = {handle.definition for handle in found}
         removed = {definition for definition in written if find(metadata, definition) is None}
-        found = {handle: None if handle.definition in removed else entries for handle, entries in found.items()}
         found = self._without_added(step, found)
+        found = {
+            handle: None if entries and handle.definition in removed else entries for handle, entries in found.items()
+        }
         step.additions = self.renewed(step, {one: entries for one, entries in found.items() if entries})
         return found
 
@@ -141,9 +142,11 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
     def _without_added(
         self, step: Step, found: Mapping[IcebergHandle, list[Entry] | None]
     ) -> dict[IcebergHandle, list[Entry] | None]:
-        """If the tag was recreated, omit the files that are in the table but missing from the tag's record.
+        """If the tag was recreated, omit the transactions that are in the table but missing from the tag's record.
 
-        If the table contains copies of a transaction's files, maintenance may have deleted the originals.
+        One commit adds all files of an attempt, except those of lost transactions, and no lost transaction becomes whole
+        again. So one file in the table proves the commit. Another file may be missing because its rows were deleted, and must
+        not be added again. If the table contains copies of a transaction's files, maintenance may have deleted the originals.
 
         Look only for earlier drivers' files, because a running driver knows its own record.
         """
@@ -152,9 +155,9 @@ class IcebergCommitter(LakeCommitter[IcebergHandle, Step, Entry]):
         paths = set[str]().union(*named.values())
         added = added_already(step.view.table, paths) if paths else set()
 
-        def rest(handle: IcebergHandle, entries: list[Entry] | None) -> list[Entry] | None:
-            if (wanted := named.get(handle)) and wanted <= added:
-                return []
-            return None if entries is None else [entry for entry in entries if original_of(entry.path) not in added]
+        attempts = {handle.attempt for handle, wanted in named.items() if wanted & added}
 
-        return {handle: rest(handle, entries) for handle, entries in found.items()}
+        def is_added(handle: IcebergHandle, entries: list[Entry] | None) -> bool:
+            return handle.attempt in attempts and (entries is not None or bool(named[handle] & added))
+
+        return {handle: [] if is_added(handle, entries) else entries for handle, entries in found.items()}

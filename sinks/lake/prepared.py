@@ -62,8 +62,7 @@ def require_whole(files: Files, additions: Mapping[Any, Sequence[Entry]]) -> Non
     def are_whole(entries: Sequence[Entry]) -> bool:
         return all(files.size_of(entry.path) == entry.size for entry in entries)
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        found = list(pool.map(are_whole, additions.values()))
+    found = list(at_once(are_whole, additions.values(), threads=THREADS, name="twopc-files"))
     for handle, is_whole in zip(additions, found, strict=True):
         if not is_whole:
             raise StoreError(f"files of {handle.transaction} were deleted while the driver was retrying the commit")

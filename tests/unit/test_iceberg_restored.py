@@ -6,9 +6,11 @@ import datetime as dt
 from typing import TYPE_CHECKING
 
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.transforms import IdentityTransform
 
 from tests.unit.iceberg_support import TAG, Shop
-from tests.unit.lake_support import prepare_long_ago
+from tests.unit.lake_support import prepare, prepare_long_ago
 from twopc import ConfigurationError, RefusedStartError
 from twopc.attempt import Evidence
 from twopc.override import Overrides
@@ -74,6 +76,36 @@ def test_recreating_the_tag_does_not_add_a_copied_file_twice(shop: Shop, *, has_
     restarted = Driver(shop.sink)
     assert restarted.committer.initialize_state([handle], scan_start) == {handle: Evidence.COMMITTED}
     assert shop.values() == [1, 2, 9]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "is_gone"),
+    [([(1, 2)], False), ([(1, 2)], True), ([(1,), (2,)], False)],
+    ids=["one task", "one task, file gone", "two tasks"],
+)
+def test_recreating_the_tag_does_not_bring_deleted_rows_back(
+    tmp_path: Path, tasks: list[tuple[int, ...]], *, is_gone: bool
+) -> None:
+    """A file that is still in the table proves that its commit added all files of the attempt."""
+    shop = Shop(tmp_path, PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "value")))
+    driver = Driver(shop.sink)
+    older = shop.table().metadata.refs[TAG].snapshot_id
+    shop.change(lambda table: table.manage_snapshots().create_tag(older, "daily").commit())
+    scan_start = driver.begin()
+    handles = [prepare(driver, shop.sink, *values) for values in tasks]
+    assert driver.commit(handles, scan_start) == [Evidence.COMMITTED] * len(tasks)
+    shop.change(lambda table: table.delete("value = 1"))
+    shop.change(lambda table: table.manage_snapshots().remove_tag(TAG).commit())
+    later = dt.datetime.now(dt.timezone.utc) + dt.timedelta(days=1)
+    shop.change(lambda table: table.maintenance.expire_snapshots().older_than(later).commit())
+    shop.change(lambda table: table.manage_snapshots().create_tag(older, TAG).commit())
+    if is_gone:  # Spark's expire_snapshots deletes the files that no snapshot lists any more
+        for file in shop.files():
+            if file.name not in shop.named_files():
+                file.unlink()
+    found = Driver(shop.sink).committer.initialize_state(handles, scan_start)
+    assert found == dict.fromkeys(handles, Evidence.COMMITTED)
+    assert shop.values() == [2]
 
 
 def set_back(shop: Shop, case: Case, directory: Path, *starts: tuple[int, ...]) -> None:
