@@ -117,7 +117,7 @@ def _protocol(table: Definition) -> Iterator[str]:
     if strange := sorted(set(table.features) - _UNDERSTOOD):
         yield (
             f"has features that the sink does not support: {', '.join(map(repr, strange))}. Drop them "
-            "(ALTER TABLE … DROP FEATURE), or use another table"
+            "(ALTER TABLE … DROP FEATURE … TRUNCATE HISTORY), or use another table"
         )
 
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.types import IcebergType, NestedField
 
-_FORMAT: Final = 2
+#: The format version that the sink writes.
+FORMAT: Final = 2
 _KNOWN: Final = (
     BinaryType, BooleanType, DateType, DecimalType, DoubleType, FixedType, FloatType, IntegerType, LongType, StringType,
     TimestampType, TimestamptzType, TimeType, UUIDType,
@@ -59,8 +60,8 @@ def find_objections(metadata: TableMetadata) -> Iterator[str]:
 
     Each message follows the words "table …", and tells the user what to do.
     """
-    if metadata.format_version != _FORMAT:
-        yield f"has format version {metadata.format_version}, but the sink writes only version {_FORMAT}. {_upgrade(metadata)}"
+    if metadata.format_version != FORMAT:
+        yield f"has format version {metadata.format_version}, but the sink writes only version {FORMAT}. {_upgrade(metadata)}"
     for name, (honoured, why) in _PROPERTIES.items():
         value = metadata.properties.get(name)
         if value is not None and value.lower() != honoured:
@@ -149,7 +150,7 @@ def _structs(kind: IcebergType) -> Iterator[StructType]:
 
 
 def _upgrade(metadata: TableMetadata) -> str:
-    if metadata.format_version < _FORMAT:
+    if metadata.format_version < FORMAT:
         return "Upgrade the table: ALTER TABLE … SET TBLPROPERTIES ('format-version'='2')"
     return "Write to a table with format version 2"
 

@@ -6,9 +6,11 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from twopc.errors import ConfigurationError
+from twopc.new_checkpoint import NEW_NAME
 from twopc.sinks.iceberg.definition import find
 from twopc.sinks.iceberg.files import TableFiles
 from twopc.sinks.iceberg.fit import find_unreadable
+from twopc.sinks.iceberg.objections import FORMAT
 from twopc.sinks.iceberg.proposal import Change, propose
 from twopc.sinks.iceberg.record import read_tag
 from twopc.sinks.iceberg.view import IcebergView
@@ -96,8 +98,18 @@ class Step(LakeStep[IcebergView, "Table"]):
         """Check that readers of the table can still read the files, in case the table was altered after the decision.
 
         Raises:
-            StoreError: a column no longer fits the files.
+            StoreError: a column no longer fits the files, or the sink cannot write to the upgraded table.
         """
+        version = self._table.metadata.format_version
+        if additions and version > FORMAT:
+            raise StoreError(
+                f"{self._title} was upgraded to format version {version} after the batch was decided, and the sink "
+                f"writes only version {FORMAT}. The batch's files are safe, but the sink cannot add them",
+                ConfigurationError,
+                "An upgrade cannot be undone. If nobody has written to the table since the upgrade, register the table's "
+                f"previous metadata file in the catalog. Otherwise, copy the table's rows to a table with version {FORMAT}, and "
+                f"{NEW_NAME}. Begin with the batch that could not be added",
+            )
         now = self._table.schema()
         for written in additions:
             found = find(self._table.metadata, written)

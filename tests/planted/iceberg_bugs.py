@@ -460,7 +460,7 @@ ICEBERG_BUGS: Final[tuple[Bug, ...]] = (
         "Iceberg: a table of version 3 is written to",
         0,
         "sinks/iceberg/objections.py",
-        "    if metadata.format_version != _FORMAT:\n",
+        "    if metadata.format_version != FORMAT:\n",
         "    if False:\n",
         model=False,
         protocol=f"{_TABLES} -k does_not_support",

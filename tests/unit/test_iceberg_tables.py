@@ -409,5 +409,7 @@ def test_a_table_upgraded_after_the_decision_blocks_the_batch(tmp_path: Path) ->
     driver.committer.confirm([handle], 0)
     shop.edit(lambda table: table.update({"format-version": 3, "next-row-id": 0}))
     assert driver.committer.commit([handle], scan_start) == {handle: Evidence.UNKNOWN}
-    assert "committing to table shop.orders" in driver.committer.blockers()[0]
+    [blocker] = driver.committer.blockers()
+    assert "shop.orders was upgraded to format version 3 after the batch was decided" in blocker
+    assert "register the table's previous metadata file" in blocker and "#new-checkpoint" in blocker
     assert shop.values() == []
