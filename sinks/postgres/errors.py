@@ -124,6 +124,13 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
             "sink's own schema from it"
         ),
     ),
+    "HY010": (
+        UnavailableError,
+        (
+            "Another session is ending this prepared transaction. If this takes long, find the session in pg_stat_activity. If "
+            "its wait_event is SyncRep, start the synchronous standby, or change synchronous_standby_names"
+        ),
+    ),
     "HYC00": (
         ConfigurationError,
         "With vote='prepared', no trigger may use NOTIFY, a temporary table or another server: drop or disable the trigger",
@@ -158,7 +165,7 @@ _RAISED: Final = "P0001"
 #: The class of lost connections. It also applies if the client reports no SQLSTATE because the server is not reachable.
 _UNREACHABLE: Final = "08"
 #: Prefixes of SQLSTATEs whose cause may disappear by itself.
-_PASSING: Final = (_UNREACHABLE, "25006", "40", "53300", "57P")
+_PASSING: Final = (_UNREACHABLE, "25006", "40", "53300", "57P", "HY010")
 
 
 class TookTooLongError(psycopg.OperationalError):
@@ -177,6 +184,12 @@ class NotPreparedError(psycopg.NotSupportedError):
     """The transaction has done something that PostgreSQL does not allow in a prepared transaction."""
 
     sqlstate = "HYC00"  # ODBC's code, because PostgreSQL uses 0A000 for everything that it does not support
+
+
+class BusyVoteError(psycopg.OperationalError):
+    """Another session is already ending the prepared transaction: usually the driver's own session, after a lost connection."""
+
+    sqlstate = "HY010"  # ODBC's code for a call before another one has ended. PostgreSQL's code also has other meanings
 
 
 class CreationForbiddenError(psycopg.ProgrammingError):
@@ -263,7 +276,10 @@ def reason(error: Exception) -> str:
 
 
 def is_passing(error: Exception) -> bool:
-    """Return whether the cause may disappear by itself: a deadlock, a lost connection, or a server restart or failover."""
+    """Return whether the cause may disappear by itself.
+
+    Such a cause is a deadlock, a lost connection, a vote that another session is ending, or a server restart or failover.
+    """
     return (state_of(error) or _UNREACHABLE).startswith(_PASSING)
 
 

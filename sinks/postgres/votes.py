@@ -18,6 +18,7 @@ import psycopg
 from psycopg import sql
 
 from twopc.errors import RetriableError
+from twopc.sinks.postgres.errors import BusyVoteError, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -83,6 +84,7 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
     """Commit prepared transactions, or roll them back. Yield each name after its transaction has ended. Skip unknown names.
 
     Raises:
+        BusyVoteError: another session is ending one of the transactions.
         psycopg.Error: either the server rejected a statement (the other transactions have ended), or the server did not
             respond (the outcome is unknown).
     """
@@ -95,6 +97,8 @@ def finish_votes(database: Database, names: Collection[str], how: Literal["COMMI
         try:
             with contextlib.suppress(psycopg.errors.UndefinedObject):  # another driver has just ended this transaction
                 database.execute_alone(sql.SQL(how) + sql.SQL(" PREPARED {}").format(sql.Literal(name)))
+        except psycopg.errors.ObjectNotInPrerequisiteState as error:
+            raise BusyVoteError(text_of(error)) from error
         except psycopg.ProgrammingError as error:  # for example, the transaction belongs to another role
             rejected = error
         else:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict
@@ -11,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.live.postgres.proxy import LossyProxy
 from tests.live.postgres.support import case_of, committer_of, left_behind, new_role, run, sink_of, values
 from tests.live.postgres.votes import confirmed, no_vote_is_left, prepared_of, votes
+from tests.live.spark_support import wait_until
 from twopc import crash_points
 from twopc.attempt import Evidence
 from twopc.errors import (
@@ -18,14 +22,13 @@ from twopc.errors import (
     FencedError,
     RefusedStartError,
 )
+from twopc.sinks.postgres.database import Database
 from twopc.testing.contract import Crash, numbers
 from twopc.testing.contract.case import die
 from twopc.testing.contract.drivers import Driver, Query, all_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import psycopg
 
     from twopc.integration.services.postgres import LocalPostgres
 
@@ -102,6 +105,60 @@ def test_a_batch_whose_decided_vote_was_rolled_back_is_published_from_its_stages
     crash_points.arm("driver.decided", lose)
     Query(case, tmp_path).run(0, 1)
     assert case.visible() == all_rows(0, 1)
+
+
+def test_a_vote_that_a_lost_session_is_still_committing_is_awaited(
+    local_postgres: LocalPostgres, database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has lost its connection, but the session on the server has not ended yet.
+
+    In this test, the session first waits for a synchronous standby, and is then paused.
+    """
+    driver, handle, scan_start = confirmed(prepared_of(database).sink, 1)
+    run(connection, "CREATE TABLE probe (n int)")
+    execute_alone, failures = Database.execute_alone, list[psycopg.Error]()
+    lost, other = (psycopg.connect(database, autocommit=True) for _ in range(2))
+
+    def waits(session: Connection) -> bool:
+        find = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid = %s"
+        return connection.execute(find, [session.info.backend_pid]).fetchone() is not None
+
+    def probe() -> None:
+        while not failures:
+            run(other, "INSERT INTO probe VALUES (1)")
+
+    def restore() -> None:
+        run(connection, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+
+    def begin_to_commit(statement: Any) -> None:
+        run(connection, "ALTER SYSTEM SET synchronous_standby_names = 'gone'", "SELECT pg_reload_conf()")
+        pool.submit(probe)
+        wait_until(lambda: waits(other), "the server waits for the standby")
+        pool.submit(lost.execute, statement)
+        wait_until(lambda: waits(lost), "the session waits for the standby")
+        local_postgres.pause_backend(lost.info.backend_pid)
+        restore()
+
+    def execute(self: Database, statement: Any) -> None:
+        if not failures:
+            begin_to_commit(statement)
+        try:
+            execute_alone(self, statement)
+        except psycopg.Error as error:
+            failures.append(error)
+            if len(failures) > 1:
+                local_postgres.resume_backend(lost.info.backend_pid)
+            raise
+
+    monkeypatch.setattr(Database, "execute_alone", execute)
+    with lost, other, ThreadPoolExecutor() as pool, contextlib.ExitStack() as stack:
+        stack.callback(local_postgres.resume_backend, lost.info.backend_pid)
+        stack.callback(restore)
+        found = driver.committer.commit([handle], scan_start)
+    assert found == {handle: Evidence.COMMITTED}, driver.committer.blockers()
+    assert len(failures) > 1
+    assert "is busy" in str(failures[0])
+    assert (values(database), votes(connection)) == ([1], [])
 
 
 @pytest.mark.parametrize("statement", ["PREPARE TRANSACTION", "COMMIT PREPARED", "ROLLBACK PREPARED"])
