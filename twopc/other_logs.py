@@ -104,6 +104,7 @@ def complete(setup: Setup, view: LogView, batch: Batch) -> tuple[LogView, LastDe
     for one in in_order(decisions):
         try:
             setup.participants.recover(one, decisions, batch.query_id)
+            _tell_unneeded(one)
             is_newest = not any(one.precedes(other) for other in decisions)
             if one.decision is None or (one is mine and is_newest) or not (one.is_proven or one.is_abandoned):
                 continue
@@ -149,6 +150,23 @@ def _last_decision(setup: Setup, log: DecisionLog, view: LogView, batch: Batch) 
 def _given_up(setup: Setup, log: DecisionLog, view: LogView) -> list[str]:
     last, sinks = view.decision, setup.participants.sinks
     return [] if last is None else [name for name in sinks if _abandons(setup, log, view, last, [name])]
+
+
+def _tell_unneeded(one: LastDecision) -> None:
+    """Log in which sinks an override abandons nothing, because the start has just proven that the batch is visible there.
+
+    The user may have kept the batch's rows and would otherwise insert them a second time.
+    """
+    visible = [name for name in one.given_up if one.in_sink(name) and name not in one.sinks_left]
+    if one.decision is not None and visible:
+        logger.warning(
+            "override=Abandon(%d, %r) was not needed in the sinks %s: all rows of batch %d are visible there. Do not insert them "
+            "again",
+            one.decision.batch_id,
+            one.decision.query_id,
+            visible,
+            one.decision.batch_id,
+        )
 
 
 def _judge(setup: Setup, mine: LastDecision, others: Sequence[LastDecision], batch: Batch) -> None:

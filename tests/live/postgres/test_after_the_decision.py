@@ -155,6 +155,25 @@ def test_rows_of_a_dropped_column_can_be_kept_although_nothing_can_publish_them(
     assert values(database) == all_rows(0, 1)
 
 
+def test_a_start_says_that_an_override_was_not_needed_for_a_batch_that_is_visible_now(
+    database: str, connection: Connection, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The user has copied the stages, because another session held a lock. Since then, the session has ended."""
+    query = Query(case_of(database, timeout_ms=600), tmp_path)
+    crash_points.arm("driver.decided", lambda: run(connection, "BEGIN", "LOCK TABLE target"))
+    with pytest.raises(CommitBlockedError, match="lock timeout"):
+        query.run(0)
+    run(connection, "ROLLBACK")
+    for batch in (0, 1):
+        caplog.clear()
+        query.run(batch, settings=Settings(overrides=Overrides(abandoned={Abandon(0, QUERY_ID)})))
+        [said] = caplog.messages
+        assert said.startswith(
+            f"override=Abandon(0, {QUERY_ID!r}) was not needed in the sinks ['orders']: all rows of batch 0 "
+        )
+    assert values(database) == all_rows(0, 1)
+
+
 def test_a_table_locked_by_another_session_delays_the_publish_until_the_restart(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
