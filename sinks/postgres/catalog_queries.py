@@ -30,6 +30,10 @@ SELECT c.oid::int8 AS oid, n.nspname AS schema, c.relname AS name, c.relkind::te
     SELECT r.rulename::text FROM pg_catalog.pg_rewrite r WHERE r.ev_class = c.oid AND r.ev_type = '2' ORDER BY 1
   ) AS update_rules,
   ARRAY(
+    SELECT h.oid::regclass::text FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class h ON h.oid = i.inhrelid
+    WHERE i.inhparent = c.oid AND NOT h.relispartition ORDER BY 1
+  ) AS heirs,
+  ARRAY(
     SELECT p FROM pg_catalog.unnest(ARRAY['INSERT', 'SELECT', 'UPDATE']::text[]) p
     WHERE NOT pg_catalog.has_table_privilege(c.oid, p)
   ) AS missing
@@ -173,7 +177,10 @@ SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique A
     SELECT FROM pg_catalog.generate_series(0, i.indnkeyatts - 1) k
     JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k]
     JOIN pg_catalog.pg_opclass o ON o.oid = i.indclass[k]
-    WHERE NOT o.opcdefault OR (i.indcollation[k] <> a.attcollation AND EXISTS (
+    WHERE NOT o.opcdefault OR EXISTS ( -- a type accepts the default class of another type, such as citext that of text
+      SELECT FROM pg_catalog.pg_opclass d
+      WHERE d.opcmethod = o.opcmethod AND d.opcintype = a.atttypid AND d.opcdefault AND d.oid <> o.oid
+    ) OR (i.indcollation[k] <> a.attcollation AND EXISTS (
       SELECT FROM pg_catalog.pg_collation l WHERE l.oid IN (i.indcollation[k], a.attcollation) AND NOT l.collisdeterministic
     ))
   ) AS compares_otherwise,
@@ -182,6 +189,14 @@ SELECT i.indexrelid::regclass::text AS name, m.amname AS method, i.indisunique A
     JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
     WHERE k.place <= i.indnkeyatts ORDER BY k.place
   ) AS columns,
+  ARRAY(
+    SELECT pg_catalog.format('OPERATOR(%%I.%%s)', s.nspname, e.oprname) FROM pg_catalog.generate_series(0, i.indnkeyatts - 1) k
+    JOIN pg_catalog.pg_opclass o ON o.oid = i.indclass[k]
+    JOIN pg_catalog.pg_amop p ON p.amopfamily = o.opcfamily AND p.amoplefttype = o.opcintype
+      AND p.amoprighttype = o.opcintype AND p.amopstrategy = 3 -- a B-tree's strategy for equality
+    JOIN pg_catalog.pg_operator e ON e.oid = p.amopopr JOIN pg_catalog.pg_namespace s ON s.oid = e.oprnamespace
+    WHERE m.amname = 'btree' ORDER BY k
+  ) AS equals,
   ARRAY(
     SELECT a.attname::text FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY k(number, place)
     JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number ORDER BY k.place

@@ -24,6 +24,13 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
         "The server does not support this statement for this table: change what the error names, or write to another table",
     ),
     "08": (UnavailableError, "The server is not reachable, or the connection was lost"),
+    "21000": (
+        BadRecordError,
+        (
+            "If the message is about ON CONFLICT, a trigger has given two rows of the batch the same key. "
+            "Otherwise, a query in a trigger or function has returned several rows. Correct the trigger, or change the rows"
+        ),
+    ),
     "22": (BadRecordError, "A row does not fit the table"),
     "2200H": (
         ConfigurationError,
@@ -76,6 +83,7 @@ _MEANINGS: Final[dict[str, tuple[type[TwoPhaseCommitError], str]]] = {
         ),
     ),
     "42P10": (FatalError, "Create the index again, and restart the query"),
+    "42S11": (FatalError, "Drop this index or its constraint, and restart the query"),
     "42P01": (
         ConfigurationError,
         "The target table or one of the sink's own tables was dropped or renamed: restore the table",
@@ -232,6 +240,12 @@ class KeyIndexGoneError(psycopg.ProgrammingError):
     """The table no longer has a unique index on the key with which the batch was decided."""
 
     sqlstate = "42P10"
+
+
+class RivalIndexError(psycopg.ProgrammingError):
+    """The table has got another unique index on the key, and an upsert would use it, too."""
+
+    sqlstate = "42S11"  # ODBC's code for an index that already exists, because PostgreSQL has none
 
 
 class RowsLeftOutError(psycopg.DataError):

@@ -146,14 +146,34 @@ def _key(publishing: Publishing) -> Iterator[str]:
             f"order_by contains {listed(unordered)}, but PostgreSQL cannot order values of type json, so no batch could "
             "be published: remove the column from order_by, or change its type to jsonb"
         )
+    for name in table.heirs if publishing.mode == "upsert" else ():
+        yield (
+            f"the table {name} inherits from {table.title}, and the unique index on the key does not cover the rows in {name}. "
+            f"So an upsert would insert a second row with a key that {name} already contains: run ALTER TABLE {name} NO INHERIT "
+            f"{table.title}, or write to a partitioned table, or use mode='append'"
+        )
     if publishing.mode == "upsert" and publishing.key_index is None:
         columns = ", ".join(key)
         same = [index for index in table.indexes if index.is_unique and set(index.columns) == set(key)]
         reason = "".join(f" ({why})" for index in same[:1] for why in [_unusable(index)])
+        drop = "".join(f", drop {index.name}" for index in publishing.rival_indexes)
         yield (
             f"ON CONFLICT needs a unique index on exactly the columns ({columns}), but {table.title} has no usable index of "
-            f"this kind{reason}: run CREATE UNIQUE INDEX ON {table.title} ({columns}), or fix key"
+            f"this kind{reason}: run CREATE UNIQUE INDEX ON {table.title} ({columns}){drop}, or fix key"
         )
+        return
+    for index in publishing.rival_indexes:
+        what = f"ON CONFLICT would also use the unique index {index.name} on the key"
+        if index.compares_otherwise:
+            yield (
+                f"{what}, but this index may consider keys equal that differ in {table.title}. So an upsert would update a row "
+                f"with another key: drop the index {index.name}"
+            )
+        else:
+            yield (
+                f"{what}, but this index is deferrable, and ON CONFLICT accepts no such index. So no upsert could be published: "
+                f"drop the constraint of the index {index.name}"
+            )
 
 
 def _unusable(index: Index) -> str:

@@ -82,6 +82,20 @@ class Publishing:
         """The unique index that ``ON CONFLICT`` uses; None if the table has no suitable index."""
         return next((index for index in self.key_indexes if index.is_own and index.is_valid), None)
 
+    @property
+    def rival_indexes(self) -> tuple[Index, ...]:
+        """With ``upsert``, the table's unique indexes that ``ON CONFLICT`` also uses, although they are not usable as the key's.
+
+        PostgreSQL uses every unique index on the key's columns, whatever its collation and operator class. So if such an index
+        considers more keys equal, an upsert updates a row with another key. An index that is not valid yet counts, too, because
+        it may become valid at any time. A predicate without columns may always be true, and PostgreSQL then ignores it.
+        """
+        own = (index for index in self.table.indexes if self.mode == "upsert" and index.is_own and index.is_unique)
+        on_key = (
+            one for one in own if set(one.columns) == set(self.key) and not (one.has_expressions or one.predicate)
+        )
+        return tuple(index for index in on_key if index.compares_otherwise or not index.is_immediate)
+
     def _is_on_key(self, index: Index) -> bool:
         is_odd = index.is_partial or index.has_expressions or index.compares_otherwise or index.method != "btree"
         return index.is_unique and index.is_immediate and not is_odd and set(index.columns) == set(self.key)

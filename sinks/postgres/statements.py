@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import LiteralString
 
     from twopc.sinks.postgres.publishing import Publishing
-    from twopc.sinks.postgres.target import Route, Table
+    from twopc.sinks.postgres.target import Index, Route, Table
 
 _OBJECTS: Final = (
     "CREATE TABLE IF NOT EXISTS {schema}.control (sink text PRIMARY KEY, record bytea NOT NULL)",
@@ -212,6 +212,31 @@ class Statements:
         return sql.SQL(
             "SELECT {}, pg_catalog.count(*) FROM ({}) staged GROUP BY {} HAVING pg_catalog.count(*) > 1 LIMIT 1"
         ).format(key, self._staged(txns, publishing.key), key)
+
+    def count_keys(self, txns: Sequence[str], publishing: Publishing) -> sql.Composed:
+        """Count the different keys of the staged rows."""
+        return sql.SQL("SELECT pg_catalog.count(*) FROM (SELECT DISTINCT {} FROM ({}) staged) keys").format(
+            _names(publishing.key), self._staged(txns, publishing.key)
+        )
+
+    def find_left_out_key(self, txns: Sequence[str], publishing: Publishing, index: Index) -> sql.Composed:
+        """Find the key of a staged row that the table does not contain.
+
+        ``index`` is the unique index on the key. A table that inherits from this one is not covered by the index, so a row in it
+        does not count.
+        """
+        table = publishing.table
+        is_same = sql.SQL(" AND ").join(
+            sql.SQL("t.{0} {1} staged.{0}").format(sql.Identifier(name), sql.SQL(equals))
+            for name, equals in zip(index.columns, index.equals, strict=True)
+        )
+        return sql.SQL("SELECT {} FROM ({}) staged WHERE NOT EXISTS (SELECT FROM {} {} t WHERE {}) LIMIT 1").format(
+            _names(publishing.key),
+            self._staged(txns, publishing.key),
+            sql.SQL("" if table.kind == "p" else "ONLY"),
+            place(table),
+            is_same,
+        )
 
     def find_altered_stages(self, txns: Sequence[str], table: Table, columns: Sequence[str]) -> sql.Composed:
         """Find the stages in which one of these columns has a different type than in the table. Return their names and oids."""

@@ -96,6 +96,7 @@ class Index:
             operator class is not the type's default, or if the collation differs from the column's and one of the two
             collations is nondeterministic.
         is_own: whether the index is on the table itself, not just on a partition.
+        equals: for each key of a B-tree index, the operator in SQL that compares two keys for equality.
         stored: the names of all columns that the index stores: the key columns, and the ``INCLUDE`` columns of a covering index.
         sources: the names of the columns on which the index depends, including those in its expressions and predicate.
             For a constraint's index, this omits the key columns.
@@ -117,6 +118,7 @@ class Index:
     has_expressions: bool = False
     compares_otherwise: bool = False
     is_own: bool = True
+    equals: tuple[str, ...] = ()
     stored: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     expression_columns: tuple[str, ...] = ()
@@ -204,6 +206,7 @@ class Table:
         rules: the names of the rewrite rules that apply in this session.
         update_rules: the names of all rewrite rules for UPDATE, including those that are disabled.
         is_partition: whether the table is a partition of another table.
+        heirs: the tables that inherit from the table (``INHERITS``) and are not its partitions.
         unrouted: the partitioned tables in the tree that reject some rows, because they have no default partition.
         lacking_remainders: the hash-partitioned tables in the tree that reject some rows, because some remainders have no
             partition. These tables cannot have a default partition.
@@ -232,6 +235,7 @@ class Table:
     rules: tuple[str, ...] = ()
     update_rules: tuple[str, ...] = ()
     is_partition: bool = False
+    heirs: tuple[str, ...] = ()
     unrouted: tuple[str, ...] = ()
     lacking_remainders: tuple[str, ...] = ()
     stricter: tuple[str, ...] = ()

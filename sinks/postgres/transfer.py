@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from psycopg.errors import InvalidColumnReference
-
 from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 from twopc.new_checkpoint import NEW_NAME
 from twopc.sinks.postgres.errors import (
@@ -13,6 +11,7 @@ from twopc.sinks.postgres.errors import (
     ColumnDroppedError,
     ColumnRenamedError,
     KeyIndexGoneError,
+    RivalIndexError,
     RowsLeftOutError,
     TableGoneError,
 )
@@ -26,9 +25,10 @@ if TYPE_CHECKING:
     import psycopg
 
     from twopc.sinks.postgres.handle import PostgresHandle
+    from twopc.sinks.postgres.publishing import Publishing
     from twopc.sinks.postgres.settings import PostgresSettings
     from twopc.sinks.postgres.statements import Statements
-    from twopc.sinks.postgres.target import Table
+    from twopc.sinks.postgres.target import Index, Table
 
     Connection = psycopg.Connection[Any]
 
@@ -176,19 +176,41 @@ class Transfer:
     def _insert(self, step: Connection, table: Table, handles: Sequence[PostgresHandle]) -> None:
         publishing = handles[0].publishing(table)
         names = [handle.transaction for handle in handles]
-        try:
-            published = step.execute(self._statements.publish(names, publishing, handles[0].filled)).rowcount
-        except InvalidColumnReference as error:
-            if publishing.mode != "upsert" or publishing.key_index is not None:  # it comes from the table's own trigger
-                raise
-            key = ", ".join(publishing.key)
-            raise KeyIndexGoneError(
-                f"the batch upserts by ({key}), but {table.title} has no unique index on this key"
-            ) from error
+        index = _require_key_index(publishing) if publishing.mode == "upsert" else None
+        published = step.execute(self._statements.publish(names, publishing, handles[0].filled)).rowcount
         expected = sum(handle.rows for handle in handles)
-        if publishing.mode == "append" and published != expected:
+        if published == expected:
+            return
+        if index is None:
             raise RowsLeftOutError(
                 f"{table.title} accepted only {published} of {expected} rows: a trigger or a rule dropped the other rows"
+            )
+        if table.triggers:  # nothing else can leave out a row of an upsert
+            self._require_keys(step, publishing, index, names, published)
+
+    def _require_keys(
+        self, step: Connection, publishing: Publishing, index: Index, names: Sequence[str], published: int
+    ) -> None:
+        """Check that no trigger has left out a row of an upsert.
+
+        A trigger on UPDATE may keep an existing row as it is, as ``suppress_redundant_updates_trigger`` does.
+
+        Raises:
+            RowsLeftOutError: a trigger has left out a row.
+        """
+        [(keys,)] = step.execute(self._statements.count_keys(names, publishing)).fetchall()
+        if published == keys:
+            return
+        title = publishing.table.title
+        if publishing.changed and not any("UPDATE" in trigger.events for trigger in publishing.table.triggers):
+            raise RowsLeftOutError(
+                f"{title} accepted only {published} of {keys} rows: a trigger dropped the other rows"
+            )
+        left_out = step.execute(self._statements.find_left_out_key(names, publishing, index)).fetchone()
+        if left_out is not None:
+            raise RowsLeftOutError(
+                f"{title} has no row with the key {_shown(publishing.key, left_out)}, although the batch contains one: a trigger "
+                "dropped the row or changed its key"
             )
 
     def whole(self, step: Connection, handles: Sequence[PostgresHandle]) -> list[PostgresHandle]:
@@ -208,8 +230,32 @@ class Transfer:
         row = step.execute(self._statements.find_repeated_key(names, publishing)).fetchone()
         if row is not None:
             *key, count = row
-            shown = ", ".join(f"{name}={value!r}" for name, value in zip(self._settings.key, key, strict=True))
             raise BadRecordError(
-                f"sink {self._settings.name!r}: {count} rows of this batch have the key {shown}, and the sink cannot tell "
-                "which row to keep. Nothing was decided. Pass order_by=…, or reduce the batch to one row per key"
+                f"sink {self._settings.name!r}: {count} rows of this batch have the key {_shown(publishing.key, key)}, and the "
+                "sink cannot tell which row to keep. Nothing was decided. Pass order_by=…, or reduce the batch to one row per key"
             )
+
+
+def _shown(names: Sequence[str], key: Sequence[Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in zip(names, key, strict=True))
+
+
+def _require_key_index(publishing: Publishing) -> Index:
+    """Return the key's index. Check that ``ON CONFLICT`` finds exactly the rows with the batch's keys. The table must be locked.
+
+    ``CREATE INDEX CONCURRENTLY`` does not wait for the lock, but it makes a new index valid only when the lock's transaction
+    has ended.
+
+    Raises:
+        KeyIndexGoneError: the table has no unique index on the key.
+        RivalIndexError: PostgreSQL would also use an index that compares keys in another way.
+    """
+    key, title, index = ", ".join(publishing.key), publishing.table.title, publishing.key_index
+    if index is None:
+        raise KeyIndexGoneError(f"the batch upserts by ({key}), but {title} has no unique index on this key")
+    if rivals := publishing.rival_indexes:
+        raise RivalIndexError(
+            f"the batch upserts by ({key}), but {title} also has the unique index {rivals[0].name} on this key. This index is "
+            "deferrable, or it may consider keys equal that differ in the table. So an upsert could update a row with another key"
+        )
+    return index

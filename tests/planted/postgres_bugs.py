@@ -8,6 +8,8 @@ from tests.planted.bug import Bug, one_edit
 
 _ALTERED: Final = "tests/live/postgres/test_altered_columns.py"
 _DECIDED: Final = "tests/live/postgres/test_after_the_decision.py"
+_KEYS: Final = "tests/live/postgres/test_key_indexes.py"
+_LEFT_OUT: Final = "tests/live/postgres/test_left_out_rows.py"
 _OBJECTIONS: Final = "tests/live/postgres/test_objections.py"
 _TABLE: Final = "tests/live/postgres/test_table.py"
 
@@ -170,5 +172,70 @@ POSTGRES_BUGS: Final[tuple[Bug, ...]] = (
         "p.partdefid = 0::oid AS is_unrouted",
         "p.partdefid = 0 AS is_unrouted",
         "tests/live/postgres/test_search_path.py -k described",
+    ),
+    _bug(
+        "an upsert starts although a second index on the key considers other keys equal",
+        "objections.py",
+        "    for index in publishing.rival_indexes:\n",
+        "    for index in publishing.rival_indexes[:0]:\n",
+        f"{_KEYS} -k refused_at_the_start",
+    ),
+    _bug(
+        "a default operator class of another type counts as the column's",
+        "catalog_queries.py",
+        "d.opcintype = a.atttypid AND d.opcdefault AND d.oid <> o.oid",
+        "d.opcintype = a.atttypid AND d.opcdefault AND d.oid = o.oid AND NOT o.opcdefault",
+        f"{_KEYS} -k considers_other_keys_equal",
+    ),
+    _bug(
+        "a decided upsert uses a new index that considers other keys equal",
+        "transfer.py",
+        "    if rivals := publishing.rival_indexes:\n",
+        "    if rivals := publishing.rival_indexes[:0]:\n",
+        f"{_KEYS} -k after_the_decision",
+    ),
+    _bug(
+        "a trigger drops rows of an upsert",
+        "transfer.py",
+        "        if table.triggers:  # nothing else",
+        "        if not table:  # nothing else",
+        f"{_LEFT_OUT} -k refused_before_the_decision",
+    ),
+    _bug(
+        "a trigger on inserts drops the update of an existing row",
+        "transfer.py",
+        "if publishing.changed and not any(",
+        "if not publishing.key and not any(",
+        f"{_LEFT_OUT} -k update_of_an_existing_row",
+    ),
+    _bug(
+        "a row that a trigger has kept is compared with an operator of another type",
+        "statements.py",
+        "sql.SQL(equals))",
+        'sql.SQL("OPERATOR(pg_catalog.=)" if equals else ""))',
+        f"{_LEFT_OUT} -k as_the_keys_index_finds_it",
+    ),
+    _bug(
+        "an upsert ignores the rows of inheriting tables",
+        "objections.py",
+        'for name in table.heirs if publishing.mode == "upsert" else ():',
+        'for name in table.heirs if publishing.mode == "append" else ():',
+        f"{_OBJECTIONS} -k another_table_inherits",
+    ),
+    _bug(
+        "a vote that another session is committing blocks the batch",
+        "errors.py",
+        '"57P", "HY010")',
+        '"57P")',
+        "tests/live/postgres/test_vote_crashes.py -k lost_session",
+    ),
+    one_edit(
+        "PostgreSQL: a start does not say that the override was not needed",
+        0,
+        "twopc/other_logs.py",
+        "            _tell_unneeded(one)\n",
+        "",
+        model=False,
+        protocol=f"{_DECIDED} -k was_not_needed",
     ),
 )

@@ -584,16 +584,16 @@ def test_the_query_continues_while_pg_repack_rebuilds_the_table(typed: Connectio
 
 
 @pytest.mark.parametrize(
-    ("statements", "reason"),
+    ("statements", "reason", "drop"),
     [
-        ([f"{_TARGET})"], ""),
-        ([f"{_TARGET}, PRIMARY KEY (id, v))"], ""),
-        ([f"{_TARGET}, UNIQUE (id) DEFERRABLE)"], " (target_id_key is deferrable)"),
-        ([f"{_TARGET})", "CREATE UNIQUE INDEX u ON target (id) WHERE v > 0"], " (u is partial, contains"),
+        ([f"{_TARGET})"], "", ""),
+        ([f"{_TARGET}, PRIMARY KEY (id, v))"], "", ""),
+        ([f"{_TARGET}, UNIQUE (id) DEFERRABLE)"], " (target_id_key is deferrable)", ", drop target_id_key"),
+        ([f"{_TARGET})", "CREATE UNIQUE INDEX u ON target (id) WHERE v > 0"], " (u is partial, contains", ""),
     ],
 )  # fmt: skip
 def test_an_upsert_needs_a_unique_index_on_exactly_its_key(
-    typed: Connection, statements: Sequence[str], reason: str
+    typed: Connection, statements: Sequence[str], reason: str, drop: str
 ) -> None:
     run(typed, *statements)
     found = objections(typed, mode="upsert", key=("id",))
@@ -601,7 +601,28 @@ def test_an_upsert_needs_a_unique_index_on_exactly_its_key(
         "ON CONFLICT needs a unique index on exactly the columns (id), but public.target has no usable index of this "
         f"kind{reason}"
     )
-    assert found[0].endswith(": run CREATE UNIQUE INDEX ON public.target (id), or fix key")
+    assert found[0].endswith(f": run CREATE UNIQUE INDEX ON public.target (id){drop}, or fix key")
+
+
+@pytest.mark.parametrize("vote", ["staged", "prepared"])
+def test_an_upsert_to_a_table_from_which_another_table_inherits_is_refused(typed: Connection, vote: Any) -> None:
+    """The index on the key does not cover the other table's rows, so a reader would find two rows with the same key."""
+    run(
+        typed,
+        f"{_TARGET}, PRIMARY KEY (id))",
+        "CREATE TABLE heir () INHERITS (target)",
+        "INSERT INTO heir VALUES (1, 9)",
+    )
+    [objection] = objections(typed, mode="upsert", key=("id",), vote=vote)
+    assert objection.startswith(
+        "the table heir inherits from public.target, and the unique index on the key does not cover"
+    )
+    assert objections(typed, vote="prepared") == []
+    staging = Staging(typed, publishing_of(read_table(typed, "target"), _ROWS, "upsert", key=("id",)))
+    staging.publish(staging.stage(_ROWS))
+    assert content(typed, order="v") == [(1, 5), (1, 9)]
+    run(typed, "ALTER TABLE heir NO INHERIT target")
+    assert objections(typed, mode="upsert", key=("id",), vote=vote) == []
 
 
 def test_an_upsert_to_a_table_with_any_other_unique_index_is_refused(typed: Connection) -> None:
