@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyspark
 
 from twopc.errors import ConfigurationError
-from twopc.integration.connect.one_shuffle import NOT_KNOWN, Checksums, Ruled
+from twopc.integration.connect.one_shuffle import Ruled
+from twopc.integration.connect.start import Start
 from twopc.integration.connect.worker import called_batch, is_worker
 from twopc.integration.spark.options import require_picklable
 from twopc.integration.spark.query_runs import enter_run
@@ -47,7 +48,7 @@ class ConnectCalls:
         session = _session_at_start()
         # Spark starts this process before it starts the process's query, so every query that is active now started earlier.
         self._earlier = frozenset(() if session is None else (str(query.runId) for query in session.streams.active))
-        self._checksums = NOT_KNOWN if session is None else Checksums.of(session)
+        self._start = Start() if session is None else Start.of(session)
         self._shuffles = None if session is None else self._check(session, is_at_start=True)
         self._writer: RunWriter | None = None
 
@@ -61,7 +62,7 @@ class ConnectCalls:
             return self._writer  # a process serves one run of one query
         files = local_files(self._location)
         query = calling_query(session, files, self._earlier)
-        mode = ConnectMode(session, query, self._checksums)
+        mode = ConnectMode(session, query, self._start)
         run = enter_run(query, lambda: self._shuffles or self._check(session))
         self._writer = RunWriter(run, mode, files.location, self._sinks, self._options)
         return self._writer

@@ -13,6 +13,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import PySparkException
+
 from twopc.errors import ConfigurationError
 from twopc.integration.connect.plans import plan_of_frame
 
@@ -112,8 +114,11 @@ def require_own_rows(
     named: Mapping[str, tuple[Plan, Counter[str]]],
     batch: set[str],
     others: Callable[[], Sequence[str]],
+    known: Mapping[str, str],
 ) -> None:
-    """Check the DataFrames that read an RDD by a name. Each such RDD must be this batch.
+    """Check the DataFrames that name a view. Each RDD that a name leads to must be this batch.
+
+    A view may also contain rows that a function has collected. Nothing shows to which batch these rows belong.
 
     Args:
         batch_id: the batch.
@@ -121,12 +126,23 @@ def require_own_rows(
         named: maps a DataFrame's name to its plan and its references, if the DataFrame names a table or a view.
         batch: the batch's columns. The columns' numbers are unique in the server's JVM.
         others: returns the ids of the other queries that may process batches with these columns.
+        known: the session's temporary views just before the query started; see :func:`views_of`.
 
     Raises:
-        ConfigurationError: an RDD may be something other than this batch.
+        ConfigurationError: an RDD may be something other than this batch, or a view's rows may be another batch's.
     """
     views: set[str] = set()
     for name, (plan, by_id) in named.items():
+        made = plan.besides(known if batch else {})  # without columns, all views of rows look the same
+        if found := made.views_of_rows:
+            reason = (
+                f"the view {found[0]} contains rows that are neither from a table nor from the batch itself. The view was made "
+                "or replaced after the query had started, and nothing shows whether its rows are of this batch"
+            )
+            raise _refused(batch_id, name, reason)
+        if shared := sorted(views & made.temporary_views.keys()):
+            raise _refused(batch_id, name, f"another DataFrame in the same call also reads the view {shared[0]}")
+        views |= made.temporary_views.keys()
         if not plan.is_cut and len(plan.rdds) <= by_id.total():
             continue  # the names refer only to tables
         # Without columns, the batch looks the same as any other rows without columns.
@@ -137,14 +153,24 @@ def require_own_rows(
         if query.may_pass_on(batch):
             reason = "the query itself reads a view, so its batch looks the same as a batch of another query that reads this view"
             raise _refused(batch_id, name, reason)
-        if found := others():
-            reason = f"{_listed(found)} in the same session may process batches with the same columns"
+        if sharing := others():
+            reason = f"{_listed(sharing)} in the same session may process batches with the same columns"
             raise _refused(
                 batch_id, name, f"{reason}, so the toolkit cannot tell which query's batch the view contains"
             )
-        if shared := sorted(views & plan.views.keys()):
-            raise _refused(batch_id, name, f"another DataFrame in the same call also reads the view {shared[0]}")
-        views |= plan.views.keys()
+
+
+def views_of(session: Any) -> dict[str, str]:
+    """Return an identity for each temporary view of a session; see :attr:`Plan.identities`. Evaluates nothing."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(PySparkException):  # without the list, a view counts as made later
+        # Spark lists the temporary views with those of any database. This database is not in a catalog, so the list is short.
+        for one in session.sql("SHOW VIEWS IN global_temp").collect():
+            with contextlib.suppress(PySparkException):  # nobody can read a view whose table is gone
+                parts = filter(None, (one.namespace, one.viewName))
+                quoted = ".".join(f"`{part.replace('`', '``')}`" for part in parts)
+                found |= plan_of_frame(session.table(quoted)).identities
+    return found
 
 
 def require_no_subquery(batch_id: int, select: Mapping[str, Iterable[str]]) -> None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from twopc.files import Files
     from twopc.integration.connect.plans import Plan
     from twopc.integration.connect.query import ConnectQuery
+    from twopc.integration.connect.start import Start
     from twopc.integration.spark.frame import Rows
     from twopc.integration.spark.mode import Attempt
     from twopc.integration.spark.several import SinkFrame
@@ -63,13 +64,13 @@ class ConnectMode:
     Args:
         session: the query's session.
         query: the query from which the call came.
-        checksums: Spark's checksum settings just before the query started.
+        start: what Spark showed just before the query started.
     """
 
-    def __init__(self, session: Any, query: ConnectQuery, checksums: Checksums) -> None:
+    def __init__(self, session: Any, query: ConnectQuery, start: Start) -> None:
         self._session = session
         self._query = query
-        self._checksums = checksums
+        self._start = start
         self._first_batch = query.batch_id
         self._budget = Budget()
         self._slots = ConnectSlots(session)
@@ -156,7 +157,7 @@ class ConnectMode:
             batch.batch_id,
             self._query.plan(),
             self._plans(attempt),
-            lambda: (self._checksums, Checksums.of(self._session)),
+            lambda: (self._start.checksums, Checksums.of(self._session)),
         )
 
     def _require_own_rows(self, batch: Batch, attempt: Attempt) -> None:
@@ -174,6 +175,7 @@ class ConnectMode:
                 named,
                 columns,
                 lambda: queries_with(columns, self._session, self._query.run_id),
+                self._start.views,
             )
 
     def _plans(self, attempt: Attempt) -> list[Plan]:

@@ -6,15 +6,16 @@ contain any node.
 
 from __future__ import annotations
 
+import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from twopc.integration.spark.kept_data import keeps_data
 from twopc.integration.spark.plan_text import NODE, OMITTED, is_cut_short
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from pyspark.sql import DataFrame
@@ -95,8 +96,18 @@ _INNER_SECTION: Final = re.compile(r"^[\s:|+-]*== [\w ]+ ==$")
 _RDD: Final = re.compile(r"^[\s:|+~-]*\w+RDD \[(?P<columns>.*)\](?P<is_streaming>, true)?")
 #: Rows that an analyzed plan itself contains.
 _ROWS: Final = re.compile(r"\bLocalRelation ")
+#: Rows or values that an analyzed plan itself contains.
+_GIVEN: Final = re.compile(r"\b(?:LocalRelation|OneRowRelation)\b")
+#: The place of a node in the tree of an analyzed plan.
+_BRANCH: Final = re.compile(r"[\s:|+~-]*")
 #: A view in an analyzed plan.
 _VIEW: Final = re.compile(r"^[\s:|+~-]*View \((?P<name>`.*`), \[(?P<columns>.*)\]\)")
+#: A view that no other query can replace: the toolkit's own, PySpark's own (for a DataFrame that is passed to SQL), or a view in
+#: a catalog, which is like a table.
+_SAFE_VIEW: Final = re.compile(r"`__twopc_|`_pyspark_connect_temp_view_|(?!`global_temp`)`.*`\.`")
+#: The leaves of an analyzed plan that do not show their rows. Only their columns' numbers distinguish them.
+_UNSHOWN: Final = re.compile(r"\bLocalRelation |RDD \[")
+_NUMBER: Final = re.compile(r"#\d+")
 #: A column with its number, which is unique in the server's JVM.
 _COLUMN: Final = re.compile(r"[^\s\[\],()]*#\d+")
 #: A stateful operator that has no keys. An aggregate with keys lists them before the words "state info".
@@ -180,6 +191,39 @@ class Plan:
         found = filter(None, map(_VIEW.match, self.analyzed.split("\n")))
         return {one["name"]: one["columns"] for one in found}
 
+    @property
+    def temporary_views(self) -> dict[str, list[str]]:
+        """The lines of each temporary view that the plan reads, by the view's name. Another query may replace such a view."""
+        lines = self.analyzed.split("\n")
+        return {name: _subtree(lines, at) for at in range(len(lines)) if (name := _temporary_view(lines[at]))}
+
+    @property
+    def views_of_rows(self) -> list[str]:
+        """The names of the temporary views that contain rows or values, and do not read an RDD, such as a batch."""
+        views = self.temporary_views.items()
+        return [name for name, lines in views if any(map(_GIVEN.search, lines)) and not any(map(_RDD.match, lines))]
+
+    @property
+    def identities(self) -> dict[str, str]:
+        """A text for each temporary view that the plan reads. Two views with the same name and text have the same rows."""
+        return {name: _identity(lines) for name, lines in self.temporary_views.items()}
+
+    def besides(self, known: Mapping[str, str]) -> Plan:
+        """Return the plan without some temporary views.
+
+        Args:
+            known: see :attr:`identities`.
+        """
+        lines, kept, at = self.analyzed.split("\n"), [], 0
+        while at < len(lines):
+            name = _temporary_view(lines[at])
+            if name and known.get(name) == _identity(view := _subtree(lines, at)):
+                at += len(view)
+            else:
+                kept.append(lines[at])
+                at += 1
+        return replace(self, analyzed="\n".join(kept))
+
     def may_pass_on(self, columns: set[str]) -> bool:
         """Whether the plan may read all of these columns from one view, which another plan may read as well."""
         texts = self.views.values()
@@ -207,6 +251,29 @@ class Plan:
 def columns_of(text: str) -> set[str]:
     """Find the columns in a text. Each column's name includes the column's number."""
     return set(_COLUMN.findall(text))
+
+
+def _temporary_view(line: str) -> str | None:
+    found = _VIEW.match(line)
+    return None if found is None or _SAFE_VIEW.match(found["name"]) else found["name"]
+
+
+def _subtree(lines: Sequence[str], at: int) -> list[str]:
+    """Return the line of a node and the lines of all nodes below it, without the node's place in the tree."""
+    depth = _depth(lines[at])
+    below = itertools.takewhile(lambda line: _depth(line) > depth, lines[at + 1 :])
+    return [line[depth:] for line in (lines[at], *below)]
+
+
+def _depth(line: str) -> int:
+    found = _BRANCH.match(line)
+    return found.end() if found else 0
+
+
+def _identity(lines: Sequence[str]) -> str:
+    text = "\n".join(lines)
+    # Spark may number the columns of tables and values anew each time that it resolves the view's name.
+    return text if _UNSHOWN.search(text) else _NUMBER.sub("#", text)
 
 
 def parsed(text: str) -> Plan:

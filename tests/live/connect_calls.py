@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tests.live.connect_client import start_patiently
 from tests.live.spark_query import Options, planned, session, source
 from twopc.checkpoint_config import CheckpointConfig
-from twopc.integration.connect.frames import plan_of_rows, references, require_own_rows, resolved
+from twopc.integration.connect.frames import plan_of_rows, references, require_own_rows, resolved, views_of
 from twopc.integration.connect.plans import plan_of_frame
 from twopc.integration.spark import exactly_once
 from twopc.integration.spark.several import SinkFrame
@@ -144,6 +144,15 @@ def a_view_that_another_query_replaces(spark: SparkSession, options: Options) ->
     return _with_a_replaced_view(spark, options, another_value)
 
 
+def a_view_of_collected_rows_that_another_query_replaces(spark: SparkSession, options: Options) -> str:
+    """Both queries collect their batch, and make the view of the collected rows."""
+
+    def collected(batch: DataFrame) -> DataFrame:
+        return batch.sparkSession.createDataFrame(batch.toPandas(), batch.schema)
+
+    return _with_a_replaced_view(spark, options, collected, own=collected)
+
+
 def a_view_that_a_query_of_the_same_frame_replaces(spark: SparkSession, options: Options) -> str:
     """The same, but both queries read the same DataFrame, so their batches have the same columns."""
     shared = _shared(spark, options)
@@ -156,11 +165,12 @@ def _with_a_replaced_view(
     replacement: Callable[[DataFrame], DataFrame],
     mine: DataFrame | None = None,
     theirs: DataFrame | None = None,
+    own: Callable[[DataFrame], DataFrame] = lambda batch: batch,
 ) -> str:
     each, made, replaced = _object(options), Path("made").resolve(), Path("replaced").resolve()
 
     def function(batch: DataFrame, batch_id: int) -> None:
-        batch.createOrReplaceTempView("rows")
+        own(batch).createOrReplaceTempView("rows")
         frame = batch.sparkSession.sql("SELECT key, value FROM rows")
         made.touch()
         _wait_for(replaced)
@@ -225,10 +235,12 @@ def names_of_views(spark: SparkSession, options: Options) -> str:
     joined = batch.where("value NOT IN (SELECT value FROM nothing)")
     spark.sql("SELECT 'none' AS value").createOrReplaceTempView("nothing")
 
+    known = views_of(spark)
+
     def sound(one: DataFrame) -> str:
         plan = plan_of_frame(one)
         named = {"sink": (plan, references(one, plan.analyzed))}
-        return _error(lambda: require_own_rows(7, plan_of_frame(spark.range(1)), named, columns, list))
+        return _error(lambda: require_own_rows(7, plan_of_frame(spark.range(1)), named, columns, list, known))
 
     seen = {"own": sound(frame), "joined": sound(joined)}
     with resolved([SinkFrame("sink", frame, ())]) as [held]:

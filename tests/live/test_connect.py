@@ -237,6 +237,10 @@ _PROMISED: dict[str, Any] = {"checkpoints": {"deterministic_plan": True}}
     [
         ("a_view_that_another_query_replaces", "may not belong to this batch"),
         (
+            "a_view_of_collected_rows_that_another_query_replaces",
+            "the view `rows` contains rows that are neither from a table nor from the batch itself",
+        ),
+        (
             "a_view_that_a_query_of_the_same_frame_replaces",
             "in the same session may process batches with the same columns",
         ),

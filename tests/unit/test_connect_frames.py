@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("grpc", reason="Spark Connect needs it, and the group of Spark 3.5 lacks it")
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.connect import proto
 
 from twopc import CheckpointConfig
@@ -25,9 +26,10 @@ from twopc.integration.connect.frames import (
     require_no_subquery,
     require_own_rows,
     resolved,
+    views_of,
 )
-from twopc.integration.connect.one_shuffle import NOT_KNOWN
 from twopc.integration.connect.plans import Plan, parsed
+from twopc.integration.connect.start import Start
 from twopc.integration.connect.worker import CalledBatch
 from twopc.integration.spark.several import SinkFrame
 
@@ -59,6 +61,17 @@ LocalRelation [key#8, value#9]
 LocalTableScan [key#8, value#9]
 """
 _ALIAS = "_pyspark_connect_temp_view_68b9"
+#: The batch, and a table.
+_JOINED = """== Analyzed Logical Plan ==
+key: string, value: string
+Join Inner, (key#1 = key#8)
+:- LogicalRDD [key#1, value#2], false
++- SubqueryAlias spark_catalog.default.t
+   +- Relation [key#8,n#9] parquet
+
+== Physical Plan ==
+*(1) Scan ExistingRDD[key#1,value#2]
+"""
 
 
 @dataclass
@@ -186,9 +199,125 @@ def named(relation: Any, text: str = _VIEW) -> tuple[Plan, Any]:
 
 def test_a_view_of_the_batch_and_a_join_with_a_table_are_written() -> None:
     rows = named(sql("SELECT * FROM rows"))
-    require_own_rows(7, _QUERY, {"a": rows}, _BATCH, list)
-    joined = named(union(by_id("b"), table("t")), _VIEW.replace("#1", "#10"))
-    require_own_rows(7, _QUERY, {"a": joined, "b": joined}, _BATCH, lambda: ["other"])
+    require_own_rows(7, _QUERY, {"a": rows}, _BATCH, list, {})
+    joined = named(union(by_id("b"), table("t")), _JOINED)
+    require_own_rows(7, _QUERY, {"a": joined, "b": joined}, _BATCH, lambda: ["other"], {})
+
+
+def lookup(number: int) -> str:
+    """A plan of Spark 4.0.5: the batch, joined with a view of rows that somebody has passed to createDataFrame()."""
+    return f"""== Analyzed Logical Plan ==
+key: string, n: bigint
+SubqueryAlias __twopc_68b9
++- View (`__twopc_68b9`, [key#1, n#{number}L])
+   +- Project [key#1, n#{number}L]
+      +- Join Inner, (key#1 = key#{number})
+         :- SubqueryAlias {_ALIAS}
+         :  +- View (`{_ALIAS}`, [key#1, value#2])
+         :     +- LogicalRDD [key#1, value#2], false
+         +- SubqueryAlias rates
+            +- View (`rates`, [key#{number}, n#{number}L])
+               +- Project [_0#{number} AS key#{number}, _1#{number}L AS n#{number}L]
+                  +- LocalRelation [_0#{number}, _1#{number}L]
+
+== Physical Plan ==
+LocalTableScan [key#1, n#{number}L]
+"""
+
+
+#: A view that a client has made in SQL. Spark numbers its columns anew each time that it resolves the name.
+_VALUE = """== Analyzed Logical Plan ==
+n: int
+SubqueryAlias one
++- View (`one`, [n#43])
+   +- Project [1 AS n#43]
+      +- OneRowRelation
+
+== Physical Plan ==
+*(1) Scan OneRowRelation[]
+"""
+#: The rows of a view, which the function has collected.
+_COLLECTED_VIEW = _VIEW.replace("LogicalRDD [key#1, value#2], false", "LocalRelation [key#1, value#2]")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (_COLLECTED_VIEW, "`rows`"),
+        (_COLLECTED_VIEW.replace("`rows`", "`global_temp`.`rows`"), "`global_temp`.`rows`"),
+        (lookup(8), "`rates`"),
+        (_VALUE, "`one`"),
+    ],
+)
+def test_a_view_of_collected_rows_may_be_another_querys(text: str, name: str) -> None:
+    """Two queries may use one helper, which collects the batch and makes the view. Such a view has no RDD."""
+    frames = {"a": named(of_sql("SELECT * FROM rows", by_id("b")), text)}
+    with pytest.raises(
+        ConfigurationError, match=rf"batch 7.*sink 'a'.*the view {name} contains rows.*Nothing was written.*\{{rows\}}"
+    ):
+        require_own_rows(7, _QUERY, frames, _BATCH, list, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _COLLECTED,
+        _COLLECTED_VIEW.replace("`rows`", f"`{_ALIAS}`"),
+        _COLLECTED_VIEW.replace("`rows`", "`spark_catalog`.`default`.`rows`"),
+        _VIEW.replace("LogicalRDD [key#1, value#2], false", "Relation [key#1,value#2] parquet"),
+    ],
+    ids=["no view", "a DataFrame passed to SQL", "a view in the catalog", "a table"],
+)
+def test_rows_that_no_other_query_can_replace_are_written(text: str) -> None:
+    require_own_rows(7, _QUERY, {"a": named(sql("SELECT 1"), text)}, _BATCH, lambda: ["other"], {})
+
+
+def known(*texts: str) -> dict[str, str]:
+    return {name: text for one in texts for name, text in parsed(one).identities.items()}
+
+
+def test_a_view_that_is_unchanged_since_the_start_is_read_by_all_dataframes() -> None:
+    joined, one = (named(of_sql("SELECT *", by_id("b")), text) for text in (lookup(8), _VALUE.replace("#43", "#50")))
+    require_own_rows(7, _QUERY, {"a": joined, "b": joined}, _BATCH, lambda: ["other"], known(lookup(8)))
+    require_own_rows(7, _QUERY, {"a": one, "b": one}, _BATCH, lambda: ["other"], known(_VALUE))
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "batch"),
+    [
+        (lookup(8), lookup(9), _BATCH),
+        (_VALUE, _VALUE.replace("1 AS n", "2 AS n"), _BATCH),
+        (lookup(8), lookup(8), set[str]()),  # if Spark shows no columns, all views of rows look the same
+    ],
+)
+def test_a_view_that_was_replaced_since_the_start_is_refused(before: str, text: str, batch: set[str]) -> None:
+    frames = {"a": named(of_sql("SELECT *", by_id("b")), text)}
+    with pytest.raises(ConfigurationError, match="contains rows that are neither from a table"):
+        require_own_rows(7, _QUERY, frames, batch, list, known(before))
+
+
+def test_two_dataframes_of_a_call_do_not_read_one_view_of_a_table() -> None:
+    """A loop may have reused the view's name for each part of a table."""
+    text = _VIEW.replace("LogicalRDD [key#1, value#2], false", "Relation [key#1,value#2] parquet")
+    frames = dict.fromkeys(("a", "b"), named(sql("SELECT * FROM rows"), text))
+    with pytest.raises(ConfigurationError, match="another DataFrame in the same call also reads the view `rows`"):
+        require_own_rows(7, _QUERY, frames, _BATCH, list, {})
+
+
+def test_the_views_before_the_start_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {"`rates`": lookup(8), "`global_temp`.`a``b`": _VALUE.replace("`one`", "`global_temp`.`a`b`")}
+    listed = [("", "rates"), ("global_temp", "a`b"), ("", "of a table that is gone")]
+    rows = [SimpleNamespace(namespace=namespace, viewName=name) for namespace, name in listed]
+
+    def find(name: str) -> Frame:
+        if name not in texts:
+            raise AnalysisException("there is no such table")
+        return Frame(None, texts[name])
+
+    session = SimpleNamespace(sql=lambda _: SimpleNamespace(collect=lambda: rows), table=find)
+    assert views_of(session) == known(*texts.values())
+    monkeypatch.setattr(session, "sql", lambda _: find("no list"))
+    assert not views_of(session)
 
 
 _SHARED = replace(_QUERY, analyzed=_QUERY.analyzed.replace("[key#50, value#51]", "[key#1, value#2]"))
@@ -209,21 +338,21 @@ _OMITTED = replace(_QUERY, analyzed=_QUERY.analyzed.replace("value#51]", "... 30
 def test_rows_that_a_name_may_have_changed_are_refused(query: Plan, texts: list[str], reason: str) -> None:
     frames = {f"sink{number}": named(sql("SELECT * FROM rows"), text) for number, text in enumerate(texts)}
     with pytest.raises(ConfigurationError, match=rf"batch 7.*{reason}.*Nothing was written.*\{{rows\}}"):
-        require_own_rows(7, query, frames, _BATCH, list)
+        require_own_rows(7, query, frames, _BATCH, list, {})
 
 
 def test_a_view_is_refused_if_spark_shows_no_columns() -> None:
     """If ``spark.sql.debug.maxToStringFields`` is 0, the rows of every RDD look the same."""
     omitted = _VIEW.replace("key#1, value#2", "... 2 more fields").replace("key#1,value#2", "... 2 more fields")
     with pytest.raises(ConfigurationError, match="may not belong to this batch"):
-        require_own_rows(7, _QUERY, {"a": named(sql("SELECT * FROM rows"), omitted)}, set(), list)
+        require_own_rows(7, _QUERY, {"a": named(sql("SELECT * FROM rows"), omitted)}, set(), list, {})
 
 
 def test_a_view_is_refused_if_it_may_belong_to_another_query_with_the_same_columns() -> None:
     """Both queries read one DataFrame, whose columns are numbered once."""
     frames = {"a": named(sql("SELECT * FROM rows"))}
     with pytest.raises(ConfigurationError, match=r"batch 7.*query other in the same session.*Nothing was.*\{rows\}"):
-        require_own_rows(7, _QUERY, frames, _BATCH, lambda: ["other"])
+        require_own_rows(7, _QUERY, frames, _BATCH, lambda: ["other"], {})
 
 
 def test_an_assertion_about_the_plan_does_not_prove_that_a_view_belongs_to_the_batch(
@@ -232,7 +361,7 @@ def test_an_assertion_about_the_plan_does_not_prove_that_a_view_belongs_to_the_b
     monkeypatch.setattr(mode, "batch_columns", lambda: _BATCH)
     given: Any = Frame(sql("SELECT * FROM rows"), _VIEW.replace("#1", "#10"))
     query: Any = SimpleNamespace(plan=lambda: _QUERY, batch_id=7)
-    connect = mode.ConnectMode(given.session, query, NOT_KNOWN)
+    connect = mode.ConnectMode(given.session, query, Start())
     options = SimpleNamespace(select={}, checkpoints=CheckpointConfig(deterministic_plan=True))
     batch: Any = SimpleNamespace(batch_id=7)
     with connect.resolved([SinkFrame("a", given, ())]) as [held]:
@@ -274,7 +403,7 @@ def kept_since_ms(given: Any, monkeypatch: pytest.MonkeyPatch, first: int = 6) -
     monkeypatch.setattr(mode, "called_batch", lambda: CalledBatch(called, 7))
     monkeypatch.setattr(mode, "planning_time_ms", lambda _files, _batch_id: 5.0)
     query: Any = SimpleNamespace(plan=lambda: _QUERY, batch_id=first)
-    connect = mode.ConnectMode(given.session, query, NOT_KNOWN)
+    connect = mode.ConnectMode(given.session, query, Start())
     attempt: Any = SimpleNamespace(rows=[SimpleNamespace(name="a", frame=lambda: given)])
     batch: Any = SimpleNamespace(batch_id=7)
     files: Any = None

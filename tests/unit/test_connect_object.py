@@ -22,8 +22,8 @@ from twopc.errors import BadRecordError, ConfigurationError, RetriableError
 from twopc.integration.alerts import Alerts, ConsecutiveFailures
 from twopc.integration.connect import calls
 from twopc.integration.connect.calls import ConnectCalls
-from twopc.integration.connect.one_shuffle import NOT_KNOWN, Checksums
 from twopc.integration.connect.query import local_files
+from twopc.integration.connect.start import Start
 from twopc.integration.connect.worker import called_batch, is_worker
 from twopc.integration.history import CheckpointLog, PrometheusMetrics
 from twopc.integration.spark import Interceptor, exactly_once, foreach_batch
@@ -111,7 +111,7 @@ def test_the_copy_on_the_server_knows_which_runs_were_already_active(monkeypatch
     session = MagicMock()
     session.streams.active = [SimpleNamespace(runId="run-of-another")]
     monkeypatch.setattr(calls, "_session_at_start", lambda: session)
-    monkeypatch.setattr(Checksums, "of", lambda _: NOT_KNOWN)
+    monkeypatch.setattr(Start, "of", lambda _: Start())
     each = exactly_once(sink(), checkpoint_location="/checkpoint")
     assert isinstance(each._calls, ConnectCalls)
     assert each._calls._earlier == {"run-of-another"}

@@ -1,0 +1,31 @@
+"""What Spark Connect shows just before a query starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from twopc.integration.connect.one_shuffle import NOT_KNOWN, Checksums
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Start:
+    """The state of the session just before the query started. Without arguments: the state is not known.
+
+    Attributes:
+        checksums: Spark's checksum settings.
+        views: the temporary views; see :func:`twopc.integration.connect.frames.views_of`.
+    """
+
+    checksums: Checksums = NOT_KNOWN
+    views: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, session: Any) -> Start:
+        """Ask the server."""
+        from twopc.integration.connect.frames import views_of  # noqa: PLC0415 - needs the classic part of PySpark
+
+        return cls(Checksums.of(session), views_of(session))
