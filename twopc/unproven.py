@@ -27,7 +27,9 @@ OTHER_ROWS: Final = (
     "of Spark or spark-twopc. If any of these has changed, first start the former version, because it may be able to complete "
     "the batch. Otherwise, a shuffle, AQE, changed partitions or a non-deterministic expression has changed the rows"
 )
-_PREVENTION: Final = "To prevent this in later batches, set staging=True, which keeps the rows"
+_PREVENTION: Final = (
+    "To prevent this in later batches, set staging=True, which keeps the rows (not available under Spark Connect)"
+)
 OTHER_ORDERS: Final = "each replay yields the decided rows in a different order. Restart the query to try again"
 LOST_AGAIN: Final = (
     "their rows were written again, but the new transactions were also lost. Raise the sinks' transaction timeout "

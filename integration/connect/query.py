@@ -130,8 +130,10 @@ def calling_query(session: Any, files: LocalFiles, earlier: Collection[str] = ()
     if mine is None:
         raise ConfigurationError(
             f"checkpoint_location={files.location!r} belongs to query {query_id}, which is not running in this session. Nothing "
-            "was written. In the query that you are running, set the checkpointLocation option to the location that you pass "
-            "to exactly_once()"
+            "was written. There are three possible causes. (1) The query that you are running has another checkpoint. Set its "
+            "checkpointLocation option to the location that you pass to exactly_once(). (2) The query was stopped during this "
+            "call. Start it again to write the batch. (3) The DataFrame belongs to another session. Pass the batch, or a "
+            "DataFrame that is made from the batch"
         )
     query = ConnectQuery(mine, files.location)
     found = _possible_runs(session, query.run_id, earlier, is_alone=len(active) == 1)

@@ -101,7 +101,7 @@ FAILING: Final = (
         "lost transactions",
         "Decided transactions expired before they were committed, so their rows were lost and had to be written again.",
         "The query was down for longer than kafka.transaction.timeout.ms between a decision and its commit. Raise "
-        "that timeout and the brokers' transaction.max.timeout.ms, restart faster, or set staging=True.",
+        "that timeout and the brokers' transaction.max.timeout.ms, restart faster, or set staging=True (in a classic session).",
         _lost,
     ),
     Rule(

@@ -49,8 +49,10 @@ def query_id(files: Files) -> str:
     data = files.read("metadata")
     if data is None:
         raise ConfigurationError(
-            f"checkpoint_location={files.location!r} is not the checkpoint of a streaming query. Pass the same path as in "
-            ".option('checkpointLocation', …), or omit checkpoint_location, so that exactly_once() finds it"
+            f"checkpoint_location={files.location!r} is not the checkpoint of a streaming query. Nothing was written. Pass the "
+            "same path as in .option('checkpointLocation', …). In a classic session, you may also omit checkpoint_location, so "
+            "that exactly_once() finds it. Under Spark Connect, write file:/… in both places, because Spark looks for a path "
+            "without file: on the file system that fs.defaultFS names"
         )
     with decoding(files, "metadata"):
         return str(json.loads(_split(data)[-1])["id"])

@@ -189,6 +189,7 @@ def require_taken_over(files: Files, batch: Batch, decided: Callable[[], int | N
         raise ConfigurationError(
             f"another sink began to write batch {batch.batch_id}, and the cut-over left the batch half-written "
             f"({where}). Some of its rows may already be in the output. This run wrote nothing. To write only the "
-            "missing rows, pass exactly_once(…, interceptors=[twopc.integration.migrate.TakeOver(sink)])"
+            "missing rows, run the query in a classic session, with exactly_once(…, "
+            "interceptors=[twopc.integration.migrate.TakeOver(sink)]). Spark Connect does not offer interceptors"
         )
     return None

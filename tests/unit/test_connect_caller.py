@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -18,9 +19,6 @@ from twopc.integration.connect.caller import queries_with
 from twopc.integration.connect.plans import Plan, parsed
 from twopc.integration.connect.query import calling_query
 from twopc.integration.connect.worker import CalledBatch
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _BATCH = "== Physical Plan ==\nScan ExistingRDD[key#7, value#8]\n"
 
@@ -79,6 +77,17 @@ def session_of(*queries: Query) -> Any:
 
 def test_the_only_query_is_the_caller(files: LocalFiles) -> None:
     assert calling_query(session_of(Query("mine")), files).run_id == "run-of-mine"
+
+
+def test_an_error_about_a_query_that_does_not_run_names_each_possible_cause(files: LocalFiles) -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=r"query mine, which is not running.*\(1\).*checkpoint.*\(2\).*stopped.*\(3\).*another session",
+    ):
+        calling_query(session_of(Query("other")), files)
+    (Path(files.location) / "metadata").unlink()
+    with pytest.raises(ConfigurationError, match=r"Under Spark Connect, write file:/… in both places.*fs\.defaultFS"):
+        calling_query(session_of(Query("mine")), files)
 
 
 def test_a_run_already_active_before_the_process_started_is_not_the_caller(files: LocalFiles) -> None:

@@ -174,7 +174,8 @@ def test_different_rows_are_in_doubt_and_the_error_lists_each_transaction_by_its
 ) -> None:
     assert match_rows(DECISION, replayed, expected={}) is None
     doubt = UNPROVEN.in_doubt(OTHER_ROWS, FakeStaging(world))
-    assert "staging=True" in str(doubt) and "first start the former version" in str(doubt)
+    assert "staging=True" in str(doubt) and "not available under Spark Connect" in str(doubt)
+    assert "first start the former version" in str(doubt)
     assert (doubt.committed, doubt.lost, doubt.unknown) == (("fake/0",), ("fake/1",), ("fake/2",))
 
 
