@@ -47,7 +47,7 @@ def is_by_name(frame: Any) -> bool:
     """Whether a DataFrame names a table or a view."""
     return any(
         part.DESCRIPTOR.name in _NAMES or (part.DESCRIPTOR.name == "ExpressionString" and has_subquery(part.expression))
-        for part, _ in _messages(_relation(frame))
+        for part, _ in messages(relation_of(frame))
     )
 
 
@@ -55,23 +55,23 @@ def other_data(frame: Any) -> str | None:
     """See :class:`~twopc.integration.spark.mode.Mode`. The server keeps the rows of a batch and of a checkpoint."""
     if is_by_name(frame):
         return "the name of a table or a view"
-    relations = (part for part, _ in _messages(_relation(frame)) if part.DESCRIPTOR.name == _RELATION)
+    relations = (part for part, _ in messages(relation_of(frame)) if part.DESCRIPTOR.name == _RELATION)
     kinds = ((one, str(one.WhichOneof("rel_type"))) for one in relations)
     return next((kind for one, kind in kinds if kind not in _FIXED and _is_leaf(one)), None)
 
 
 def functions_in(frame: Any) -> list[bytes]:
     """Return the pickled Python functions of a DataFrame, but not those of the batch, or of a table or a view that it names."""
-    return [part.command for part, _ in _messages(_relation(frame)) if part.DESCRIPTOR.name in _FUNCTIONS]
+    return [part.command for part, _ in messages(relation_of(frame)) if part.DESCRIPTOR.name in _FUNCTIONS]
 
 
 def has_barrier(frame: Any) -> bool:
     """Whether a DataFrame runs a Python function in barrier mode."""
-    return any(part.DESCRIPTOR.name == "MapPartitions" and part.is_barrier for part, _ in _messages(_relation(frame)))
+    return any(part.DESCRIPTOR.name == "MapPartitions" and part.is_barrier for part, _ in messages(relation_of(frame)))
 
 
 def _is_leaf(relation: Any) -> bool:
-    return all(part is relation or part.DESCRIPTOR.name != _RELATION for part, _ in _messages(relation))
+    return all(part is relation or part.DESCRIPTOR.name != _RELATION for part, _ in messages(relation))
 
 
 def references(frame: Any, analyzed: str) -> Counter[str]:
@@ -82,7 +82,7 @@ def references(frame: Any, analyzed: str) -> Counter[str]:
         analyzed: the DataFrame's analyzed plan.
     """
     found: Counter[str] = Counter()
-    for part, times in _messages(_relation(frame), analyzed):
+    for part, times in messages(relation_of(frame), analyzed):
         if part.DESCRIPTOR.name == "CachedRemoteRelation":
             found[part.relation_id] += times
     return found
@@ -97,7 +97,7 @@ def plan_of_rows(frame: Any, given: Any, batch: Any) -> Plan:
         batch: the batch.
     """
     plan = plan_of_frame(frame)
-    own = _relation(batch).cached_remote_relation.relation_id
+    own = relation_of(batch).cached_remote_relation.relation_id
     return replace(plan, known=references(given, plan.analyzed)[own])
 
 
@@ -114,11 +114,8 @@ def require_own_rows(
     named: Mapping[str, tuple[Plan, Counter[str]]],
     batch: set[str],
     others: Callable[[], Sequence[str]],
-    known: Mapping[str, str],
 ) -> None:
-    """Check the DataFrames that name a view. Each RDD that a name leads to must be this batch.
-
-    A view may also contain rows that a function has collected. Nothing shows to which batch these rows belong.
+    """Check the DataFrames that read an RDD by a name. Each such RDD must be this batch.
 
     Args:
         batch_id: the batch.
@@ -126,23 +123,11 @@ def require_own_rows(
         named: maps a DataFrame's name to its plan and its references, if the DataFrame names a table or a view.
         batch: the batch's columns. The columns' numbers are unique in the server's JVM.
         others: returns the ids of the other queries that may process batches with these columns.
-        known: the session's temporary views just before the query started; see :func:`views_of`.
 
     Raises:
-        ConfigurationError: an RDD may be something other than this batch, or a view's rows may be another batch's.
+        ConfigurationError: an RDD may be something other than this batch.
     """
-    views: set[str] = set()
     for name, (plan, by_id) in named.items():
-        made = plan.besides(known if batch else {})  # without columns, all views of rows look the same
-        if found := made.views_of_rows:
-            reason = (
-                f"the view {found[0]} contains rows that are neither from a table nor from the batch itself. The view was made "
-                "or replaced after the query had started, and nothing shows whether its rows are of this batch"
-            )
-            raise _refused(batch_id, name, reason)
-        if shared := sorted(views & made.temporary_views.keys()):
-            raise _refused(batch_id, name, f"another DataFrame in the same call also reads the view {shared[0]}")
-        views |= made.temporary_views.keys()
         if not plan.is_cut and len(plan.rdds) <= by_id.total():
             continue  # the names refer only to tables
         # Without columns, the batch looks the same as any other rows without columns.
@@ -153,11 +138,38 @@ def require_own_rows(
         if query.may_pass_on(batch):
             reason = "the query itself reads a view, so its batch looks the same as a batch of another query that reads this view"
             raise _refused(batch_id, name, reason)
-        if sharing := others():
-            reason = f"{_listed(sharing)} in the same session may process batches with the same columns"
+        if found := others():
+            reason = f"{_listed(found)} in the same session may process batches with the same columns"
             raise _refused(
                 batch_id, name, f"{reason}, so the toolkit cannot tell which query's batch the view contains"
             )
+
+
+def require_own_views(batch_id: int, plans: Mapping[str, Plan], known: Mapping[str, str]) -> None:
+    """Check the views that were made after the query's start. Another query may have replaced them.
+
+    Such a view may contain rows that a function has collected. Nothing shows to which batch these rows belong.
+
+    Args:
+        batch_id: the batch.
+        plans: maps a DataFrame's name to its plan, if the DataFrame names a table or a view.
+        known: the session's temporary views just before the query started; see :func:`views_of`.
+
+    Raises:
+        ConfigurationError: the rows of a view may belong to another batch, or two DataFrames read one view.
+    """
+    views: set[str] = set()
+    for name, plan in plans.items():
+        made = plan.besides(known)
+        if found := made.views_of_rows:
+            reason = (
+                f"the view {found[0]} contains rows that are neither from a table nor from the batch itself. The view was made "
+                "or replaced after the query had started, and nothing shows whether its rows are of this batch"
+            )
+            raise _refused(batch_id, name, reason)
+        if shared := sorted(views & made.temporary_views.keys()):
+            raise _refused(batch_id, name, f"another DataFrame in the same call also reads the view {shared[0]}")
+        views |= made.temporary_views.keys()
 
 
 def views_of(session: Any) -> dict[str, str]:
@@ -202,7 +214,8 @@ def _listed(queries: Sequence[str]) -> str:
     return f"quer{'y' if len(queries) == 1 else 'ies'} {', '.join(queries)}"
 
 
-def _relation(frame: Any) -> Any:
+def relation_of(frame: Any) -> Any:
+    """Return the message of a DataFrame. PySpark makes a new message each time."""
     return frame._plan.plan(frame.sparkSession.client)  # noqa: SLF001 - no public API returns the plan's message
 
 
@@ -219,7 +232,7 @@ def _drop(session: Any, name: str) -> None:
         session.catalog.dropTempView(name)
 
 
-def _messages(relation: Any, analyzed: str = "") -> Iterator[tuple[Any, int]]:
+def messages(relation: Any, analyzed: str = "") -> Iterator[tuple[Any, int]]:
     """Yield a message and all messages nested in it. With each message, yield how often the analyzed plan contains it.
 
     This function does not recurse, because a plan may be deeper than Python's stack.

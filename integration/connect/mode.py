@@ -20,22 +20,26 @@ from twopc.integration.connect.frames import (
     references,
     require_no_subquery,
     require_own_rows,
+    require_own_views,
     resolved,
 )
 from twopc.integration.connect.one_shuffle import Checksums, Ruled, require_one_shuffle
+from twopc.integration.connect.parts import calls_python, require_parts
 from twopc.integration.connect.plans import plan_of_frame
 from twopc.integration.connect.query import batch_columns, local_files
+from twopc.integration.connect.start import state_format
 from twopc.integration.connect.state import ConnectState, StateFiles
 from twopc.integration.connect.worker import called_batch
 from twopc.integration.spark.budget import Budget
 from twopc.integration.spark.checkpoint import planning_time_ms
 from twopc.integration.spark.kept import Runs
 from twopc.integration.spark.sorted_plans import may_be_sorted
-from twopc.integration.spark.state_reports import tell_once
+from twopc.integration.spark.state_reports import LAST_FORMAT, tell_once, unfit_format
 from twopc.integration.spark.task_numbers import depends_on_task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections import Counter
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -66,6 +70,8 @@ class ConnectMode:
         query: the query from which the call came.
         start: what Spark showed just before the query started.
     """
+
+    copies_functions = False
 
     def __init__(self, session: Any, query: ConnectQuery, start: Start) -> None:
         self._session = session
@@ -117,6 +123,12 @@ class ConnectMode:
         """See :class:`~twopc.integration.spark.mode.Mode`."""
         return other_data(frame)
 
+    def same_rows(self, frame: DataFrame, other: DataFrame) -> bool:
+        """See :class:`~twopc.integration.spark.mode.Mode`. A view may have been replaced, and a function's variables changed."""
+        if is_by_name(frame) or is_by_name(other):
+            return False
+        return frame is other or (not (calls_python(frame) or calls_python(other)) and frame.sameSemantics(other))
+
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
         """See :class:`~twopc.integration.spark.mode.Mode`.
 
@@ -150,7 +162,11 @@ class ConnectMode:
 
     def _require_sound(self, batch: Batch, attempt: Attempt) -> None:
         require_no_subquery(batch.batch_id, attempt.options.select)
-        self._require_own_rows(batch, attempt)
+        named = self._named(attempt)
+        plans = {name: plan for name, (plan, _) in named.items()}
+        require_own_views(batch.batch_id, plans, self._start.views)
+        self._require_own_rows(batch, named)
+        require_parts(batch.batch_id, self._given, {name: plan.analyzed for name, plan in plans.items()})
         if attempt.options.checkpoints.deterministic_plan or not isinstance(attempt.shuffles, Ruled):
             return  # the user asserts that the rows cannot differ, or the jobs are checked after they have run
         require_one_shuffle(
@@ -160,13 +176,13 @@ class ConnectMode:
             lambda: (self._start.checksums, Checksums.of(self._session)),
         )
 
-    def _require_own_rows(self, batch: Batch, attempt: Attempt) -> None:
-        named = {}
-        for rows in attempt.rows:
-            given = self._given[rows.name]
-            if is_by_name(given):
-                plan = plan_of_frame(rows.source)
-                named[rows.name] = plan, references(given, plan.analyzed)
+    def _named(self, attempt: Attempt) -> dict[str, tuple[Plan, Counter[str]]]:
+        """Return the plan and the references of each DataFrame that names a table or a view."""
+        named = [rows for rows in attempt.rows if is_by_name(self._given[rows.name])]
+        plans = {rows.name: plan_of_frame(rows.source) for rows in named}
+        return {name: (plan, references(self._given[name], plan.analyzed)) for name, plan in plans.items()}
+
+    def _require_own_rows(self, batch: Batch, named: Mapping[str, tuple[Plan, Counter[str]]]) -> None:
         if named:
             columns = batch_columns()
             require_own_rows(
@@ -175,7 +191,6 @@ class ConnectMode:
                 named,
                 columns,
                 lambda: queries_with(columns, self._session, self._query.run_id),
-                self._start.views,
             )
 
     def _plans(self, attempt: Attempt) -> list[Plan]:
@@ -209,6 +224,9 @@ class ConnectMode:
         called = called_batch()
         if self.is_stateless or called is None:
             return None
+        used = max(self._start.state_format, state_format(self._session))
+        if used > LAST_FORMAT:
+            raise unfit_format(batch.batch_id, used)
         is_cached = plan_of_frame(called.frame).reads_cache
         state = StateFiles(files, self._first_plan.operators_without_keys)
         return ConnectState(batch.batch_id, called.frame, state, self._tell, is_cached=is_cached)

@@ -71,10 +71,11 @@ def require_one_shuffle(
         ConfigurationError: the rows may come from two writes.
     """
     shuffles = [plan.shuffles for plan in (query, *frames)]
-    is_shown = not any(plan.hides_rows for plan in (query, *frames))
+    # A query's own table contains no rows of the batch.
+    is_shown = not (query.hides_rows or any(plan.hides_rows or plan.may_replace_batch for plan in frames))
     if is_shown and not any(shuffles) and None not in shuffles:
         return
-    obstacles = _obstacles(shuffles, (query, *frames), checksums(), is_shown=is_shown, is_one=len(frames) == 1)
+    obstacles = _obstacles(shuffles, query, frames, checksums(), is_shown=is_shown)
     if obstacles:
         found = _described((query, *frames), is_shown=is_shown)
         raise ConfigurationError(
@@ -84,29 +85,35 @@ def require_one_shuffle(
             "CheckpointConfig(spark_ui='http://127.0.0.1:4040'), with the address of Spark's UI on the server's host. The "
             "toolkit can then see which stages ran twice. (3) Let Spark compare the rows. This also requires: "
             f"{'; '.join(obstacles)}. (4) Pass CheckpointConfig(deterministic_plan=True) if every part of the plan yields "
-            "the same rows each time. This rules out rand(), unstable functions, and limits without an order. A classic "
-            "session does not have this restriction"
+            "the same rows each time, including a part whose rows the function has collected. This rules out rand(), unstable "
+            "functions, and limits without an order. A classic session does not have this restriction"
         )
 
 
 def _obstacles(
     shuffles: Sequence[int | None],
-    plans: Sequence[Plan],
+    query: Plan,
+    frames: Sequence[Plan],
     checksums: Sequence[Checksums],
     *,
     is_shown: bool,
-    is_one: bool,
 ) -> list[str]:
     found = list(dict.fromkeys(missing for one in checksums for missing in one.missing))
-    if not is_one:
+    if len(frames) > 1:
         found.append("one DataFrame for all sinks")
     # If Spark loses cached rows, it recomputes them from the rewritten shuffle without any comparison.
-    if any(plan.reads_cache for plan in plans):
+    if any(plan.reads_cache for plan in (query, *frames)):
         found.append("a DataFrame that is not persisted, and a query that reads no persisted table")
+    # Spark collects a broadcast table in a separate job, and never compares this job's rows with those of the next job.
+    if any(plan.keeps_data and len(plan.batches) > 1 for plan in frames):
+        found.append("no broadcast or subquery of the batch beside the batch itself")
     if None in shuffles or sum(map(int, filter(None, shuffles))) > 1:
         found.append("at most one shuffle in total in the query and the function")
     if not is_shown:
-        found.append("a plan that reads only the batch and sources, with no localCheckpoint() and no view of the batch")
+        found.append(
+            "a plan that reads only the batch and sources, with no localCheckpoint(), no view of the batch and no rows that the "
+            "function has collected"
+        )
     return found
 
 
@@ -117,7 +124,7 @@ def _described(plans: Sequence[Plan], *, is_shown: bool) -> str:
         return f"unknown because of {', '.join(plan.unknown)}" if any(plan.unknown) else "unknown"
 
     query, *frames = map(one, plans)
-    hidden = "" if is_shown else ", hidden by a checkpoint or a view: unknown"
+    hidden = "" if is_shown else ", hidden by a checkpoint, a view or collected rows: unknown"
     return f"shuffles in the query: {query}, in the DataFrames: {', '.join(frames)}{hidden}"
 
 

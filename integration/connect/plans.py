@@ -205,8 +205,12 @@ class Plan:
 
     @property
     def identities(self) -> dict[str, str]:
-        """A text for each temporary view that the plan reads. Two views with the same name and text have the same rows."""
-        return {name: _identity(lines) for name, lines in self.temporary_views.items()}
+        """A text for each temporary view that the plan reads. Two views with the same name and text have the same rows.
+
+        A view whose columns Spark does not show has no text, because it may have any rows.
+        """
+        identities = ((name, _identity(lines)) for name, lines in self.temporary_views.items())
+        return {name: text for name, text in identities if text}
 
     def besides(self, known: Mapping[str, str]) -> Plan:
         """Return the plan without some temporary views.
@@ -217,7 +221,7 @@ class Plan:
         lines, kept, at = self.analyzed.split("\n"), [], 0
         while at < len(lines):
             name = _temporary_view(lines[at])
-            if name and known.get(name) == _identity(view := _subtree(lines, at)):
+            if name in known and known[name] == _identity(view := _subtree(lines, at)):
                 at += len(view)
             else:
                 kept.append(lines[at])
@@ -253,16 +257,16 @@ def columns_of(text: str) -> set[str]:
     return set(_COLUMN.findall(text))
 
 
-def _temporary_view(line: str) -> str | None:
+def _temporary_view(line: str) -> str:
     found = _VIEW.match(line)
-    return None if found is None or _SAFE_VIEW.match(found["name"]) else found["name"]
+    return "" if found is None or _SAFE_VIEW.match(found["name"]) else found["name"]
 
 
 def _subtree(lines: Sequence[str], at: int) -> list[str]:
     """Return the line of a node and the lines of all nodes below it, without the node's place in the tree."""
     depth = _depth(lines[at])
     below = itertools.takewhile(lambda line: _depth(line) > depth, lines[at + 1 :])
-    return [line[depth:] for line in (lines[at], *below)]
+    return [line[depth:].rstrip() for line in (lines[at], *below)]
 
 
 def _depth(line: str) -> int:
@@ -271,9 +275,11 @@ def _depth(line: str) -> int:
 
 
 def _identity(lines: Sequence[str]) -> str:
-    text = "\n".join(lines)
+    text, unshown = "\n".join(lines), list(filter(_UNSHOWN.search, lines))
+    if not all(map(_NUMBER.search, unshown)):
+        return ""
     # Spark may number the columns of tables and values anew each time that it resolves the view's name.
-    return text if _UNSHOWN.search(text) else _NUMBER.sub("#", text)
+    return text if unshown else _NUMBER.sub("#", text)
 
 
 def parsed(text: str) -> Plan:

@@ -32,7 +32,10 @@ def functions_in(sql: str) -> frozenset[str]:
 
 
 class BuiltIns:
-    """Checks functions once in each run of a query, because Spark copies the session's functions when the run starts."""
+    """Checks each function once. If other queries may change the functions, each attempt needs a new object.
+
+    In a classic session, Spark copies the session's functions when a query starts. Under Spark Connect, all queries share them.
+    """
 
     def __init__(self) -> None:
         self._own: set[str] = set()

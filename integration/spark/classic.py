@@ -32,9 +32,9 @@ from twopc.integration.spark.shuffle_kinds import other_shuffles
 from twopc.integration.spark.shuffles import Shuffles
 from twopc.integration.spark.slots import Slots
 from twopc.integration.spark.sorted_plans import may_be_sorted, reads_other_rdd
-from twopc.integration.spark.state_reports import tell_once
+from twopc.integration.spark.state_reports import STATE_FORMAT, tell_once
 from twopc.integration.spark.state_sizes import StateSizes
-from twopc.integration.spark.stateful import STATE_FORMAT, StatefulOperators
+from twopc.integration.spark.stateful import StatefulOperators
 from twopc.integration.spark.task_numbers import plan_depends_on_task
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class ClassicMode:
         keeps_shuffles: whether Spark keeps a plan's shuffle files after an evaluation of the plan.
         stateful: finds the query's stateful operators.
     """
+
+    copies_functions = True
 
     def __init__(
         self,
@@ -120,6 +122,10 @@ class ClassicMode:
             return other_data(frame, self._query.execution.toRdd().id())
         except Py4JError as error:  # this release of Spark is unknown: assume the worst
             return f"Spark does not show the plan: {error}"
+
+    def same_rows(self, frame: DataFrame, other: DataFrame) -> bool:
+        """See :class:`~twopc.integration.spark.mode.Mode`."""
+        return frame is other or frame.sameSemantics(other)
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:
         """See :class:`~twopc.integration.spark.mode.Mode`."""

@@ -150,7 +150,10 @@ class Mode(Protocol):
     Attributes:
         is_stateless: whether the query is known to be stateless.
         output_mode: the query's output mode.
+        copies_functions: whether the query has its own copy of the session's SQL functions, which nobody else can change.
     """
+
+    copies_functions: bool
 
     @property
     def is_stateless(self) -> bool:
@@ -177,6 +180,12 @@ class Mode(Protocol):
         """Return a part of a DataFrame's plan that reads data other than the batch, a checkpoint, or rows in the plan itself.
 
         Such data may change between two evaluations of the DataFrame. Return None if there is no such part.
+        """
+
+    def same_rows(self, frame: DataFrame, other: DataFrame) -> bool:
+        """Whether two DataFrames of a batch certainly have the same rows, according to Spark's plans.
+
+        Two plans are compared as they are now. So the result is False if a plan may have changed since an earlier call.
         """
 
     def look(self, files: Files, frames: Sequence[SinkFrame], batch: Batch) -> tuple[StateSize, ...]:

@@ -151,18 +151,19 @@ class QueryRun:
         )
         return True
 
-    def begin(self, call: Call, *, is_undecided: bool) -> None:
+    def begin(self, call: Call, same_rows: Callable[[DataFrame, DataFrame], bool], *, is_undecided: bool) -> None:
         """Let a call reach the sinks. After a failed call, any rows are safe while the batch is undecided.
 
         Args:
             call: the call.
+            same_rows: see :meth:`~twopc.integration.spark.mode.Mode.same_rows`.
             is_undecided: whether the batch is certainly undecided.
 
         Raises:
             ConfigurationError: the batch may already have been decided with different rows.
         """
         failed = self._begun
-        if failed is not None and failed.batch_id == call.batch_id and not call.repeats(failed):
+        if failed is not None and failed.batch_id == call.batch_id and not call.repeats(failed, same_rows):
             if not is_undecided:
                 raise other_rows(call)
             logger.warning(

@@ -127,6 +127,8 @@ class RunWriter:
         is_repeated: bool,
     ) -> None:
         session = frames[0].frame.sparkSession
+        if not self._mode.copies_functions:
+            self._built_ins = BuiltIns()
         pending.measured(self._mode.look(files, frames, batch))
         staging = self._open_staging(files, batch.query_id)
         is_first, run = self._coordinator is None, self.run
@@ -137,7 +139,7 @@ class RunWriter:
         rows = [self._arrange(one, is_repeated=is_repeated) for one in frames]
         if is_first:
             pending.enter("recover")  # the recovery table says what to do with the batch
-        run.begin(call, is_undecided=coordinator.is_undecided(batch))
+        run.begin(call, self._mode.same_rows, is_undecided=coordinator.is_undecided(batch))
         attempt = Attempt(
             runs=run.among_others,
             shuffles=run.shuffles,

@@ -142,10 +142,19 @@ class Call:
         """The DataFrame of each sink."""
         return Passed(self.batch_id, {sink.name: one.frame for one in self.frames for sink in one.sinks})
 
-    def repeats(self, other: Call) -> bool:
-        """Whether both calls pass the same rows to the same sinks, according to Spark's plans."""
+    def repeats(self, other: Call, same_rows: Callable[[DataFrame, DataFrame], bool]) -> bool:
+        """Whether both calls pass the same rows to the same sinks.
+
+        Args:
+            other: an earlier call.
+            same_rows: see :meth:`~twopc.integration.spark.mode.Mode.same_rows`.
+        """
+        if self is other:  # another attempt of one call, whose rows cannot change
+            return True
         is_alike = (self.batch_id, self.sinks, self.select) == (other.batch_id, other.sinks, other.select)
-        return is_alike and all(_same(one.frame, its.frame) for one, its in zip(self.frames, other.frames, strict=True))
+        return is_alike and all(
+            same_rows(one.frame, its.frame) for one, its in zip(self.frames, other.frames, strict=True)
+        )
 
 
 class VisibleCall:
@@ -229,7 +238,8 @@ def other_rows(call: Call) -> ConfigurationError:
     """
     return ConfigurationError(
         f"this call for batch {call.batch_id} does not pass the same DataFrame objects to the same sinks as the first "
-        "call. The first call failed, but the batch may already have been decided. If so, its decided rows are "
+        "call (under Spark Connect, a DataFrame that names a table or a view counts as a different one in each call). The first "
+        "call failed, but the batch may already have been decided. If so, its decided rows are "
         "visible, or will become visible after the restart. This call wrote nothing. There are two cases. (1) Both calls "
         "pass the same rows, for example because a retry creates new DataFrames. In this case, no row is missing, so do not "
         "write any rows by hand, and restart the query. To avoid this error, create the DataFrames before the part that is "
@@ -268,10 +278,6 @@ def require_decided_sinks(call: Call, decided: Collection[str]) -> None:
 
 def _quoted(names: Collection[str]) -> str:
     return ", ".join(sorted(map(repr, names)))
-
-
-def _same(frame: DataFrame, other: DataFrame) -> bool:
-    return frame is other or frame.sameSemantics(other)
 
 
 def _sink_frame(frame: Any, sinks: Sequence[TwoPhaseCommitSink[Any]], batch_id: int) -> SinkFrame:

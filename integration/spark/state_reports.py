@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: Since Spark 4.0, this setting chooses how Spark names the state's files.
+STATE_FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+#: The last format in which a batch that is evaluated several times has the state of its last evaluation.
+LAST_FORMAT: Final = 1
+
 _RISK: Final = (
     "No row is lost or duplicated. But if the state depends on values that change, such as uuid(), the clock or the order of "
     "rows, the state may not match the written rows."
@@ -93,12 +98,12 @@ def _row_risk(*, is_visible: bool) -> str:
     return "" if is_visible else "No part of this attempt is decided or visible. "
 
 
-def unfit_format(batch_id: int, setting: str, state_format: int) -> ConfigurationError:
+def unfit_format(batch_id: int, state_format: int) -> ConfigurationError:
     """Return the error for a state format that does not fit a batch that is evaluated twice."""
     return ConfigurationError(
-        f"batch {batch_id} belongs to a query that keeps state, and {setting} is {state_format}. If a batch is evaluated "
+        f"batch {batch_id} belongs to a query that keeps state, and {STATE_FORMAT} is {state_format}. If a batch is evaluated "
         "twice in this format, Spark keeps the state of the first evaluation, but the rows come from the last one. Then the "
-        f"state may not match the rows. This run has not written any part of the batch. Set {setting} to 1, and restart the "
+        f"state may not match the rows. This run has not written any part of the batch. Set {STATE_FORMAT} to 1, and restart the "
         "query. If Spark cannot read the checkpoint's state with this setting, write a new output from the beginning, with a "
         "new checkpoint and a new sink name. The old output cannot continue without the state"
     )

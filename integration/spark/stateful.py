@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError
 from twopc.errors import ConfigurationError
 from twopc.integration.spark.operators import Commits, operator_at
 from twopc.integration.spark.plan_text import OMITTED, is_cut_short
-from twopc.integration.spark.state_reports import StateWarnings, incomplete, unclear, unfit_format
+from twopc.integration.spark.state_reports import LAST_FORMAT, StateWarnings, incomplete, unclear, unfit_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -51,12 +51,6 @@ _ONE_TO_ONE: Final = frozenset({"Project", "Filter", "Scan"})
 _NODE: Final = re.compile(r"^[\s:+-]*(?:\*\s?\(\d+\)\s*)?'?((\w+).*)", re.MULTILINE)
 
 
-#: Since Spark 4.0, this setting chooses how Spark names the state's files.
-STATE_FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-#: The last format in which a batch that is evaluated several times has the state of its last evaluation.
-_LAST_FORMAT: Final = 1
-
-
 class StatefulOperators:
     """Finds the stateful operators in a query's plan, during one run. A query without state is checked only once.
 
@@ -64,7 +58,7 @@ class StatefulOperators:
         state_format: the value of :data:`STATE_FORMAT`.
     """
 
-    def __init__(self, state_format: int = _LAST_FORMAT) -> None:
+    def __init__(self, state_format: int = LAST_FORMAT) -> None:
         self._state_format = state_format
         self._places: tuple[int, ...] | None = None
         self._warnings = StateWarnings()
@@ -96,8 +90,8 @@ class StatefulOperators:
                 "of the state is missing, the next batch cannot start. This run has not written any part of the batch. Use a "
                 "Spark version listed in the documentation"
             ) from error
-        if operators and self._state_format > _LAST_FORMAT:
-            raise unfit_format(batch_id, STATE_FORMAT, self._state_format)
+        if operators and self._state_format > LAST_FORMAT:
+            raise unfit_format(batch_id, self._state_format)
         self._look_back(batch_id)
         if not operators:
             return None

@@ -11,13 +11,23 @@ import json
 import sys
 import threading
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.functions import lit, udf
 
 from tests.live.connect_client import start_patiently
 from tests.live.spark_query import Options, planned, session, source
 from twopc.checkpoint_config import CheckpointConfig
-from twopc.integration.connect.frames import plan_of_rows, references, require_own_rows, resolved, views_of
+from twopc.integration.connect.frames import (
+    plan_of_rows,
+    references,
+    require_own_rows,
+    require_own_views,
+    resolved,
+    views_of,
+)
 from twopc.integration.connect.plans import plan_of_frame
 from twopc.integration.spark import exactly_once
 from twopc.integration.spark.several import SinkFrame
@@ -224,6 +234,52 @@ def one_view_for_two_parts(spark: SparkSession, options: Options) -> str:
     return _error(_start(spark, options, function, options.checkpoint).processAllAvailable)
 
 
+def _of_two_sinks(spark: SparkSession, options: Options, parts: Callable[[DataFrame], list[DataFrame]]) -> str:
+    """The function splits each batch between two sinks."""
+    names = [f"{options.name}-{part}" for part in ("a", "b")]
+    sinks = [KafkaSink(name=name, bootstrap_servers=options.bootstrap_servers, topic=options.topic) for name in names]
+    config = CheckpointConfig(**options.settings["checkpoints"])
+    each = exactly_once(*sinks, checkpoint_location=options.checkpoint, checkpoints=config)
+
+    def function(batch: DataFrame, batch_id: int) -> None:
+        each(dict(zip(names, parts(batch), strict=True)), batch_id)
+
+    return _error(_start(spark, options, function, options.checkpoint).processAllAvailable)
+
+
+def parts_by_a_loop_variable(spark: SparkSession, options: Options) -> str:
+    """PySpark pickles both functions after the loop has ended."""
+
+    def parts(batch: DataFrame) -> list[DataFrame]:
+        found = []
+        for part in range(2):
+            mine = udf(lambda value: len(value) % 2 == part, "boolean")  # noqa: B023 - the mistake
+            found.append(batch.where(mine("value")))
+        return found
+
+    return _of_two_sinks(spark, options, parts)
+
+
+def parts_by_a_bound_variable(spark: SparkSession, options: Options) -> str:
+    """The same, without the mistake. A part of its own has the time, which the function has computed once."""
+
+    def parts(batch: DataFrame) -> list[DataFrame]:
+        now = lit(datetime.now(timezone.utc))
+        found = []
+        for part in range(2):
+            mine = udf(lambda value, part=part: value[-1] % 2 == part, "boolean")
+            found.append(batch.where(mine("value")).where(now > "2020-01-01"))
+        return found
+
+    return _of_two_sinks(spark, options, parts)
+
+
+def parts_by_the_clock(spark: SparkSession, options: Options) -> str:
+    """Spark plans the parts one after the other."""
+    limit = "current_timestamp() > date'2020-01-01'"
+    return _of_two_sinks(spark, options, lambda batch: [batch.where(limit), batch.where(f"NOT {limit}")])
+
+
 def names_of_views(spark: SparkSession, options: Options) -> str:
     """No query runs. A local checkpoint stands in for a batch, because the server stores both under an id."""
     del options
@@ -240,7 +296,12 @@ def names_of_views(spark: SparkSession, options: Options) -> str:
     def sound(one: DataFrame) -> str:
         plan = plan_of_frame(one)
         named = {"sink": (plan, references(one, plan.analyzed))}
-        return _error(lambda: require_own_rows(7, plan_of_frame(spark.range(1)), named, columns, list, known))
+
+        def check() -> None:
+            require_own_views(7, {"sink": plan}, known)
+            require_own_rows(7, plan_of_frame(spark.range(1)), named, columns, list)
+
+        return _error(check)
 
     seen = {"own": sound(frame), "joined": sound(joined)}
     with resolved([SinkFrame("sink", frame, ())]) as [held]:

@@ -259,6 +259,34 @@ def test_rows_that_may_have_changed_because_a_view_is_resolved_by_name_are_refus
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize(
+    ("scenario", "error"),
+    [
+        ("parts_by_a_loop_variable", "call a Python function, and they would write the same rows"),
+        ("parts_by_the_clock", "use the clock (current_timestamp(), now() or a similar function)"),
+    ],
+)
+def test_parts_of_a_batch_that_may_disagree_are_refused(
+    scenario: str, error: str, kafka: KafkaService, tmp_path: Path
+) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, settings=_PROMISED)
+    pipeline.feed(20)
+    pipeline.flush()
+    outcome = outcome_of(scenario, pipeline.options, tmp_path)
+    assert error in outcome, outcome
+    assert not pipeline.visible()
+
+
+@pytest.mark.whole
+def test_parts_of_a_batch_that_cannot_disagree_are_written(kafka: KafkaService, tmp_path: Path) -> None:
+    pipeline = pipeline_of(kafka, tmp_path, settings=_PROMISED)
+    pipeline.feed(20)
+    pipeline.flush()
+    assert outcome_of("parts_by_a_bound_variable", pipeline.options, tmp_path) == f"{OUTCOME} no error"
+    pipeline.require_exactly_once()
+
+
+@pytest.mark.whole
 def test_a_view_is_resolved_once_and_a_checkpoint_is_not_mistaken_for_the_batch(tmp_path: Path) -> None:
     """The first row shows why: the DataFrame itself reads the rows of the view that has replaced its own."""
     options = Options(bootstrap_servers="", name="n", sources=(), topic="t", checkpoint=str(tmp_path / "checkpoint"))

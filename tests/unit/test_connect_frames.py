@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -25,6 +25,7 @@ from twopc.integration.connect.frames import (
     references,
     require_no_subquery,
     require_own_rows,
+    require_own_views,
     resolved,
     views_of,
 )
@@ -32,6 +33,9 @@ from twopc.integration.connect.plans import Plan, parsed
 from twopc.integration.connect.start import Start
 from twopc.integration.connect.worker import CalledBatch
 from twopc.integration.spark.several import SinkFrame
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _BATCH = {"key#1", "value#2"}
 _QUERY = parsed("""== Analyzed Logical Plan ==
@@ -197,11 +201,18 @@ def named(relation: Any, text: str = _VIEW) -> tuple[Plan, Any]:
     return plan, references(Frame(relation), plan.analyzed)
 
 
+def require_own(
+    query: Plan, frames: Mapping[str, Any], batch: set[str], others: Any, known: Mapping[str, str] | None = None
+) -> None:
+    require_own_views(7, {name: plan for name, (plan, _) in frames.items()}, known or {})
+    require_own_rows(7, query, frames, batch, others)
+
+
 def test_a_view_of_the_batch_and_a_join_with_a_table_are_written() -> None:
     rows = named(sql("SELECT * FROM rows"))
-    require_own_rows(7, _QUERY, {"a": rows}, _BATCH, list, {})
+    require_own(_QUERY, {"a": rows}, _BATCH, list)
     joined = named(union(by_id("b"), table("t")), _JOINED)
-    require_own_rows(7, _QUERY, {"a": joined, "b": joined}, _BATCH, lambda: ["other"], {})
+    require_own(_QUERY, {"a": joined, "b": joined}, _BATCH, lambda: ["other"])
 
 
 def lookup(number: int) -> str:
@@ -236,6 +247,29 @@ SubqueryAlias one
 == Physical Plan ==
 *(1) Scan OneRowRelation[]
 """
+#: The same view in a subquery.
+_WITH_VALUE = """== Analyzed Logical Plan ==
+key: string, value: string
+Filter NOT value#2 IN (list#28 [])
+:  +- Project [n#9]
+:     +- SubqueryAlias one
+:        +- View (`one`, [n#9])
+:           +- Project [1 AS n#9]
+:              +- OneRowRelation
++- LogicalRDD [key#1, value#2], false
+
+== Physical Plan ==
+*(1) Scan ExistingRDD[key#1,value#2]
+"""
+#: A view of rows whose columns Spark does not show, because ``spark.sql.debug.maxToStringFields`` is 0.
+_HIDDEN = """== Analyzed Logical Plan ==
+SubqueryAlias rates
++- View (`rates`, [... 2 more fields])
+   +- LocalRelation [... 2 more fields]
+
+== Physical Plan ==
+LocalTableScan [... 2 more fields]
+"""
 #: The rows of a view, which the function has collected.
 _COLLECTED_VIEW = _VIEW.replace("LogicalRDD [key#1, value#2], false", "LocalRelation [key#1, value#2]")
 
@@ -255,7 +289,7 @@ def test_a_view_of_collected_rows_may_be_another_querys(text: str, name: str) ->
     with pytest.raises(
         ConfigurationError, match=rf"batch 7.*sink 'a'.*the view {name} contains rows.*Nothing was written.*\{{rows\}}"
     ):
-        require_own_rows(7, _QUERY, frames, _BATCH, list, {})
+        require_own(_QUERY, frames, _BATCH, list)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +303,7 @@ def test_a_view_of_collected_rows_may_be_another_querys(text: str, name: str) ->
     ids=["no view", "a DataFrame passed to SQL", "a view in the catalog", "a table"],
 )
 def test_rows_that_no_other_query_can_replace_are_written(text: str) -> None:
-    require_own_rows(7, _QUERY, {"a": named(sql("SELECT 1"), text)}, _BATCH, lambda: ["other"], {})
+    require_own(_QUERY, {"a": named(sql("SELECT 1"), text)}, _BATCH, lambda: ["other"])
 
 
 def known(*texts: str) -> dict[str, str]:
@@ -277,9 +311,9 @@ def known(*texts: str) -> dict[str, str]:
 
 
 def test_a_view_that_is_unchanged_since_the_start_is_read_by_all_dataframes() -> None:
-    joined, one = (named(of_sql("SELECT *", by_id("b")), text) for text in (lookup(8), _VALUE.replace("#43", "#50")))
-    require_own_rows(7, _QUERY, {"a": joined, "b": joined}, _BATCH, lambda: ["other"], known(lookup(8)))
-    require_own_rows(7, _QUERY, {"a": one, "b": one}, _BATCH, lambda: ["other"], known(_VALUE))
+    joined, one = named(of_sql("SELECT *", by_id("b")), lookup(8)), named(by_id("b"), _WITH_VALUE)
+    require_own(_QUERY, {"a": joined, "b": joined}, _BATCH, lambda: ["other"], known(lookup(8)))
+    require_own(_QUERY, {"a": one, "b": one}, _BATCH, lambda: ["other"], known(_VALUE))
 
 
 @pytest.mark.parametrize(
@@ -287,13 +321,13 @@ def test_a_view_that_is_unchanged_since_the_start_is_read_by_all_dataframes() ->
     [
         (lookup(8), lookup(9), _BATCH),
         (_VALUE, _VALUE.replace("1 AS n", "2 AS n"), _BATCH),
-        (lookup(8), lookup(8), set[str]()),  # if Spark shows no columns, all views of rows look the same
+        (_HIDDEN, _HIDDEN, _BATCH),  # if Spark shows no columns, all views of rows look the same
     ],
 )
 def test_a_view_that_was_replaced_since_the_start_is_refused(before: str, text: str, batch: set[str]) -> None:
     frames = {"a": named(of_sql("SELECT *", by_id("b")), text)}
     with pytest.raises(ConfigurationError, match="contains rows that are neither from a table"):
-        require_own_rows(7, _QUERY, frames, batch, list, known(before))
+        require_own(_QUERY, frames, batch, list, known(before))
 
 
 def test_two_dataframes_of_a_call_do_not_read_one_view_of_a_table() -> None:
@@ -301,7 +335,7 @@ def test_two_dataframes_of_a_call_do_not_read_one_view_of_a_table() -> None:
     text = _VIEW.replace("LogicalRDD [key#1, value#2], false", "Relation [key#1,value#2] parquet")
     frames = dict.fromkeys(("a", "b"), named(sql("SELECT * FROM rows"), text))
     with pytest.raises(ConfigurationError, match="another DataFrame in the same call also reads the view `rows`"):
-        require_own_rows(7, _QUERY, frames, _BATCH, list, {})
+        require_own(_QUERY, frames, _BATCH, list)
 
 
 def test_the_views_before_the_start_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,21 +372,21 @@ _OMITTED = replace(_QUERY, analyzed=_QUERY.analyzed.replace("value#51]", "... 30
 def test_rows_that_a_name_may_have_changed_are_refused(query: Plan, texts: list[str], reason: str) -> None:
     frames = {f"sink{number}": named(sql("SELECT * FROM rows"), text) for number, text in enumerate(texts)}
     with pytest.raises(ConfigurationError, match=rf"batch 7.*{reason}.*Nothing was written.*\{{rows\}}"):
-        require_own_rows(7, query, frames, _BATCH, list, {})
+        require_own(query, frames, _BATCH, list)
 
 
 def test_a_view_is_refused_if_spark_shows_no_columns() -> None:
     """If ``spark.sql.debug.maxToStringFields`` is 0, the rows of every RDD look the same."""
     omitted = _VIEW.replace("key#1, value#2", "... 2 more fields").replace("key#1,value#2", "... 2 more fields")
     with pytest.raises(ConfigurationError, match="may not belong to this batch"):
-        require_own_rows(7, _QUERY, {"a": named(sql("SELECT * FROM rows"), omitted)}, set(), list, {})
+        require_own(_QUERY, {"a": named(sql("SELECT * FROM rows"), omitted)}, set(), list)
 
 
 def test_a_view_is_refused_if_it_may_belong_to_another_query_with_the_same_columns() -> None:
     """Both queries read one DataFrame, whose columns are numbered once."""
     frames = {"a": named(sql("SELECT * FROM rows"))}
     with pytest.raises(ConfigurationError, match=r"batch 7.*query other in the same session.*Nothing was.*\{rows\}"):
-        require_own_rows(7, _QUERY, frames, _BATCH, lambda: ["other"], {})
+        require_own(_QUERY, frames, _BATCH, lambda: ["other"])
 
 
 def test_an_assertion_about_the_plan_does_not_prove_that_a_view_belongs_to_the_batch(
@@ -367,6 +401,30 @@ def test_an_assertion_about_the_plan_does_not_prove_that_a_view_belongs_to_the_b
     with connect.resolved([SinkFrame("a", given, ())]) as [held]:
         attempt: Any = SimpleNamespace(rows=[SimpleNamespace(name="a", source=held.frame)], options=options)
         with pytest.raises(ConfigurationError, match="may not belong to this batch"):
+            connect._require_sound(batch, attempt)
+
+
+@pytest.mark.parametrize(
+    ("parts", "text", "reason"),
+    [
+        ([where(by_id("b"), f"ts {sign} now()") for sign in ("<", ">=")], _VIEW, "'a' and 'b' use the clock"),
+        ([by_id("b"), table("rows")], _COLLECTED_VIEW, "'b'.*the view `rows` contains rows"),
+    ],
+)
+def test_the_parts_of_a_batch_and_their_views_are_a_part_of_the_check(
+    parts: list[Any], text: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mode, "batch_columns", lambda: _BATCH)
+    query: Any = SimpleNamespace(plan=lambda: _QUERY, batch_id=7)
+    session = Session()
+    frames: list[Any] = [Frame(one, text, session) for one in parts]
+    connect = mode.ConnectMode(frames[0].session, query, Start())
+    options = SimpleNamespace(select={}, checkpoints=CheckpointConfig(deterministic_plan=True))
+    batch: Any = SimpleNamespace(batch_id=7)
+    with connect.resolved([SinkFrame(name, one, ()) for name, one in zip("ab", frames, strict=True)]) as held:
+        rows = [SimpleNamespace(name=one.name, source=one.frame) for one in held]
+        attempt: Any = SimpleNamespace(rows=rows, options=options)
+        with pytest.raises(ConfigurationError, match=reason):
             connect._require_sound(batch, attempt)
 
 

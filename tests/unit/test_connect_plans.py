@@ -157,6 +157,37 @@ y#6, z#7], false
 *(1) Scan ExistingRDD[k
 y#6,z#7]
 """
+#: A join of the batch with a part of itself, which Spark collects in a separate job.
+_SELF_BROADCAST = """== Analyzed Logical Plan ==
+id: bigint
+Project [id#3L]
++- Join Inner, (id#3L = id#68L)
+   :- LogicalRDD [id#3L], false
+   +- ResolvedHint (strategy=broadcast)
+      +- LogicalRDD [id#3L], false
+
+== Physical Plan ==
+AdaptiveSparkPlan isFinalPlan=false
++- Project [id#3L]
+   +- BroadcastHashJoin [id#3L], [id#68L], Inner, BuildRight, false
+      :- Scan ExistingRDD[id#3L]
+      +- BroadcastExchange HashedRelationBroadcastMode(List(input[0, bigint, false]),false), [plan_id=169]
+         +- Scan ExistingRDD[id#68L]
+"""
+#: A join of the batch with a table, which Spark collects in a separate job.
+_LOOKED_UP = _SELF_BROADCAST.replace("LogicalRDD [id#3L], false\n\n", "Relation [id#68L] parquet\n\n").replace(
+    "Scan ExistingRDD[id#68L]", "FileScan parquet [id#68L] Batched: true, DataFilters: [], Format: Parquet"
+)
+#: The same, if a common table expression contains the batch. The analyzed plan shows the batch once.
+_IN_CTE = _LOOKED_UP.split("== Physical")[0] + "== Physical" + _SELF_BROADCAST.split("== Physical")[1]
+#: Rows that the function has collected.
+_COLLECTED = """== Analyzed Logical Plan ==
+id: bigint
+LocalRelation [id#9L]
+
+== Physical Plan ==
+LocalTableScan [id#9L]
+"""
 _ON = Checksums(())
 _OFF = Checksums(("spark.sql.shuffle.orderIndependentChecksum.enabled=true",))
 _BATCH = {"id#3"}
@@ -264,6 +295,13 @@ def test_a_plan_without_a_shuffle_is_written_with_any_setting() -> None:
 
 def test_a_plan_with_one_shuffle_is_written_if_spark_compares_its_rows() -> None:
     require(_SHUFFLED, _WRITTEN, checksums=_ON)
+    require(_SHUFFLED, _LOOKED_UP, checksums=_ON)
+    require(_QUERY, _SELF_BROADCAST)
+
+
+def test_a_table_beside_the_batch_or_in_the_query_is_not_a_collected_batch() -> None:
+    require(_QUERY, _LOOKED_UP.replace("Relation [id#68L] parquet", "LocalRelation [id#68L]"))
+    require(_QUERY.replace("Relation [id#6L] parquet", "LocalRelation [id#6L]"), _WRITTEN)
 
 
 @pytest.mark.parametrize(
@@ -283,6 +321,9 @@ def test_a_plan_with_one_shuffle_is_written_if_spark_compares_its_rows() -> None
             "no localCheckpoint",
         ),
         (_JOINED_WITH_CACHE, [_WRITTEN], _ON, "reads no persisted table"),
+        (_SHUFFLED, [_SELF_BROADCAST], _ON, "no broadcast or subquery of the batch"),
+        (_SHUFFLED, [_IN_CTE], _ON, "no broadcast or subquery of the batch"),
+        (_QUERY, [_COLLECTED], _ON, "no rows that the function has collected"),
     ],
 )
 def test_a_plan_that_may_shuffle_is_refused_and_the_message_gives_the_way_out(
@@ -293,7 +334,9 @@ def test_a_plan_that_may_shuffle_is_refused_and_the_message_gives_the_way_out(
 
 
 def test_the_message_says_that_a_checkpoint_may_hide_a_shuffle() -> None:
-    with pytest.raises(ConfigurationError, match=r"in the DataFrames: 0, hidden by a checkpoint or a view: unknown\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"in the DataFrames: 0, hidden by a checkpoint, a view or collected rows: unknown\)"
+    ):
         require(_QUERY, parsed(_WRITTEN))
 
 

@@ -47,6 +47,7 @@ class SomeMode:
 
     def __init__(self, output_mode: str | None = "append") -> None:
         self.output_mode = output_mode
+        self.copies_functions = True
 
     def open_files(self, location: str) -> LocalFiles:
         return LocalFiles(location)
@@ -363,6 +364,46 @@ def test_a_query_that_ran_on_after_a_rollback_finishes_a_decided_batch_and_fence
     with pytest.raises(ConfigurationError, match="has returned this checkpoint to the old sink"):
         write(cluster, tmp_path, 1)
     assert (records(cluster, object), cluster.store.visible()) == (before, all_rows(0))
+
+
+def test_a_half_written_batch_is_finished_in_a_classic_session(cluster: Cluster, tmp_path: Path) -> None:
+    """Spark Connect does not offer interceptors, so the advice must not be tried there."""
+    Handovers(cluster.files).add(Handover(**OLD, batch_id=1, kind=Kind.REST))
+    with pytest.raises(ConfigurationError, match=r"half-written.*in a classic session.*interceptors=\[.*TakeOver"):
+        write(cluster, tmp_path, 1)
+
+
+@pytest.mark.parametrize("copies", [True, False], ids=["a classic session", "Spark Connect"])
+def test_functions_that_other_queries_can_replace_are_checked_in_each_batch(
+    copies: bool,  # noqa: FBT001 - a case
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under Spark Connect, each request uses the functions that the session has now, and all queries share the session."""
+    classes = {"xxhash64": "org.apache.spark.sql.catalyst.expressions.XxHash64"}
+    catalog = SimpleNamespace(getFunction=lambda name: SimpleNamespace(className=classes[name]))
+    sink, asked = FakeSink(cluster.world), list[str]()
+    writer = run_writer_of(sink, tmp_path)
+    monkeypatch.setattr(run_writer, "arrange", lambda *_, **__: SimpleNamespace(functions={"xxhash64"}))
+    monkeypatch.setattr(writer._mode, "copies_functions", copies)
+    one = call(sink, 0)
+    session: Any = one.frames[0].frame.sparkSession
+    session.catalog = catalog
+
+    def engine(*_: object) -> None:
+        asked.append("engine")
+        raise SchemaError("the functions are Spark's own")
+
+    monkeypatch.setattr(writer._mode, "engine", engine, raising=False)
+    monkeypatch.setattr(writer._mode, "is_stateless", True, raising=False)
+    monkeypatch.setattr(writer._mode, "same_rows", lambda *_: True, raising=False)
+    with pytest.raises(SchemaError):
+        writer.write(one)
+    classes["xxhash64"] = "org.apache.spark.sql.classic.UDFRegistration$$Lambda$3912"
+    with pytest.raises(SchemaError if copies else ConfigurationError, match="Spark's own"):
+        writer.write(one)
+    assert len(asked) == (2 if copies else 1)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,10 @@ class Writer:
         return "Relation [key] JDBCRelation(staged)" if frame in self._tables else None
 
 
+def same_rows(frame: Any, other: Any) -> bool:
+    return frame is other or bool(frame.sameSemantics(other))
+
+
 ONE, TWO = FakeSink(World(), "one"), FakeSink(World(), "two")
 FRAME, OTHER = Frame("a"), Frame("b")
 
@@ -117,7 +121,7 @@ def new_run() -> QueryRun:
 def visible_run(writer: Writer, first: Call) -> QueryRun:
     run = new_run()
     assert run.take(first, writer)
-    run.begin(first, is_undecided=False)
+    run.begin(first, same_rows, is_undecided=False)
     run.finish(first, first.passed, writer)
     return run
 
@@ -187,7 +191,7 @@ def test_a_visible_batch_keeps_no_dataframe_alive() -> None:
 def failed_run(first: Call) -> QueryRun:
     run = new_run()
     run.take(first, Writer())
-    run.begin(first, is_undecided=False)
+    run.begin(first, same_rows, is_undecided=False)
     return run
 
 
@@ -206,10 +210,20 @@ def test_a_call_with_different_rows_is_refused_after_a_failure_that_may_have_dec
     with pytest.raises(
         ConfigurationError, match="does not pass the same DataFrame objects to the same sinks as the first call"
     ) as raised:
-        run.begin(second, is_undecided=False)
+        run.begin(second, same_rows, is_undecided=False)
     assert "do not write any rows by hand, and restart" in str(raised.value)
     repeated = call((Frame("a"), ONE))  # the refused call has decided nothing, so the first call counts
-    run.begin(repeated, is_undecided=False)
+    run.begin(repeated, same_rows, is_undecided=False)
+
+
+def test_equal_dataframes_are_refused_if_their_names_may_mean_something_else_now_but_another_attempt_is_not() -> None:
+    """Fails if a view was replaced after the first call, and the second call's rows are lost."""
+    first = call((FRAME, ONE))
+    run = new_run()
+    for _ in range(2):
+        run.begin(first, lambda *_: False, is_undecided=False)
+    with pytest.raises(ConfigurationError, match="names a table or a view counts as a different one in each call"):
+        run.begin(call((FRAME, ONE)), lambda *_: False, is_undecided=False)
 
 
 @pytest.mark.parametrize("second", OTHERS, ids=["other", "other sink", "one more", "other columns"])
@@ -217,7 +231,7 @@ def test_a_call_with_different_rows_is_accepted_after_a_failure_before_the_decis
     second: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = failed_run(call((FRAME, ONE)))
-    run.begin(second, is_undecided=True)
+    run.begin(second, same_rows, is_undecided=True)
     assert "only its rows are written" in caplog.text
     with pytest.raises(ConfigurationError):  # the second call may already have been decided
-        run.begin(call((FRAME, ONE)), is_undecided=False)
+        run.begin(call((FRAME, ONE)), same_rows, is_undecided=False)
