@@ -16,7 +16,7 @@ from pyspark.sql.connect import proto
 from tests.unit.test_connect_frames import Frame, by_id, of_sql, sql, table, where
 from twopc.errors import ConfigurationError
 from twopc.integration.connect import mode
-from twopc.integration.connect.parts import calls_python, require_parts
+from twopc.integration.connect.parts import _content, calls_python, require_parts
 from twopc.integration.connect.start import Start
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Made(Frame):
         return SimpleNamespace(plan=lambda _client: self.made())
 
     def sameSemantics(self, other: Made) -> bool:  # noqa: N802 - Spark's name
-        return bool(self.made() == other.made())
+        return _content(self.made()) == _content(other.made())
 
 
 def number(relation: Any, plan_id: int) -> Any:
