@@ -30,7 +30,7 @@ CONNECT_BUGS: Final[tuple[Bug, ...]] = (
         "functions that ask for their task are not searched through Spark Connect",
         0,
         _CONNECT_FRAMES,
-        "    return [part.command for part, _ in _messages(_relation(frame)) if part.DESCRIPTOR.name in _FUNCTIONS]\n",
+        "    return [part.command for part, _ in messages(relation_of(frame)) if part.DESCRIPTOR.name in _FUNCTIONS]\n",
         "    return []\n",
         model=False,
         protocol=f"{_FRAMES} -k any_depth",
