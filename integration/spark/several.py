@@ -266,11 +266,11 @@ def require_decided_sinks(call: Call, decided: Collection[str]) -> None:
     if not decided or is_for_all or not passed.isdisjoint(decided):
         return
     raise ConfigurationError(
-        f"this call for batch {call.batch_id} passes DataFrames only for {_quoted(passed)}, but an earlier run decided the batch "
+        f"this call for batch {call.batch_id} passes DataFrames only for {_quoted(passed)}, but the batch was already decided "
         f"with DataFrames only for {_quoted(decided)}. The decided rows are visible, or will become visible after the restart. "
         "This call wrote nothing. There are two cases. (1) The function calls exactly_once() several times for a batch, and the "
-        f"earlier run stopped between two of these calls. In this case, fix the function. {_ONE_CALL}. Then write this call's "
-        f"rows of batch {call.batch_id} by other means, and restart. (2) The function now passes the same rows for other sinks, "
+        f"run stopped, or a call failed, before the last of them. In this case, fix the function. {_ONE_CALL}. Then write this "
+        f"call's rows of batch {call.batch_id} by other means, and restart. (2) The function now passes the same rows for other sinks, "
         "for example because its code has changed. In this case, no row is missing, so do not write any rows by hand. Undo the "
         f"change, and restart. When batch {call.batch_id} is complete, you may make the change again"
     )

@@ -142,7 +142,7 @@ def test_a_second_call_is_not_the_replay_of_the_first_one_after_a_restart(
     monkeypatch.setattr(run_writer, "arrange", failing)
     died_after_the_call_for("a", cluster)
     with pytest.raises(
-        ConfigurationError, match=r"only for 'b', but an earlier run decided the batch with DataFrames only for 'a'"
+        ConfigurationError, match=r"only for 'b', but the batch was already decided with DataFrames only for 'a'"
     ):
         replayed(cluster, tmp_path, {"b": ["b"]})
 
