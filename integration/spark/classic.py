@@ -35,7 +35,7 @@ from twopc.integration.spark.sorted_plans import may_be_sorted, reads_other_rdd
 from twopc.integration.spark.state_reports import STATE_FORMAT, tell_once
 from twopc.integration.spark.state_sizes import StateSizes
 from twopc.integration.spark.stateful import StatefulOperators
-from twopc.integration.spark.task_numbers import plan_depends_on_task
+from twopc.integration.spark.task_numbers import function_pattern, plan_depends_on_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -188,9 +188,13 @@ class ClassicMode:
         """Whether the query's own plan depends on the task. All batches of a run have the same functions."""
         return self._plan_depends_on_task(self._query.execution.analyzed())
 
+    @cached_property
+    def _function_pattern(self) -> Any:
+        return function_pattern(self._context._jvm)  # noqa: SLF001 - no public API returns functions
+
     def _plan_depends_on_task(self, plan: Any) -> bool:
         try:
-            return plan_depends_on_task(plan, self._context._jvm)  # noqa: SLF001 - no public API returns functions
+            return plan_depends_on_task(plan, self._function_pattern, self._context._jvm)  # noqa: SLF001 - see above
         except Py4JError:  # this release of Spark is unknown: assume the worst
             return True
 

@@ -270,9 +270,9 @@ def require_decided_sinks(call: Call, decided: Collection[str]) -> None:
         f"with DataFrames only for {_quoted(decided)}. The decided rows are visible, or will become visible after the restart. "
         "This call wrote nothing. There are two cases. (1) The function calls exactly_once() several times for a batch, and the "
         f"run stopped, or a call failed, before the last of them. In this case, fix the function. {_ONE_CALL}. Then write this "
-        f"call's rows of batch {call.batch_id} by other means, and restart. (2) The function now passes the same rows for other sinks, "
-        "for example because its code has changed. In this case, no row is missing, so do not write any rows by hand. Undo the "
-        f"change, and restart. When batch {call.batch_id} is complete, you may make the change again"
+        f"call's rows of batch {call.batch_id} by other means, and restart. (2) The function now passes the same rows for other "
+        "sinks, for example because its code has changed. In this case, no row is missing, so do not write any rows by hand. "
+        f"Undo the change, and restart. When batch {call.batch_id} is complete, you may make the change again"
     )
 
 

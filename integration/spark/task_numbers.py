@@ -53,22 +53,27 @@ def _mentions_task(module: str) -> bool:
         return False
 
 
-def plan_depends_on_task(plan: Any, jvm: Any) -> bool:
+def function_pattern(jvm: Any) -> Any:
+    """Return Spark's mark of a plan that contains a Python function. Each part of a class's name costs a call of the JVM."""
+    return jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+
+
+def plan_depends_on_task(plan: Any, pattern: Any, jvm: Any) -> bool:
     """Whether the Python functions in a classic plan may depend on their task.
 
     Args:
         plan: the analyzed plan.
+        pattern: see :func:`function_pattern`.
         jvm: the driver's JVM.
 
     Raises:
         Py4JError: this version of Spark does not show the functions.
     """
-    pattern, scala = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF(), jvm.scala
     for node in _parts(plan, pattern):
         if str(node.nodeName()) in _BARRIERS and node.isBarrier():
             return True
         functions = (part for one in _each(node.expressions()) for part in _parts(one, pattern))
-        if depends_on_task(_command(one, scala) for one in functions if str(one.nodeName()) in _FUNCTIONS):
+        if depends_on_task(_command(one, jvm) for one in functions if str(one.nodeName()) in _FUNCTIONS):
             return True
     return False
 
@@ -83,8 +88,8 @@ def _parts(root: Any, pattern: Any) -> Iterator[Any]:
             waiting += _each(part.children())
 
 
-def _command(function: Any, scala: Any) -> bytes:
-    tags = getattr(scala.reflect, "ClassTag$")
+def _command(function: Any, jvm: Any) -> bytes:
+    tags = getattr(jvm.scala.reflect, "ClassTag$")
     return bytes(function.func().command().toArray(getattr(tags, "MODULE$").Byte()))
 
 

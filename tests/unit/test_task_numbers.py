@@ -119,7 +119,7 @@ ASKS, PLAIN = b"... TaskContext ...", b"... pandas ..."
 
 
 def read(plan: Any) -> bool:
-    return plan_depends_on_task(plan, MagicMock())
+    return plan_depends_on_task(plan, MagicMock(), MagicMock())
 
 
 def plans(command: bytes) -> Iterator[Any]:
