@@ -6,6 +6,7 @@ Each test counts the rows with its own reader. ``test_spark_many_tasks.py`` cont
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections import Counter
 from contextlib import closing
@@ -78,15 +79,31 @@ def killing(spark: SparkSession, point: str) -> Iterator[None]:
 
 
 def lose_some(servers: str, *names: str) -> None:
-    """Commit half of each sink's decided transactions, and fence the others, as their timeout would."""
+    """Commit half of each sink's decided transactions, and fence the others, as their timeout would.
+
+    The driver died, so the undecided transactions of killed workers are open, too. They stay open.
+    """
+    sinks = [KafkaSink(name=name, bootstrap_servers=servers, topic=None) for name in names]
+    decided = set(itertools.chain.from_iterable(decided_in(sink, sinks) for sink in sinks))
     with closing(TransactionClient({"bootstrap_servers": [servers]})) as client:
         for name in names:
-            decided = sorted(client.list_open(f"{name}.").transactional_ids)
-            assert decided, name
-            lost, kept = decided[::2], decided[1::2]
+            mine = sorted(decided.intersection(client.list_open(f"{name}.").transactional_ids))
+            assert mine, name
+            lost, kept = mine[::2], mine[1::2]
             client.fence([ProducerIdentity(one) for one in lost])
             if kept:
                 commit(client, kept)
+
+
+def decided_in(log_owner: KafkaSink, sinks: list[KafkaSink]) -> Iterator[str]:
+    """Read the transactional ids of these sinks' decided transactions from the log of one sink."""
+    with closing(log_owner.create_decision_log()) as log:
+        records = [entry.record for entry in log.inspect().entries]
+    for record in records:
+        if isinstance(record, (Decision, Repair)):
+            for task, sink in itertools.product(record.tasks, sinks):
+                if sink.name in task.handles:
+                    yield sink.decode_handle(task.handles[sink.name]).transactional_id
 
 
 # -- staging -----------------------------------------------------------------------------------------------------------
